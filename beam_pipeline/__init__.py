@@ -1,0 +1,3 @@
+"""Raw text to fixed-length token rows in sharded TFRecord files, with Apache Beam."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,43 @@
+"""`python -m beam_pipeline VERB …`"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from beam_pipeline.errors import DataError, UsageError
+
+# Each verb's module; a module is imported only when its verb is used.
+_VERBS = {
+    "train-tokenizer": ("train_tokenizer", "corpus → tokenizer"),
+    "prepare": ("prepare", "corpus → dataset: sharded TFRecords of token rows"),
+    "verify": ("verify", "checks that a dataset is whole"),
+}
+
+
+def main() -> int:
+    """Runs a verb; returns the process's exit status: 0 fine, 1 bad data, 2 wrong usage."""
+    verbs = "\n".join(f"  {verb:<16} {text}" for verb, (_, text) in _VERBS.items())
+    usage = f"usage: python -m beam_pipeline VERB …\n\n{verbs}\n\nVERB --help lists a verb's options."
+    if len(sys.argv) < 2 or sys.argv[1] not in _VERBS:
+        asked = len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help")
+        print(usage, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
+    verb, argv = sys.argv[1], sys.argv[2:]
+    wants_help = "-h" in argv or "--help" in argv
+    try:
+        if wants_help:  # without the verb's module, which imports Beam
+            options = importlib.import_module("beam_pipeline.options")
+            getattr(options, "parse_" + verb.replace("-", "_"))(argv)
+        importlib.import_module(f"beam_pipeline.{_VERBS[verb][0]}").main(argv)
+    except UsageError as error:
+        print(f"{verb}: {error}", file=sys.stderr)
+        return 2
+    except DataError as error:
+        print(f"{verb}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

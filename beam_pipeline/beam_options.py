@@ -1,0 +1,36 @@
+"""The options that are Beam's: checked, so that a misspelt one is an error and not silently ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from beam_pipeline.errors import UsageError
+
+
+def parse(argv: Sequence[str]) -> PipelineOptions:
+    """Beam's options from what is left of a command line.
+
+    Raises:
+      UsageError: naming what neither this program nor Beam knows.
+    """
+    stray = [
+        word
+        for before, word in zip(["", *argv], argv, strict=False)
+        if not word.startswith("--") and (not before.startswith("--") or "=" in before)
+    ]
+    options = PipelineOptions(list(argv))
+    known = PipelineOptions([]).get_all_options()
+    given = options.get_all_options(retain_unknown_options=True)
+    unknown = [*stray, *(f"--{name}" for name in sorted(set(given) - set(known)))]
+    if unknown:
+        raise UsageError(
+            f"unknown option {', '.join(unknown)}: neither this verb (see its --help) nor Beam has it"
+        )
+    return options
+
+
+def runs_here(options: PipelineOptions) -> bool:
+    """Whether no runner was asked for, so that the pipeline runs on this machine."""
+    return options.view_as(StandardOptions).runner is None

@@ -1,0 +1,115 @@
+"""The last step: checks that nothing was lost, writes the manifests, and clears the staging folder away."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from beam_pipeline import filesystem, manifest
+from beam_pipeline.dataset_statistics import SplitStatistics
+from beam_pipeline.errors import DataError
+from beam_pipeline.job import Job
+from beam_pipeline.output_folder import clear_staging
+from beam_pipeline.routing import Layout, RowTable
+from beam_pipeline.shards import ShardInfo
+
+
+def commit(
+    job: Job,
+    *,
+    table: RowTable,
+    layouts: Sequence[Layout],
+    statistics: Mapping[int, SplitStatistics],
+    shards: Sequence[ShardInfo],
+) -> None:
+    """Makes the shards a dataset. May run again after a failure at any point: it writes the same files.
+
+    Args:
+      job: the run.
+      table: how many rows each unit gave.
+      layouts: of each split.
+      statistics: of each split, by its index.
+      shards: all shards of all splits, in any order.
+
+    Raises:
+      DataError: where the input holds no documents.
+      AssertionError: where rows, tokens or shards were lost or doubled.
+    """
+    run = json.loads(filesystem.read_bytes(job.description_path))
+    if not any(counted.documents for counted in statistics.values()):
+        raise DataError(
+            f"the input ({len(run['inputs'])} files) holds no documents, only blank records or none at all"
+        )
+    manifests: dict[str, bytes] = {}
+    for split, layout in enumerate(layouts):
+        own = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
+        counted = statistics[split]
+        _check(layout, job.config.max_length, counted, own)
+        folder = job.split_folder(split)
+        filesystem.write_bytes(
+            filesystem.join(folder, manifest.STATISTICS), manifest.to_bytes(counted.to_json())
+        )
+        filesystem.write_bytes(filesystem.join(folder, manifest.UNITS), _units(job, table, split))
+        filesystem.write_bytes(
+            filesystem.join(folder, manifest.SCHEMA),
+            manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
+        )
+        manifests[filesystem.join(folder, manifest.MANIFEST)] = manifest.to_bytes(
+            {
+                "format": manifest.FORMAT,
+                "version": manifest.VERSION,
+                "split": layout.split,
+                "splits": list(job.config.split_names),
+                "max_length": job.config.max_length,
+                "shard_size": job.config.shard_size,
+                "seed": job.config.seed,
+                "features": list(job.features),
+                "num_records": layout.num_rows,
+                "shards": [info.to_json() for info in own],
+                "totals": counted.totals(),
+                "rows_checksum": f"{counted.rows_checksum:016x}",
+                "fingerprint": job.fingerprint,
+                **run,
+            }
+        )
+    for path, data in manifests.items():
+        filesystem.write_bytes(path, data)
+    clear_staging(job.output)
+
+
+def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Sequence[ShardInfo]) -> None:
+    """Rows and tokens in equal rows and tokens out, by count and by checksum."""
+    split = layout.split
+    times = Counter(info.shard for info in shards)
+    wrong = [shard for shard in range(layout.num_shards) if times[shard] != 1]
+    if wrong or len(shards) != layout.num_shards:
+        raise AssertionError(
+            f"{split}: shards {wrong[:10]} of {layout.num_shards} were not written exactly once"
+        )
+    written = sum(info.records for info in shards)
+    if not written == layout.num_rows == counted.rows:
+        raise AssertionError(
+            f"{split}: {counted.rows} rows packed, {layout.num_rows} ranked, {written} written"
+        )
+    slots = counted.rows * max_length
+    if counted.tokens + counted.padding != slots:
+        raise AssertionError(
+            f"{split}: {counted.tokens} tokens and {counted.padding} padding do not fill {slots}"
+        )
+    checksum = sum(int(info.rows_checksum, 16) for info in shards) % 2**64
+    if checksum != counted.rows_checksum:
+        raise AssertionError(
+            f"{split}: the checksum of the written rows, {checksum:016x}, is not that of the packed ones, "
+            f"{counted.rows_checksum:016x}"
+        )
+
+
+def _units(job: Job, table: RowTable, split: int) -> bytes:
+    """units.jsonl: the plan's lines, each with the number of rows that the unit gave to this split."""
+    lines = []
+    for line in filesystem.read_bytes(job.plan_path).decode().splitlines():
+        unit = json.loads(line)
+        lines.append(json.dumps({**unit, "rows": int(table.rows[unit["unit"], split])}))
+    lines.append(json.dumps({"unit": job.num_units, "tails": True, "rows": int(table.rows[-1, split])}))
+    return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,34 @@
+"""The two kinds of error a user can mend. Everything else is a bug and shows its traceback."""
+
+from __future__ import annotations
+
+import re
+
+
+class UsageError(Exception):
+    """The options, the tokenizer or the output folder do not fit together; raised before long work starts."""
+
+
+class DataError(Exception):
+    """The data are not what they should be; the message names the file and the place in it."""
+
+
+_IN_TRACEBACK = re.compile(
+    r"beam_pipeline\.errors\.(?:Data|Usage)Error: (.*?)(?: \[while running|\n\n|\nTraceback|\Z)", re.DOTALL
+)
+
+
+def message_of(error: BaseException) -> str | None:
+    """The user's message in `error`, also where a runner has wrapped it as the text of a worker's traceback.
+
+    Returns None where the error is none of ours.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, UsageError | DataError):
+            return str(seen)
+        found = _IN_TRACEBACK.search(str(seen))
+        if found:
+            return found.group(1).strip()
+        seen = seen.__cause__ or seen.__context__
+    return None

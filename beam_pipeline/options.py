@@ -1,0 +1,253 @@
+"""The command line of the pipeline's verbs → one frozen dataclass each. Imports nothing heavy: `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from beam_pipeline.errors import UsageError
+
+INPUT_FORMATS = ("auto", "text", "jsonl")
+ENGINES = ("auto", "hf")
+
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+@dataclass(frozen=True)
+class InputConfig:
+    """What is read. See the options of the same names for each field."""
+
+    input: tuple[str, ...]
+    input_format: str
+    text_key: str
+    unit_bytes: int
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """The options of `prepare`. See the options of the same names for each field.
+
+    Attributes:
+      splits: (name, share) pairs in the order given; the shares add up to 1.
+    """
+
+    input: InputConfig
+    tokenizer: str
+    output: str
+    splits: tuple[tuple[str, float], ...]
+    max_length: int
+    shard_size: int
+    shuffle: str
+    seed: int
+    engine: str
+    attention_mask: bool
+    segment_ids: bool
+    position_ids: bool
+    overwrite: bool
+    resume: bool
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.splits)
+
+    def identity(self) -> dict:
+        """The options that decide the dataset's bytes, for the manifest and the fingerprint."""
+        return {
+            "input_format": self.input.input_format,
+            "text_key": self.input.text_key,
+            "unit_bytes": self.input.unit_bytes,
+            "splits": {name: share for name, share in self.splits},
+            "max_length": self.max_length,
+            "shard_size": self.shard_size,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "attention_mask": self.attention_mask,
+            "segment_ids": self.segment_ids,
+            "position_ids": self.position_ids,
+        }
+
+
+@dataclass(frozen=True)
+class TrainTokenizerConfig:
+    """The options of `train-tokenizer`. See the options of the same names for each field."""
+
+    input: InputConfig
+    output: str
+    model: str
+    vocab_size: int
+    sample_bytes: int
+    seed: int
+
+
+def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
+    """The config of `prepare`, and the options that are Beam's.
+
+    Raises:
+      UsageError: where values do not fit together.
+    """
+    parser = _parser("prepare", "Turns text into sharded TFRecords of fixed-length token rows.")
+    _add_input(parser)
+    parser.add_argument(
+        "--tokenizer", required=True, metavar="DIR", help="tokenizer: a folder or a name on the hub"
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="OUT", help="folder for the dataset, local or gs://"
+    )
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--split", default="train", help="name of the only split (default: train)")
+    group.add_argument(
+        "--splits",
+        metavar="NAME=SHARE,…",
+        help="several splits, e.g. train=0.98,validation=0.02; a seeded hash of each document's place decides",
+    )
+    add = parser.add_argument
+    add("--max_length", type=int, default=512, help="tokens in a row (default: 512)")
+    add("--shard_size", type=int, default=5000, help="records in every shard but the last (default: 5000)")
+    add("--shuffle", choices=("global", "none"), default="global", help="order of the rows (default: global)")
+    add("--seed", type=int, default=0, help="decides the shuffle and the splits (default: 0)")
+    add("--engine", choices=ENGINES, default="auto", help="what tokenizes (default: auto)")
+    add(
+        "--no_attention_mask",
+        action="store_true",
+        help="leave attention_mask out; only if no row needs padding",
+    )
+    add(
+        "--segment_ids",
+        action="store_true",
+        help="add segment_ids: which of the row's documents a token is of",
+    )
+    add("--position_ids", action="store_true", help="add position_ids: each token's position in its document")
+    add("--overwrite", action="store_true", help="replace the dataset that OUT holds")
+    add(
+        "--resume", action="store_true", help="keep what an earlier run with the same options finished in OUT"
+    )
+    args, beam = parser.parse_known_args(argv)
+    at_least_one = ("max_length", "shard_size")
+    _check(args, at_least_one)
+    if not 8 <= args.max_length <= 1 << 20:
+        raise UsageError(f"--max_length {args.max_length}: must be from 8 to {1 << 20}")
+    if args.overwrite and args.resume:
+        raise UsageError("--overwrite and --resume contradict each other: give one of them")
+    config = PrepareConfig(
+        input=_input(args),
+        tokenizer=args.tokenizer,
+        output=args.output,
+        splits=_splits(args.splits) if args.splits else ((_split_name(args.split), 1.0),),
+        max_length=args.max_length,
+        shard_size=args.shard_size,
+        shuffle=args.shuffle,
+        seed=args.seed,
+        engine=args.engine,
+        attention_mask=not args.no_attention_mask,
+        segment_ids=args.segment_ids,
+        position_ids=args.position_ids,
+        overwrite=args.overwrite,
+        resume=args.resume,
+    )
+    return config, beam
+
+
+def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, list[str]]:
+    """The config of `train-tokenizer`, and the options that are Beam's.
+
+    Raises:
+      UsageError: where values do not fit together.
+    """
+    parser = _parser("train-tokenizer", "Trains a tokenizer on a seeded sample of a corpus.")
+    _add_input(parser)
+    add = parser.add_argument
+    add("--output", required=True, metavar="DIR", help="folder for the tokenizer; AutoTokenizer loads it")
+    add("--model", choices=("unigram",), default="unigram", help="kind of tokenizer (default: unigram)")
+    add("--vocab_size", type=int, default=25000, help="most tokens, special ones included (default: 25000)")
+    add(
+        "--sample_bytes",
+        type=int,
+        default=100 << 20,
+        help="about how many bytes of documents to train on, a seeded sample of all (default: 100 MiB)",
+    )
+    add("--seed", type=int, default=0, help="decides the sample (default: 0)")
+    args, beam = parser.parse_known_args(argv)
+    _check(args, ("sample_bytes",))
+    if not 300 <= args.vocab_size <= 1 << 20:
+        raise UsageError(f"--vocab_size {args.vocab_size}: must be from 300 to {1 << 20}")
+    config = TrainTokenizerConfig(
+        input=_input(args),
+        output=args.output,
+        model=args.model,
+        vocab_size=args.vocab_size,
+        sample_bytes=args.sample_bytes,
+        seed=args.seed,
+    )
+    return config, beam
+
+
+def parse_verify(argv: Sequence[str]) -> str:
+    """The dataset that `verify` is to check."""
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline verify", description="Checks that every split of a dataset is whole."
+    )
+    parser.add_argument("dataset", metavar="OUT", help="the dataset's folder, or the folder of one split")
+    return parser.parse_args(argv).dataset
+
+
+def _parser(verb: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"python -m beam_pipeline {verb}",
+        description=description,
+        epilog="Any other option is Beam's, e.g. --runner DataflowRunner; without --runner it runs in this process.",
+        allow_abbrev=False,
+    )
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--input", required=True, nargs="+", metavar="GLOB", help="files, local or gs://; globs are fine")
+    add(
+        "--input_format",
+        choices=INPUT_FORMATS,
+        default="auto",
+        help="text is a document per line; auto goes by each file's extension, others are text (default: auto)",
+    )
+    add("--text_key", default="text", help="jsonl: the key of a document's text (default: text)")
+    add("--unit_bytes", type=int, default=32 << 20, help="bytes in a work unit (default: 32 MiB)")
+
+
+def _input(args: argparse.Namespace) -> InputConfig:
+    return InputConfig(tuple(args.input), args.input_format, args.text_key, args.unit_bytes)
+
+
+def _check(args: argparse.Namespace, at_least_one: Sequence[str]) -> None:
+    for name in (*at_least_one, "unit_bytes"):
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name} {getattr(args, name)}: must be at least 1")
+
+
+def _split_name(name: str) -> str:
+    if not _SPLIT_NAME.fullmatch(name) or name == "tokenizer":
+        raise UsageError(
+            f"split {name!r}: a name is made of letters, digits, '_' and '.', and is not 'tokenizer'"
+        )
+    return name
+
+
+def _splits(text: str) -> tuple[tuple[str, float], ...]:
+    splits: dict[str, float] = {}
+    for item in text.split(","):
+        name, separator, share = item.partition("=")
+        try:
+            value = float(share) if separator else -1.0
+        except ValueError:
+            value = -1.0
+        if not 0 < value <= 1:
+            raise UsageError(f"--splits {text}: {item!r} is not NAME=SHARE with a share above 0 and up to 1")
+        if _split_name(name) in splits:
+            raise UsageError(f"--splits {text}: {name!r} is named twice")
+        splits[name] = value
+    total = sum(splits.values())
+    if abs(total - 1) > 1e-9:
+        raise UsageError(
+            f"--splits {text}: the shares add up to {total:g}, not 1; a document must go somewhere"
+        )
+    return tuple(splits.items())

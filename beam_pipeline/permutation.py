@@ -1,0 +1,84 @@
+"""A seeded bijection of [0, n), computed per index: the global shuffle, without a table and without a sort."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+_ROUNDS = 6
+
+
+def mix64(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser (Steele, Lea and Flood, 2014) on a uint64 array: a good hash of 64-bit integers."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def key64(*parts: object) -> int:
+    """A 64-bit key from `parts` (names, seeds, numbers): the same in every process and version."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class Permutation:
+    """A bijection of [0, length) made of a Feistel network with cycle walking.
+
+    The network permutes [0, 2**bits), the smallest such range that holds `length` indices; an index that
+    lands outside [0, length) is sent through again until it lands inside (Black and Rogaway, "Ciphers with
+    arbitrary finite domains", 2002). Each call costs a few array operations, whatever `length` is.
+
+    Args:
+      length: the number of indices, at least 0.
+      key: anything whose `str` names the shuffle: seed, split and so on.
+    """
+
+    def __init__(self, length: int, *key: object):
+        if not 0 <= length < 2**62:
+            raise ValueError(f"a permutation's length must be in [0, 2**62), not {length}")
+        self.length = length
+        bits = max(2, (length - 1).bit_length())
+        self._high, self._low = np.uint64(bits // 2), np.uint64(bits - bits // 2)
+        self._keys = [np.uint64(key64("permutation", *key, i)) for i in range(_ROUNDS)]
+
+    def __call__(self, index: np.ndarray) -> np.ndarray:
+        """The places of `index` (integers in [0, length)), as uint64 of the same shape."""
+        return self._walk(index, self._forward)
+
+    def inverse(self, place: np.ndarray) -> np.ndarray:
+        """The indices whose places are `place`: `inverse(self(i)) == i`."""
+        return self._walk(place, self._backward)
+
+    def _walk(self, index: np.ndarray, step) -> np.ndarray:
+        x = np.asarray(index).astype(np.uint64)
+        if x.size and int(x.max()) >= self.length:
+            raise IndexError(f"index {int(x.max())} is outside of [0, {self.length})")
+        shape, x = x.shape, step(x.ravel())
+        outside = np.flatnonzero(x >= np.uint64(self.length))
+        while outside.size:
+            x[outside] = step(x[outside])
+            outside = outside[x[outside] >= np.uint64(self.length)]
+        return x.reshape(shape)
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        # The halves may differ by a bit, so their widths change places in every round.
+        high, low = self._high, self._low
+        one = np.uint64(1)
+        for key in self._keys:
+            left, right = x >> low, x & ((one << low) - one)
+            left ^= mix64(right + key) & ((one << high) - one)
+            x = (right << high) | left
+            high, low = low, high
+        return x
+
+    def _backward(self, x: np.ndarray) -> np.ndarray:
+        high, low = self._high, self._low
+        one = np.uint64(1)
+        for key in reversed(self._keys):
+            high, low = low, high
+            left, right = x & ((one << high) - one), x >> high
+            left ^= mix64(right + key) & ((one << high) - one)
+            x = (left << low) | right
+        return x

@@ -1,0 +1,110 @@
+"""The verb `prepare`: a corpus → a dataset. Options → plan → graph → run → summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+
+from beam_pipeline import beam_options, filesystem, graph, output_folder
+from beam_pipeline.job import TOKENIZER, Job
+from beam_pipeline.manifest import read_manifest
+from beam_pipeline.options import PrepareConfig, parse_prepare
+from beam_pipeline.run import progress, run
+from beam_pipeline.sources.plan import Plan, plan
+from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
+
+# Part of every fingerprint: raised whenever a change to the code changes the shards.
+_BYTES_VERSION = 1
+
+_STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+      UsageError: where options, tokenizer, input and output do not fit together, before anything is written.
+      DataError: where the input is not what it should be.
+    """
+    began = time.monotonic()
+    config, rest = parse_prepare(argv)
+    options = beam_options.parse(rest)
+    output = filesystem.absolute(config.output)
+    tokenizer = describe_tokenizer(config.tokenizer)
+    pad_id = tokenizer.require("pad", "the end of the last row")
+    planned = plan(
+        config.input.input, input_format=config.input.input_format, unit_bytes=config.input.unit_bytes
+    )
+    description = _describe(config, planned, tokenizer)
+    fingerprint = _fingerprint(description)
+    if output_folder.claim(
+        output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
+    ):
+        print(f"{config.output} holds this very dataset, finished: nothing to do")
+        _summarise(config, output, None)
+        return
+    with progress(options, _STAGES, planned.bytes) as display:
+        job = Job(
+            config=config,
+            output=output,
+            fingerprint=fingerprint,
+            num_units=len(planned.units),
+            vocab_size=tokenizer.vocab_size,
+            pad_id=pad_id,
+            template=tokenizer.template,
+            progress=display.address if display else None,
+        )
+        _stage(job, planned, tokenizer, description)
+        run(lambda pipeline: graph.build(pipeline, job), options)
+    _summarise(config, output, time.monotonic() - began)
+
+
+def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> dict:
+    """What the manifests say of the run."""
+    return {
+        "config": config.identity(),
+        "inputs": [{"path": file.path, "bytes": file.size} for file in planned.files],
+        "tokenizer": {
+            "path": f"../{TOKENIZER}",
+            "sha256": tokenizer.sha256,
+            "vocab_size": tokenizer.vocab_size,
+            "special_token_ids": dict(tokenizer.special_token_ids),
+            "all_special_ids": list(tokenizer.all_special_ids),
+        },
+    }
+
+
+def _fingerprint(description: dict) -> str:
+    text = json.dumps([_BYTES_VERSION, description], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _stage(job: Job, planned: Plan, tokenizer: TokenizerDescription, description: dict) -> None:
+    """Writes what the workers read: the tokenizer, the plan and the run's description."""
+    plan_lines = "".join(unit.to_json() + "\n" for unit in planned.units)
+    files = {filesystem.join(job.output, TOKENIZER, name): data for name, data in tokenizer.files.items()}
+    files[job.plan_path] = plan_lines.encode()
+    files[job.description_path] = json.dumps(description).encode()
+    output_folder.write_staging(job.output, job.fingerprint, files)
+
+
+def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> None:
+    """Prints what the dataset holds."""
+    total_bytes = 0
+    for name in config.split_names:
+        manifest = read_manifest(filesystem.join(output, name))
+        totals = manifest["totals"]
+        total_bytes += totals["bytes"]
+        fill = totals["tokens"] / max(1, totals["tokens"] + totals["padding"])
+        print(
+            f"{name}: {totals['documents']:,} documents, {totals['tokens']:,} tokens, {totals['rows']:,} rows of "
+            f"{manifest['max_length']} ({fill:.2%} full), {len(manifest['shards'])} shards"
+        )
+        if not totals["rows"]:
+            print(f"{name}: WARNING: this split is empty: no document fell to it")
+    if seconds is not None:
+        print(
+            f"{total_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
+        )

@@ -1,0 +1,111 @@
+"""Progress of local runs: workers tell the launcher what they did, and the launcher draws it.
+
+A local runner returns only when everything is done, and its workers may be other processes; so they send small
+datagrams to a socket of the launcher's. Nothing depends on them: a lost one makes the bar a little late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TextIO
+
+Address = tuple[str, int]
+
+_SECONDS_BETWEEN_LINES = 10
+
+
+class Reporter:
+    """A worker's end. Without an address it does nothing: on Dataflow, Beam's counters serve instead."""
+
+    def __init__(self, address: Address | None):
+        self._address = address
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if address else None
+
+    def add(self, stage: str, done: int, of_next: int = 0) -> None:
+        """Says that `done` more of a stage is done, and that the stage after it has `of_next` more to do."""
+        if self._socket is not None:
+            with contextlib.suppress(
+                OSError
+            ):  # the launcher may be gone already; the work does not depend on it
+                self._socket.sendto(json.dumps([stage, done, of_next]).encode(), self._address)
+
+
+class ProgressDisplay:
+    """The launcher's end: a bar for the stage that runs, or a log line now and then where there is no terminal.
+
+    Args:
+      stages: (name, unit, scale) in their order: what a stage counts is divided by `scale` and shown in `unit`.
+      total: how much the first stage has to do; later stages learn theirs from the stage before.
+    """
+
+    def __init__(self, stages: list[tuple[str, str, float]], total: int, stream: TextIO | None = None):
+        self._stages = stages
+        self._total = {stages[0][0]: total}
+        self._done: dict[str, int] = {}
+        self._stream = stream or sys.stderr
+        self._bar = None
+        self._shown = ""
+        self._last_line = 0.0
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        self._socket.bind(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    @property
+    def address(self) -> Address:
+        """Where reporters send to."""
+        return self._socket.getsockname()
+
+    def __enter__(self) -> ProgressDisplay:
+        first = self._stages[0][0]
+        self._done[first] = 0
+        self._draw(first)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._socket.sendto(b"null", self.address)
+        self._thread.join(timeout=5)
+        self._socket.close()
+        if self._bar is not None:
+            self._bar.close()
+
+    def _listen(self) -> None:
+        while (message := json.loads(self._socket.recv(512))) is not None:
+            stage, done, of_next = message
+            self._done[stage] = self._done.get(stage, 0) + done
+            names = [name for name, _, _ in self._stages]
+            if of_next and names.index(stage) + 1 < len(names):
+                after = names[names.index(stage) + 1]
+                self._total[after] = self._total.get(after, 0) + of_next
+            if done:
+                self._draw(stage)
+
+    def _draw(self, stage: str) -> None:
+        _, unit, scale = next(entry for entry in self._stages if entry[0] == stage)
+        done, total = self._done[stage] / scale, self._total.get(stage, 0) / scale
+        if self._stream.isatty():
+            from tqdm import tqdm
+
+            if self._shown != stage:
+                if self._bar is not None:
+                    self._bar.close()
+                layout = "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f} {unit} [{elapsed}<{remaining}, {rate_fmt}]"
+                self._bar = tqdm(total=total, desc=stage, unit=unit, bar_format=layout, file=self._stream)
+                self._shown = stage
+            self._bar.total = max(total, done)
+            self._bar.update(done - self._bar.n)
+        elif (
+            self._shown != stage
+            or time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES
+            or done >= total
+        ):
+            self._shown, self._last_line = stage, time.monotonic()
+            share = f"{100 * done / total:.0f}%" if total else ""
+            print(f"{stage}: {done:,.0f} of {total:,.0f} {unit} {share}", file=self._stream, flush=True)

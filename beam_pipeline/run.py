@@ -1,0 +1,66 @@
+"""Running a pipeline to its end, with progress where it runs on this machine and errors a user can read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineRunner, PipelineState
+
+from beam_pipeline import beam_options
+from beam_pipeline.errors import DataError, message_of
+from beam_pipeline.progress import ProgressDisplay
+
+
+@contextlib.contextmanager
+def progress(
+    options: PipelineOptions, stages: list[tuple[str, str, float]], total: int
+) -> Iterator[ProgressDisplay | None]:
+    """The display that a local run's workers report to; None for other runners, which have their own."""
+    if not beam_options.runs_here(options):
+        yield None
+        return
+    with ProgressDisplay(stages, total) as display:
+        yield display
+
+
+def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> None:
+    """Builds a pipeline, runs it and waits for its end.
+
+    Raises:
+      DataError: where the pipeline failed because of the data, with the message of the step that found it.
+      RuntimeError: where the job ended in any other state than DONE.
+    """
+    runner = _local_runner(options) if beam_options.runs_here(options) else None
+    pipeline = beam.Pipeline(runner=runner, options=options)
+    build(pipeline)
+    try:
+        result = pipeline.run()
+        state = result.wait_until_finish()
+    except Exception as error:
+        message = message_of(error)
+        if message is None:
+            raise
+        raise DataError(message) from error
+    if state != PipelineState.DONE:
+        raise RuntimeError(f"the job ended in the state {state}, not {PipelineState.DONE}")
+
+
+def _local_runner(options: PipelineOptions) -> PipelineRunner:
+    """Beam's FnApiRunner, which the DirectRunner falls back to; chosen by name, since the DirectRunner first
+    tries to download another.
+
+    Its worker processes (`--direct_running_mode multi_processing`) get the pipeline's options only through the
+    provision information, as in apache_beam/runners/direct/direct_runner.py.
+    """
+    from apache_beam.portability.api import beam_provision_api_pb2
+    from apache_beam.runners.portability.fn_api_runner import fn_runner
+    from apache_beam.runners.portability.portable_runner import JobServiceHandle
+
+    encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
+    provision = fn_runner.ExtendedProvisionInfo(
+        beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
+    )
+    return fn_runner.FnApiRunner(provision_info=provision)

@@ -1,0 +1,37 @@
+"""Packages `beam_pipeline` as the distribution `tokenmill`; Dataflow's `--setup_file` builds this, too."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="tokenmill",
+    version="0.1.0",
+    description="Raw text to sharded TFRecords for language models, with Apache Beam: exact, deterministic, fast",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
+    install_requires=[
+        "apache-beam[gcp]>=2.77,<3",
+        "tensorflow>=2.21,<2.22",
+        "tensorflow-transform>=1.21,<1.22",
+        "transformers>=4.57,<5",
+        "tokenizers>=0.22,<0.23",
+        "datasets>=5.0,<6",
+        # Imported directly, though the packages above bring them, too.
+        "google-crc32c>=1.5",
+        "numpy>=1.26",
+        "orjson>=3.9",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "dev": [
+            "hypothesis>=6.100",
+            "pytest>=8",
+            "pytest-xdist>=3.5",
+            "ruff>=0.15",
+        ],
+    },
+)
