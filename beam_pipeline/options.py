@@ -58,7 +58,7 @@ class PrepareConfig:
             "input_format": self.input.input_format,
             "text_key": self.input.text_key,
             "unit_bytes": self.input.unit_bytes,
-            "splits": {name: share for name, share in self.splits},
+            "splits": dict(self.splits),
             "max_length": self.max_length,
             "shard_size": self.shard_size,
             "shuffle": self.shuffle,
@@ -124,8 +124,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         "--resume", action="store_true", help="keep what an earlier run with the same options finished in OUT"
     )
     args, beam = parser.parse_known_args(argv)
-    at_least_one = ("max_length", "shard_size")
-    _check(args, at_least_one)
+    _check(args, ("shard_size",))
     if not 8 <= args.max_length <= 1 << 20:
         raise UsageError(f"--max_length {args.max_length}: must be from 8 to {1 << 20}")
     if args.overwrite and args.resume:

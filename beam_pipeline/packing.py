@@ -116,7 +116,7 @@ def segments_and_positions(block: RowBlock) -> tuple[np.ndarray, np.ndarray]:
       int64 [rows, max_length] each. Segments count from 1 in each row, positions from 0 in each segment;
       padding has 0 in both.
     """
-    rows, max_length = block.ids.shape
+    max_length = block.ids.shape[1]
     flags = np.unpackbits(block.starts, axis=1, count=max_length).astype(bool)
     flags[:, 0] = True  # a row that goes on with a document of the row before begins a segment of its own
     columns = np.arange(max_length)

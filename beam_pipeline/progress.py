@@ -18,6 +18,9 @@ from typing import TextIO
 Address = tuple[str, int]
 
 _SECONDS_BETWEEN_LINES = 10
+_BAR = (
+    "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f} {unit} [{elapsed}<{remaining}, {rate_fmt}]"
+)
 
 
 class Reporter:
@@ -96,8 +99,7 @@ class ProgressDisplay:
             if self._shown != stage:
                 if self._bar is not None:
                     self._bar.close()
-                layout = "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f} {unit} [{elapsed}<{remaining}, {rate_fmt}]"
-                self._bar = tqdm(total=total, desc=stage, unit=unit, bar_format=layout, file=self._stream)
+                self._bar = tqdm(total=total, desc=stage, unit=unit, bar_format=_BAR, file=self._stream)
                 self._shown = stage
             self._bar.total = max(total, done)
             self._bar.update(done - self._bar.n)

@@ -83,8 +83,12 @@ def _format(path: str, input_format: str) -> str:
 
 def _root(paths: list[str]) -> str:
     """The longest common folder, with its `/`. Names below it stay the same wherever the corpus is moved."""
-    common = os.path.commonprefix([path.rpartition("/")[0] + "/" for path in paths])
-    return common[: common.rfind("/") + 1]
+    # The common prefix of a set of strings is that of its least and its greatest.
+    first, last = (path.rpartition("/")[0] + "/" for path in (min(paths), max(paths)))
+    same = 0
+    while same < min(len(first), len(last)) and first[same] == last[same]:
+        same += 1
+    return first[: first.rfind("/", 0, same) + 1]
 
 
 def _units(files: Sequence[InputFile], root: str, unit_bytes: int) -> Iterator[WorkUnit]:
