@@ -1,0 +1,1 @@
+"""Trains language models from dataset folders of fixed-length token rows, on CPU, GPU and TPU."""

@@ -1,0 +1,31 @@
+"""python -m tpu_trainer <verb>: parses the command line, then imports the verb's module and runs it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from tpu_trainer.command_line import parse
+from tpu_trainer.errors import UsageError
+
+
+def main() -> int:
+    """Runs one verb; returns the exit status: 0, or 2 for an error the user can mend."""
+    # Read when the libraries are first imported: their notices, on GPUs that are not there or on the end of
+    # TensorFlow in transformers 5, would bury ours. Real errors are exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # One tokenizer per process, small batches: its thread pool would only take cores from the compute.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        verb, config = parse()
+        importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
+    except UsageError as error:
+        print(f"tpu_trainer: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""What a user can set: frozen dataclasses that are the YAML file and the command line at once.
+
+A field `data.train` is `data: {train: …}` in YAML and `--data.train …` on the command line; a field's text below
+is its help. Values are checked here, before anything slow is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tpu_trainer.errors import UsageError
+
+StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
+
+
+def _require(condition: bool, name: str, value: object, rule: str) -> None:
+    if not condition:
+        raise UsageError(f"--{name} is {value!r}: {rule}")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The rows to learn from."""
+
+    train: str
+    """Folder of the training split: `<split>-<shard>-<count>.tfrecord` files, with or without manifest.json. A local
+    path or a URL such as gs://bucket/dataset/train."""
+    validation: str | None = None
+    """Folder of the split that is evaluated during and after training; none: no evaluation."""
+    tokenizer: str | None = None
+    """Folder of the tokenizer. Default: the one the manifest names, else ../tokenizer beside the split."""
+    window_shards: int = 16
+    """Shards read and shuffled together. More mix better and take more memory on the host."""
+
+    def __post_init__(self) -> None:
+        _require(self.window_shards >= 1, "data.window_shards", self.window_shards, "must be at least 1")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model, made from scratch."""
+
+    type: str = "roberta"
+    """A Hugging Face model type with a TensorFlow masked-LM class: roberta, bert, deberta-v2, …"""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Values that differ from the type's own configuration: hidden_size, num_hidden_layers, … The vocabulary's size
+    and the special ids come from the tokenizer."""
+    init_output_bias: bool = False
+    """Start the output bias at the log frequencies of the training tokens (from statistics.json), so that the first
+    steps need not learn them."""
+
+
+@dataclass(frozen=True)
+class MlmConfig:
+    """Masked language modelling."""
+
+    probability: float = 0.15
+    """Share of a row's tokens to predict. Of these 80% become the mask token, 10% a random token, 10% stay."""
+
+    def __post_init__(self) -> None:
+        _require(0 < self.probability < 1, "mlm.probability", self.probability, "must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW."""
+
+    learning_rate: float = 1e-4
+    """The schedule's peak."""
+    weight_decay: float = 0.01
+    """Decoupled decay, not applied to biases and norms."""
+    beta1: float = 0.9
+    """Decay of the running mean of gradients."""
+    beta2: float = 0.999
+    """Decay of the running mean of squared gradients."""
+    epsilon: float = 1e-6
+    """Added to the root of the mean square."""
+    clip_norm: float | None = 1.0
+    """The gradient is scaled down to this global norm where it is larger; null: never."""
+
+    def __post_init__(self) -> None:
+        _require(self.learning_rate > 0, "optimizer.learning_rate", self.learning_rate, "must be positive")
+        _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "must not be negative")
+        _require(0 <= self.beta1 < 1, "optimizer.beta1", self.beta1, "must lie in [0, 1)")
+        _require(0 <= self.beta2 < 1, "optimizer.beta2", self.beta2, "must lie in [0, 1)")
+        _require(self.epsilon > 0, "optimizer.epsilon", self.epsilon, "must be positive")
+        _require(
+            self.clip_norm is None or self.clip_norm > 0,
+            "optimizer.clip_norm",
+            self.clip_norm,
+            "must be positive, or null for no clipping",
+        )
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over time."""
+
+    name: Literal["linear", "cosine", "constant"] = "linear"
+    """What follows the warm-up, down to `final_ratio` of the peak at the last step (constant: no descent)."""
+    warmup_steps: int = 0
+    """Steps of linear rise from 0 to the peak."""
+    final_ratio: float = 0.0
+    """The last step's learning rate as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        _require(self.warmup_steps >= 0, "schedule.warmup_steps", self.warmup_steps, "must not be negative")
+        _require(0 <= self.final_ratio <= 1, "schedule.final_ratio", self.final_ratio, "must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long to train, and what to write on the way."""
+
+    steps: int = 10_000
+    """Optimizer steps."""
+    batch_size: int = 128
+    """Rows in a step, over all replicas."""
+    evaluation_batch_size: int | None = None
+    """Rows in a step of evaluation, over all replicas; default: batch_size. The figures do not depend on it."""
+    log_every: int = 50
+    """Steps between two lines of metrics.jsonl."""
+    evaluate_every: int | None = None
+    """Steps between evaluations of the validation split; there is always one at the end."""
+    checkpoint_every: int = 1_000
+    """Steps between checkpoints; there is always one at the end."""
+    keep_checkpoints: int = 3
+    """Checkpoints kept, the newest."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
+            _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "must be at least 1")
+        for name in ("evaluation_batch_size", "evaluate_every"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"train.{name}", value, "must be at least 1, or null")
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Trains a model and writes its run to a folder; continues the run that the folder already holds."""
+
+    output_dir: str
+    """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json."""
+    data: DataConfig
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mlm: MlmConfig = field(default_factory=MlmConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    strategy: StrategyName = "auto"
+    """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU."""
+    seed: int = 0
+    """Decides the initial weights, the order of the rows, the masks and the dropout."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "must lie in [0, 2**32)")
+        _require(
+            self.schedule.warmup_steps < self.train.steps,
+            "schedule.warmup_steps",
+            self.schedule.warmup_steps,
+            f"must be less than --train.steps, {self.train.steps}",
+        )
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Evaluates a run's newest checkpoint on a whole split."""
+
+    run: str
+    """Folder that `fit` wrote."""
+    data: str | None = None
+    """Folder of the split; default: the run's own data.validation."""
+    batch_size: int | None = None
+    """Rows in a step, over all replicas; default: the run's. The figures do not depend on it."""
+    output: str | None = None
+    """JSON file to write; default: evaluation.json in the run's folder."""
+    strategy: StrategyName = "auto"
+    """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.batch_size is None or self.batch_size >= 1,
+            "batch_size",
+            self.batch_size,
+            "must be at least 1",
+        )
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Writes a run's newest checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow."""
+
+    run: str
+    """Folder that `fit` wrote."""
+    output: str
+    """Folder to write: config.json, model.safetensors, tf_model.h5 and the tokenizer's files."""
+
+
+@dataclass(frozen=True)
+class FillMaskConfig:
+    """Predicts what stands at the mask tokens of a text."""
+
+    model: str
+    """Folder that `export` wrote."""
+    text: str | None = None
+    """Text with one or more mask tokens; default: one text per line of the standard input."""
+    top_k: int = 5
+    """Predictions for each mask token."""
+
+    def __post_init__(self) -> None:
+        _require(self.top_k >= 1, "top_k", self.top_k, "must be at least 1")

@@ -1,0 +1,51 @@
+"""Verb evaluate: a run's newest checkpoint on a whole split."""
+
+from __future__ import annotations
+
+import json
+
+from tpu_trainer import files
+from tpu_trainer.config import EvaluateConfig
+from tpu_trainer.dataset import open_split
+from tpu_trainer.errors import UsageError
+from tpu_trainer.run_folder import RunFolder
+
+
+def main(config: EvaluateConfig) -> None:
+    """Runs the verb: prints the figures as JSON and writes them to a file."""
+    folder = RunFolder(config.run)
+    run = folder.config()
+    data = config.data or run.data.validation
+    if data is None:
+        raise UsageError(f"{config.run}: trained without a validation split; name one with --data")
+    split = open_split(data, tokenizer=folder.tokenizer)
+    # TensorFlow takes seconds to import: not for what the checks above refuse.
+    from tpu_trainer.checkpoint import Checkpoints
+    from tpu_trainer.evaluation import Evaluator
+    from tpu_trainer.strategy import build_strategy
+    from tpu_trainer.training import build_task
+    from tpu_trainer.vocabulary import load_vocabulary
+
+    checkpoints = Checkpoints(folder.checkpoints)
+    step = checkpoints.latest()
+    max_length = checkpoints.metadata(step)["max_length"]
+    if split.max_length != max_length:
+        raise UsageError(
+            f"{data}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
+        )
+    vocabulary = load_vocabulary(split)
+    strategy = build_strategy(config.strategy)
+    with strategy.scope():
+        task = build_task(run, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
+    checkpoints.restore(step, network=task.network)
+    figures = Evaluator(
+        task=task,
+        split=split,
+        vocabulary=vocabulary,
+        batch_size=config.batch_size or run.train.evaluation_batch_size or run.train.batch_size,
+        batch_size_option="batch_size",
+        strategy=strategy,
+    ).run()
+    text = json.dumps({"step": step, "data": data} | figures.to_json(), indent=1)
+    print(text)
+    files.write_text(config.output or files.join(config.run, "evaluation.json"), text + "\n")

@@ -1,0 +1,85 @@
+"""The mean loss and accuracy over a whole split."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_trainer.data import evaluation_batches
+from tpu_trainer.dataset import Split
+from tpu_trainer.strategy import check_batch_size, is_tpu
+from tpu_trainer.task import Sums, Task
+from tpu_trainer.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Figures over all targets of a split; they do not depend on batch size or number of replicas."""
+
+    loss: float
+    """Mean cross-entropy, nats per target."""
+    perplexity: float
+    accuracy: float
+    targets: int
+    rows: int
+
+    def to_json(self) -> dict[str, float]:
+        """A JSON object of the figures."""
+        return asdict(self)
+
+
+class Evaluator:
+    """Evaluates one split, as often as asked, with one compilation."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        split: Split,
+        vocabulary: Vocabulary,
+        batch_size: int,
+        batch_size_option: str,
+        strategy: tf.distribute.Strategy,
+    ) -> None:
+        """
+        Args:
+            task: The model.
+            split: The split; all its rows are read.
+            vocabulary: The tokenizer's.
+            batch_size: Rows in a step, over all replicas.
+            batch_size_option: The option that sets it, for messages.
+            strategy: Where to compute.
+        """
+        check_batch_size(batch_size, strategy, batch_size_option)
+        self._rows = split.num_rows
+        self._batches = strategy.distribute_datasets_from_function(
+            evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
+        )
+        replica_sums = tf.function(task.evaluation_sums, jit_compile=None if is_tpu(strategy) else True)
+
+        @tf.function
+        def step(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+            per_replica = strategy.run(replica_sums, args=(batch,))
+            return [strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None) for value in per_replica]
+
+        self._step = step
+
+    def run(self) -> Evaluation:
+        """The figures for the model's present weights."""
+        # float64 here: a float32 sum over millions of targets would depend on how they are batched.
+        total = np.zeros(len(Sums._fields), np.float64)
+        for batch in self._batches:
+            total += np.array([value.numpy() for value in self._step(batch)], np.float64)
+        sums = Sums(*total)
+        targets = max(float(sums.targets), 1.0)
+        loss = float(sums.loss) / targets
+        return Evaluation(
+            loss=loss,
+            perplexity=math.exp(min(loss, 700.0)),  # past this a float64 overflows
+            accuracy=float(sums.correct) / targets,
+            targets=int(sums.targets),
+            rows=self._rows,
+        )

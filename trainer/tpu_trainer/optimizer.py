@@ -1,0 +1,36 @@
+"""AdamW with decay for matrices only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tf_keras as keras
+
+from tpu_trainer.config import OptimizerConfig
+from tpu_trainer.schedule import Schedule
+
+
+def decays(variable: tf.Variable) -> bool:
+    """Whether weight decay applies: not to biases and norms, which are all vectors, whatever a model calls them."""
+    return len([dimension for dimension in variable.shape if dimension != 1]) > 1
+
+
+def build_optimizer(
+    config: OptimizerConfig, schedule: Schedule, *, variables: Sequence[tf.Variable]
+) -> keras.optimizers.Optimizer:
+    """AdamW for `variables`, its slots made, so that a checkpoint can be read into it before the first step.
+
+    Clipping is the train step's: it must see the gradient after it is summed over the replicas.
+    """
+    optimizer = keras.optimizers.AdamW(
+        learning_rate=schedule,
+        weight_decay=config.weight_decay,
+        beta_1=config.beta1,
+        beta_2=config.beta2,
+        epsilon=config.epsilon,
+        jit_compile=False,  # the whole step is compiled, not this part alone
+    )
+    optimizer.exclude_from_weight_decay(var_list=[variable for variable in variables if not decays(variable)])
+    optimizer.build(variables)
+    return optimizer

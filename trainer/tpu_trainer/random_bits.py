@@ -1,0 +1,53 @@
+"""Random bits on the device as a pure function of a key and a counter: Threefry-2x32.
+
+TensorFlow's own stateless generators give a whole tensor from one seed, and which generator they use depends on the
+device. Here every element has its own counter, so that a row's bits do not depend on the batch, the replica or the kind
+of device that computes them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+# Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011), table 2 and section 3.3.
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_KEY_PARITY = 0x1BD11BDA
+
+
+Word = tf.Tensor | np.ndarray | int
+
+
+def _uint32(value: Word) -> tf.Tensor:
+    return value if tf.is_tensor(value) else tf.constant(value, tf.uint32)
+
+
+def threefry2x32(key: tuple[Word, Word], counter: tuple[Word, Word]) -> tuple[tf.Tensor, tf.Tensor]:
+    """64 random bits for each element: Threefry-2x32 with its 20 rounds.
+
+    Args:
+        key: Two words, uint32 tensors or arrays, or ints in [0, 2**32).
+        counter: Two words of the same kind; all four broadcast against each other.
+
+    Returns:
+        Two uint32 tensors of the broadcast shape.
+    """
+    k0, k1 = map(_uint32, key)
+    x0, x1 = map(_uint32, counter)
+    k2 = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(k0, k1), _uint32(_KEY_PARITY))
+    keys = (k0, k1, k2)
+    x0, x1 = x0 + k0, x1 + k1
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            x0 = x0 + x1
+            left = tf.bitwise.left_shift(x1, _uint32(rotation))
+            right = tf.bitwise.right_shift(x1, _uint32(32 - rotation))
+            x1 = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_or(left, right), x0)
+        x0 = x0 + keys[(group + 1) % 3]
+        x1 = x1 + keys[(group + 2) % 3] + _uint32(group + 1)
+    return x0, x1
+
+
+def step_key(seed: int, purpose: int, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The key of step `step` (an integer scalar) for one purpose: independent for each seed, purpose and step."""
+    return threefry2x32((seed, purpose), (tf.cast(step, tf.uint32), 0))

@@ -1,0 +1,112 @@
+"""The folder of a run: what `fit` writes there and the other verbs read.
+
+config.yaml      the whole configuration
+tokenizer/       a copy, so that the run needs nothing else
+metrics.jsonl    a line per logged step
+checkpoints/     see checkpoint.py
+summary.json     written last, when training has ended
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from tpu_trainer import files
+from tpu_trainer.command_line import dump_fit_config, load_fit_config
+from tpu_trainer.config import FitConfig
+from tpu_trainer.errors import UsageError
+
+# These may change when a run is continued: they decide where and how far it runs, not what a step does.
+_FREE = {
+    "": ("output_dir", "strategy"),
+    "data": ("train", "validation", "tokenizer"),
+    "train": (
+        "steps",
+        "evaluation_batch_size",
+        "log_every",
+        "evaluate_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+    ),
+}
+
+
+def _deciding(config: FitConfig) -> dict[str, Any]:
+    """`--name: value` of every option that decides what the run's steps do."""
+    found = {}
+    for name, value in dataclasses.asdict(config).items():
+        if isinstance(value, dict):
+            found |= {
+                f"--{name}.{key}": item for key, item in value.items() if key not in _FREE.get(name, ())
+            }
+        elif name not in _FREE[""]:
+            found[f"--{name}"] = value
+    return found
+
+
+class RunFolder:
+    """The files of a run, by their purpose."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.checkpoints = files.join(path, "checkpoints")
+        self.tokenizer = files.join(path, "tokenizer")
+        self._config = files.join(path, "config.yaml")
+        self._metrics = files.join(path, "metrics.jsonl")
+        self._summary = files.join(path, "summary.json")
+
+    def config(self) -> FitConfig:
+        """The run's configuration; UsageError where the folder holds no run."""
+        if not files.is_file(self._config):
+            raise UsageError(f"{self.path}: no config.yaml there; give a folder that `fit` has written")
+        return load_fit_config(self._config)
+
+    def check_continues(self, config: FitConfig) -> None:
+        """UsageError where the folder holds something that a run of `config` would not continue."""
+        names = files.list_names(self.path)
+        if not names:
+            return
+        if not files.is_file(self._config):
+            raise UsageError(
+                f"--output_dir is {self.path!r}: it holds {names[0]!r} and no run; give a new or an empty folder"
+            )
+        old, new = _deciding(self.config()), _deciding(config)
+        changed = [f"{name} was {old[name]!r} and is {new[name]!r}" for name in new if old[name] != new[name]]
+        if changed:
+            raise UsageError(
+                f"--output_dir is {self.path!r}: the run there has other options ({'; '.join(changed)}); "
+                "use those, or another folder"
+            )
+
+    def start(self, config: FitConfig, tokenizer: str) -> None:
+        """Writes what a run has from its beginning."""
+        files.make_dirs(self.path)
+        files.write_text(self._config, dump_fit_config(config))
+        files.copy_tree(tokenizer, self.tokenizer)
+
+    def summary(self) -> dict[str, Any] | None:
+        """What training ended with; None where it has not."""
+        return json.loads(files.read_text(self._summary)) if files.is_file(self._summary) else None
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Writes summary.json."""
+        files.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        if not files.is_file(self._metrics):
+            return []
+        # A killed process may leave half a line at the end.
+        lines = files.read_text(self._metrics).split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def keep_metrics(self, last_step: int) -> None:
+        """Drops the lines after `last_step`: the steps that a continued run takes again."""
+        kept = [line for line in self.metrics() if line["step"] <= last_step]
+        files.write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """Adds a line to metrics.jsonl; `record` has a step."""
+        files.append_text(self._metrics, json.dumps(record) + "\n")

@@ -1,0 +1,52 @@
+"""Where to compute: a tf.distribute strategy by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from tpu_trainer.config import StrategyName
+from tpu_trainer.errors import UsageError
+
+
+def _tpu_is_here() -> bool:
+    """Whether this is a TPU VM: its chips are devices of the kernel's."""
+    return any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
+
+
+def build_strategy(name: StrategyName) -> tf.distribute.Strategy:
+    """The strategy called `name`; UsageError where this machine does not have its device."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if name == "tpu" or (name == "auto" and not gpus and _tpu_is_here()):
+        return _tpu_strategy()
+    if name == "gpu" and not gpus:
+        raise UsageError("--strategy is 'gpu', but TensorFlow sees no GPU here; use 'auto' or 'cpu'")
+    if name == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+    elif len(gpus) > 1:
+        return tf.distribute.MirroredStrategy()
+    # The default strategy places everything on the GPU where one is visible, else on the CPU.
+    return tf.distribute.get_strategy()
+
+
+def _tpu_strategy() -> tf.distribute.Strategy:
+    if not _tpu_is_here():
+        raise UsageError("--strategy is 'tpu', but this machine has no TPU (no /dev/accel*, no /dev/vfio/*)")
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def is_tpu(strategy: tf.distribute.Strategy) -> bool:
+    """Whether `strategy` computes on TPUs, where XLA compiles everything by itself."""
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def check_batch_size(batch_size: int, strategy: tf.distribute.Strategy, name: str) -> None:
+    """UsageError where the rows of a step cannot be shared out evenly over the replicas."""
+    if batch_size % strategy.num_replicas_in_sync:
+        raise UsageError(
+            f"--{name} is {batch_size}: it must be a multiple of the {strategy.num_replicas_in_sync} replicas"
+        )

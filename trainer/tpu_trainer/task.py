@@ -1,0 +1,153 @@
+"""The train step and the evaluation step.
+
+Sums, not means, leave each replica: the loss and the gradient are divided by the number of targets in the whole batch,
+so that the mean is right when replicas have different numbers of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+import tf_keras as keras
+
+from tpu_trainer.masking import Masking
+from tpu_trainer.model import MaskedLanguageModel
+from tpu_trainer.random_bits import step_key, threefry2x32
+
+# What the keys drawn from one seed are for.
+_TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
+
+Batch = dict[str, tf.Tensor]
+
+
+class Sums(NamedTuple):
+    """Sums over a batch, float32 scalars."""
+
+    loss: tf.Tensor
+    """Cross-entropy in nats, over all targets."""
+    correct: tf.Tensor
+    """Targets predicted right."""
+    targets: tf.Tensor
+    """Targets."""
+    tokens: tf.Tensor
+    """Real tokens, padding not counted."""
+
+
+class MaskedLanguageModelling:
+    """The objective: a batch → sums over its targets."""
+
+    def __init__(self, *, model: MaskedLanguageModel, masking: Masking) -> None:
+        self.model = model
+        self._masking = masking
+
+    def sums(self, batch: Batch, *, key: tuple[tf.Tensor, tf.Tensor], training: bool) -> Sums:
+        """Masks `batch` (see data.py) with `key`, predicts the masked tokens and compares."""
+        attention_mask = batch.get("attention_mask")
+        masked = self._masking(
+            input_ids=batch["input_ids"], attention_mask=attention_mask, row=batch["row"], key=key
+        )
+        logits = self.model.logits_at(
+            input_ids=masked.input_ids,
+            positions=masked.positions,
+            attention_mask=attention_mask,
+            position_ids=batch.get("position_ids"),
+            training=training,
+        )
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=masked.targets, logits=logits)
+        right = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == masked.targets, tf.float32)
+        real = tf.ones_like(batch["input_ids"]) if attention_mask is None else attention_mask
+        return Sums(
+            loss=tf.reduce_sum(losses * masked.weights),
+            correct=tf.reduce_sum(right * masked.weights),
+            targets=tf.reduce_sum(masked.weights),
+            tokens=tf.cast(tf.reduce_sum(real), tf.float32),
+        )
+
+
+class Task(keras.Model):
+    """What `fit` runs: the network, its optimizer's step, and running sums for the log."""
+
+    def __init__(
+        self,
+        *,
+        objective: MaskedLanguageModelling,
+        seed: int,
+        clip_norm: float | None,
+        compile_gradients: bool,
+    ) -> None:
+        """
+        Args:
+            objective: What is learnt.
+            seed: Decides masks and dropout.
+            clip_norm: The largest global norm of a gradient; None: any.
+            compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
+                not TPU cores: there the step as a whole holds communication, which XLA does not take.
+        """
+        super().__init__()
+        self.network = objective.model.network
+        self._objective = objective
+        self._seed = seed
+        self._clip_norm = clip_norm
+        self._gradients = (
+            tf.function(self.gradients, jit_compile=True) if compile_gradients else self.gradients
+        )
+        # Sums since the last line of the log; in the checkpoint, so that a resumed run logs the same figures.
+        self.running = tf.Variable(
+            tf.zeros([len(Sums._fields)]),
+            trainable=False,
+            name="running_sums",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def gradients(self, batch: Batch, step: tf.Tensor, replica: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
+        """One replica's sums and the gradient of its summed loss, dense, in the order of the trainable variables.
+
+        Nothing here communicates or updates; all shapes are static.
+
+        Args:
+            batch: As data.py gives it.
+            step: Integer scalar, updates made before this one.
+            replica: int32 scalar, the replica's number.
+        """
+        dropout_key = self._objective.model.dropout_key
+        dropout_key.value = threefry2x32(
+            step_key(self._seed, _DROPOUT, step), (tf.cast(replica, tf.uint32), 0)
+        )
+        with tf.GradientTape() as tape:
+            sums = self._objective.sums(batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True)
+        dropout_key.value = None
+        gradients = tape.gradient(sums.loss, self.network.trainable_variables)
+        unused = [
+            variable.name
+            for variable, gradient in zip(self.network.trainable_variables, gradients, strict=True)
+            if gradient is None
+        ]
+        if unused:
+            raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
+        # Slices of a tied or repeated embedding would count more than once in the norm.
+        return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def train_step(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """One optimizer step; called by Keras in each replica. Returns the running means for Keras' logs."""
+        context = tf.distribute.get_replica_context()
+        replica = tf.convert_to_tensor(context.replica_id_in_sync_group, tf.int32)
+        sums, gradients = self._gradients(batch, self.optimizer.iterations, replica)
+        sums, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, [sums, gradients])
+        sums = Sums(*sums)
+        divisor = tf.maximum(sums.targets, 1.0)  # a batch without a target changes nothing
+        gradients = [gradient / divisor for gradient in gradients]
+        if self._clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
+        self.optimizer.apply_gradients(
+            zip(gradients, self.network.trainable_variables, strict=True), skip_gradients_aggregation=True
+        )
+        self.running.assign_add(tf.stack(sums))
+        running = Sums(*tf.unstack(self.running))
+        targets = tf.maximum(running.targets, 1.0)
+        return {"loss": running.loss / targets, "accuracy": running.correct / targets}
+
+    def evaluation_sums(self, batch: Batch) -> Sums:
+        """One replica's sums over an evaluation batch; a row is masked the same in every evaluation."""
+        key = step_key(self._seed, _EVALUATION_MASKS, tf.constant(0))
+        return self._objective.sums(batch, key=key, training=False)
