@@ -62,7 +62,7 @@ def commit(
                 "split": layout.split,
                 "splits": list(job.config.split_names),
                 "max_length": job.config.max_length,
-                "shard_size": job.config.shard_size,
+                "shard_size": layout.shard_size,
                 "seed": job.config.seed,
                 "features": list(job.features),
                 "num_records": layout.num_rows,

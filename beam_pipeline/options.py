@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from beam_pipeline.errors import UsageError
 
 INPUT_FORMATS = ("auto", "text", "jsonl")
+PACKINGS = ("concat", "best_fit", "pad")
+SHARD_SIZE = 5000
 ENGINES = ("auto", "hf")
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -38,7 +40,9 @@ class PrepareConfig:
     output: str
     splits: tuple[tuple[str, float], ...]
     max_length: int
-    shard_size: int
+    packing: str
+    shard_size: int | None
+    num_shards: int | None
     shuffle: str
     seed: int
     engine: str
@@ -60,7 +64,9 @@ class PrepareConfig:
             "unit_bytes": self.input.unit_bytes,
             "splits": dict(self.splits),
             "max_length": self.max_length,
+            "packing": self.packing,
             "shard_size": self.shard_size,
+            "num_shards": self.num_shards,
             "shuffle": self.shuffle,
             "seed": self.seed,
             "attention_mask": self.attention_mask,
@@ -104,7 +110,18 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     )
     add = parser.add_argument
     add("--max_length", type=int, default=512, help="tokens in a row (default: 512)")
-    add("--shard_size", type=int, default=5000, help="records in every shard but the last (default: 5000)")
+    add(
+        "--packing",
+        choices=PACKINGS,
+        default="concat",
+        help="concat: all documents as one stream, cut into full rows; best_fit: documents stay whole unless longer "
+        "than a row; pad: a document a row (default: concat)",
+    )
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument(
+        "--shard_size", type=int, help=f"records in every shard but the last (default: {SHARD_SIZE})"
+    )
+    sizes.add_argument("--num_shards", type=int, help="shards of each split, instead of their size")
     add("--shuffle", choices=("global", "none"), default="global", help="order of the rows (default: global)")
     add("--seed", type=int, default=0, help="decides the shuffle and the splits (default: 0)")
     add("--engine", choices=ENGINES, default="auto", help="what tokenizes (default: auto)")
@@ -124,9 +141,16 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         "--resume", action="store_true", help="keep what an earlier run with the same options finished in OUT"
     )
     args, beam = parser.parse_known_args(argv)
-    _check(args, ("shard_size",))
+    if args.shard_size is None and args.num_shards is None:
+        args.shard_size = SHARD_SIZE
+    _check(args, ("shard_size", "num_shards"))
     if not 8 <= args.max_length <= 1 << 20:
         raise UsageError(f"--max_length {args.max_length}: must be from 8 to {1 << 20}")
+    if args.no_attention_mask and args.packing != "concat":
+        raise UsageError(
+            f"--no_attention_mask with --packing {args.packing}: its rows need padding, and so the mask; "
+            "with --packing concat all rows are full but the last"
+        )
     if args.overwrite and args.resume:
         raise UsageError("--overwrite and --resume contradict each other: give one of them")
     config = PrepareConfig(
@@ -135,7 +159,9 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         output=args.output,
         splits=_splits(args.splits) if args.splits else ((_split_name(args.split), 1.0),),
         max_length=args.max_length,
+        packing=args.packing,
         shard_size=args.shard_size,
+        num_shards=args.num_shards,
         shuffle=args.shuffle,
         seed=args.seed,
         engine=args.engine,
@@ -219,7 +245,7 @@ def _input(args: argparse.Namespace) -> InputConfig:
 
 def _check(args: argparse.Namespace, at_least_one: Sequence[str]) -> None:
     for name in (*at_least_one, "unit_bytes"):
-        if getattr(args, name) < 1:
+        if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name} {getattr(args, name)}: must be at least 1")
 
 

@@ -1,8 +1,13 @@
-"""Documents → rows of `max_length` tokens. Pure NumPy: one call packs a whole work unit."""
+"""Documents → rows of `max_length` tokens. Pure NumPy: one call packs a whole work unit.
+
+Three ways: `concat` cuts all documents as one stream, and leaves a tail; `best_fit` puts whole documents
+together; `pad` gives each document rows of its own. Whatever the way, every token stands in one row, once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -53,6 +58,108 @@ def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     total = int(lengths.sum())
     before = np.cumsum(lengths) - lengths
     return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
+
+
+def pack(
+    documents: Documents, *, packing: str, max_length: int, pad_id: int, keep_starts: bool
+) -> tuple[RowBlock, Tail]:
+    """Packs what one unit gave to one split.
+
+    Args:
+      documents: in their order.
+      packing: `concat`, `best_fit` or `pad`.
+      max_length: tokens in a row.
+      pad_id: fills up rows that are not full.
+      keep_starts: whether the rows record where documents begin.
+
+    Returns:
+      The rows, and the tail: empty but for `concat`. Together they hold every token once.
+    """
+    if packing == "concat":
+        return pack_concat(documents, max_length, keep_starts)
+    pieces = _cut_long(documents, max_length)
+    rows, offsets = (
+        best_fit(pieces.lengths, max_length) if packing == "best_fit" else one_each(pieces.lengths)
+    )
+    count = int(rows.max(initial=-1)) + 1
+    ids = np.full(count * max_length, pad_id, documents.ids.dtype)
+    targets = rows * max_length + offsets
+    ids[ranges(targets, pieces.lengths)] = documents.ids
+    lengths = np.bincount(rows, pieces.lengths, count).astype(np.uint32)
+    bits = start_bits(targets, count, max_length) if keep_starts else None
+    nothing = Tail(documents.ids[:0], np.empty(0, np.int64))
+    return RowBlock(ids.reshape(count, max_length), lengths, bits), nothing
+
+
+def _cut_long(documents: Documents, max_length: int) -> Documents:
+    """Documents longer than a row as several pieces, all but the last of them a full row; empty ones left out."""
+    pieces = -(-documents.lengths // max_length)
+    lengths = np.full(int(pieces.sum()), max_length, np.int64)
+    lasts = np.cumsum(pieces)[pieces > 0] - 1
+    kept, counts = documents.lengths[pieces > 0], pieces[pieces > 0]
+    lengths[lasts] = kept - (counts - 1) * max_length
+    return Documents(documents.ids, lengths)
+
+
+def one_each(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and offsets (int64 [pieces]) where every piece has a row of its own."""
+    return np.arange(len(lengths)), np.zeros(len(lengths), np.int64)
+
+
+def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Best-fit-decreasing bin packing (Johnson, 1973): the longest piece first, into the fullest row that holds it.
+
+    All pieces of one length are placed together. A row of space s takes s // length of them at once, as
+    one by one they would go there, too: the row just used is the fullest. So the work grows with the
+    number of different lengths, not with that of pieces.
+
+    Args:
+      lengths: integers [pieces], each from 1 to `max_length`.
+      max_length: the rows' size.
+
+    Returns:
+      Each piece's row and its offset there, int64 [pieces]. Rows are numbered by their first piece.
+    """
+    rows = np.zeros(len(lengths), np.int64)
+    offsets = np.zeros(len(lengths), np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    ordered = lengths[order]
+    spaces: dict[int, list[np.ndarray]] = {}  # rows that are open, by the space left in them
+    open_spaces = 0  # bit s is set where `spaces` has rows with space s
+    count = 0
+    firsts = np.flatnonzero(np.diff(ordered, prepend=max_length + 1))
+    for first, end in pairwise([*firsts.tolist(), len(ordered)]):
+        length, pieces = int(ordered[first]), order[first:end]
+        while len(pieces):
+            fitting = open_spaces >> length
+            if fitting:
+                space = length + (fitting & -fitting).bit_length() - 1
+                chosen = np.concatenate(spaces.pop(space))
+                open_spaces &= ~(1 << space)
+            else:
+                space = max_length
+                chosen = np.arange(count, count + -(-len(pieces) // (max_length // length)))
+                count += len(chosen)
+            each = space // length
+            used = min(len(chosen), -(-len(pieces) // each))
+            placed, pieces = pieces[: used * each], pieces[used * each :]
+            rows[placed] = np.repeat(chosen[:used], each)[: len(placed)]
+            inside = np.tile(np.arange(each) * length, used)[: len(placed)]
+            offsets[placed] = max_length - space + inside
+            in_last = len(placed) - (used - 1) * each
+            for left, group in (
+                (space - each * length, chosen[: used - 1]),
+                (space - in_last * length, chosen[used - 1 : used]),
+                (space, chosen[used:]),
+            ):
+                if left and len(group):
+                    spaces.setdefault(left, []).append(group)
+                    open_spaces |= 1 << left
+    first_piece = np.full(count, len(lengths), np.int64)
+    np.minimum.at(first_piece, rows, np.arange(len(lengths)))
+    number = np.empty(count, np.int64)
+    number[np.argsort(first_piece, kind="stable")] = np.arange(count)
+    return number[rows], offsets
 
 
 def pack_concat(documents: Documents, max_length: int, keep_starts: bool) -> tuple[RowBlock, Tail]:

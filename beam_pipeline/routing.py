@@ -65,6 +65,22 @@ class Layout:
     shuffle: str
     seed: int
 
+    @classmethod
+    def make(
+        cls,
+        *,
+        split: str,
+        num_rows: int,
+        shard_size: int | None,
+        num_shards: int | None,
+        shuffle: str,
+        seed: int,
+    ) -> Layout:
+        """A layout by the size of the shards, or by their number: then all but the last hold equally many."""
+        if shard_size is None:
+            shard_size = max(1, -(-num_rows // num_shards))
+        return cls(split, num_rows, shard_size, shuffle, seed)
+
     @property
     def num_shards(self) -> int:
         return -(-self.num_rows // self.shard_size)

@@ -43,8 +43,14 @@ RowCounts = tuple[int, tuple[int, ...]]
 def layout_of(job: Job, split: int, table: RowTable) -> Layout:
     """Where the split's rows go."""
     config = job.config
-    rows = int(table.totals[split])
-    return Layout(config.split_names[split], rows, config.shard_size, config.shuffle, config.seed)
+    return Layout.make(
+        split=config.split_names[split],
+        num_rows=int(table.totals[split]),
+        shard_size=config.shard_size,
+        num_shards=config.num_shards,
+        shuffle=config.shuffle,
+        seed=config.seed,
+    )
 
 
 def build_row_table(counts: list[RowCounts], num_units: int, num_splits: int) -> bytes:
@@ -95,14 +101,15 @@ class TokenizeUnit(beam.DoFn):
 
     def process(self, line: str) -> Iterator[TaggedOutput]:
         job, unit = self._job, WorkUnit.from_json(line)
-        keep_starts = job.keep_starts
         results = unit_rows(
             self._documents(unit),
             tokenizer=self._tokenizer,
             choose=self._choose,
             num_splits=len(job.config.splits),
+            packing=job.config.packing,
             max_length=job.config.max_length,
-            keep_starts=keep_starts,
+            pad_id=job.pad_id,
+            keep_starts=job.keep_starts,
             vocab_size=job.vocab_size,
         )
         rows_per_block = max(1, _BLOCK_BYTES // (job.config.max_length * id_dtype(job.vocab_size).itemsize))

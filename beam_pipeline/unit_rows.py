@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from beam_pipeline.dataset_statistics import SplitStatistics
-from beam_pipeline.packing import Documents, Tail, pack_concat
+from beam_pipeline.packing import Documents, Tail, pack
 from beam_pipeline.permutation import key64, mix64
 from beam_pipeline.rows import RowBlock, rows_checksum
 from beam_pipeline.sources.units import DocumentBatch
@@ -52,7 +52,9 @@ def unit_rows(
     tokenizer: DocumentTokenizer,
     choose: SplitChooser,
     num_splits: int,
+    packing: str,
     max_length: int,
+    pad_id: int,
     keep_starts: bool,
     vocab_size: int,
 ) -> list[UnitRows]:
@@ -63,8 +65,7 @@ def unit_rows(
       tokenizer: makes ids of texts.
       choose: sends documents to splits.
       num_splits: how many splits there are.
-      max_length: tokens in a row.
-      keep_starts: whether rows record where documents begin.
+      packing, max_length, pad_id, keep_starts: as `packing.pack` takes them.
       vocab_size: ids are below it.
 
     Returns:
@@ -83,8 +84,11 @@ def unit_rows(
                 statistics[split].add_documents(part.ids, part.lengths, batch.bytes[chosen])
     results = []
     for parts, counted in zip(gathered, statistics, strict=True):
-        block, tail = pack_concat(_join(parts), max_length, keep_starts)
-        counted.add_rows(len(block), 0, rows_checksum(block.ids, block.lengths))
+        block, tail = pack(
+            _join(parts), packing=packing, max_length=max_length, pad_id=pad_id, keep_starts=keep_starts
+        )
+        padding = block.ids.size - int(block.lengths.sum())
+        counted.add_rows(len(block), padding, rows_checksum(block.ids, block.lengths))
         results.append(UnitRows(block, tail, counted))
     return results
 

@@ -52,7 +52,10 @@ def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
     found = filesystem.match(filesystem.join(dataset, "*", manifests.MANIFEST))
     folders = {path.rpartition("/")[0] for path, _ in found}
     if not folders:
-        yield dataset, [f"{dataset}: no split in it has a {manifests.MANIFEST}, so there is no finished dataset"]
+        yield (
+            dataset,
+            [f"{dataset}: no split in it has a {manifests.MANIFEST}, so there is no finished dataset"],
+        )
         return
     for folder in sorted(folders):  # a split that is missing altogether is known from its siblings
         try:
@@ -103,7 +106,9 @@ def check_split(folder: str) -> Iterator[str]:
     yield from _check_statistics(folder, counts)
 
 
-def _check_shard(folder: str, shard: dict[str, Any], manifest: dict[str, Any], counts: np.ndarray) -> Iterator[str]:
+def _check_shard(
+    folder: str, shard: dict[str, Any], manifest: dict[str, Any], counts: np.ndarray
+) -> Iterator[str]:
     """Checks one shard and adds its attended ids to `counts`."""
     path = filesystem.join(folder, shard["name"])
     data = filesystem.read_bytes(path)
@@ -202,4 +207,3 @@ def _check_statistics(folder: str, counts: np.ndarray) -> Iterator[str]:
         return
     if not np.array_equal(recorded, counts):
         yield f"{path}: its token counts are not those of the shards"
-
