@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from beam_pipeline import filesystem, manifest
+from beam_pipeline.bad_records import Excluded
 from beam_pipeline.dataset_statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
@@ -21,6 +23,7 @@ def commit(
     table: RowTable,
     layouts: Sequence[Layout],
     statistics: Mapping[int, SplitStatistics],
+    excluded: Excluded,
     shards: Sequence[ShardInfo],
 ) -> None:
     """Makes the shards a dataset. May run again after a failure at any point: it writes the same files.
@@ -30,13 +33,15 @@ def commit(
       table: how many rows each unit gave.
       layouts: of each split.
       statistics: of each split, by its index.
+      excluded: counts of the records that became no documents.
       shards: all shards of all splits, in any order.
 
     Raises:
-      DataError: where the input holds no documents.
+      DataError: where the input holds no documents, or too many bad records.
       AssertionError: where rows, tokens or shards were lost or doubled.
     """
     run = json.loads(filesystem.read_bytes(job.description_path))
+    excluded.check(job.config.max_bad_ratio)
     if not any(counted.documents for counted in statistics.values()):
         raise DataError(
             f"the input ({len(run['inputs'])} files) holds no documents, only blank records or none at all"
@@ -68,6 +73,7 @@ def commit(
                 "num_records": layout.num_rows,
                 "shards": [info.to_json() for info in own],
                 "totals": counted.totals(),
+                "excluded": asdict(excluded),
                 "rows_checksum": f"{counted.rows_checksum:016x}",
                 "fingerprint": job.fingerprint,
                 **run,
@@ -101,7 +107,7 @@ def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Se
     if checksum != counted.rows_checksum:
         raise AssertionError(
             f"{split}: the checksum of the written rows, {checksum:016x}, is not that of the packed ones, "
-            f"{counted.rows_checksum:016x}"
+            f"{counted.rows_checksum:016x}; where --resume kept shards, the input has changed since: --overwrite"
         )
 
 

@@ -25,6 +25,11 @@ def match(pattern: str) -> list[tuple[str, int]]:
     return sorted((file.path, file.size_in_bytes) for file in found)
 
 
+def list_folder(folder: str) -> list[str]:
+    """The paths of all files below a folder, sorted; [] where there is no such folder."""
+    return [path for path, _ in match(join(folder, "**"))]
+
+
 def open_file(path: str) -> BinaryIO:
     """Opens a file's own bytes for reading (nothing is decompressed); seekable."""
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)

@@ -2,31 +2,39 @@
 
     units ─► tokenize ─┬─ blocks of rows ──────────────────┬─► route ─► group by shard ─► write ─► commit
                        ├─ tails ─► pack the tails ─────────┘     ▲                                   ▲
-                       └─ row counts ─► row table ───────────────┘        statistics ────────────────┘
+                       ├─ row counts ─► row table ───────────────┘                                   │
+                       └─ statistics, counts of what was left out ───────────────────────────────────┘
+
+With `--dedup exact` the units are read once before, for their documents' hashes; with `--resume` the shards that an
+earlier run finished are checked first, and no rows are routed to them.
 
 Every label is stable: it is what a runner's metrics and job graph show.
 """
 
 from __future__ import annotations
 
-import apache_beam as beam
-from apache_beam.pvalue import AsIter, AsSingleton
+from collections.abc import Iterable
 
+import apache_beam as beam
+from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
+
+from beam_pipeline.bad_records import Excluded
+from beam_pipeline.filesystem import list_folder
 from beam_pipeline.job import Job
-from beam_pipeline.steps import (
+from beam_pipeline.shards import ShardInfo
+from beam_pipeline.steps.deduplicate import FindDuplicates, HashDocuments, num_buckets
+from beam_pipeline.steps.tokenize import (
     BLOCKS,
+    EXCLUDED,
     ROW_COUNTS,
     STATISTICS,
     TAILS,
-    CommitDataset,
     MergeStatistics,
     PackTails,
     ReadPlan,
-    RouteRows,
     TokenizeUnit,
-    WriteShard,
-    build_row_table,
 )
+from beam_pipeline.steps.write import CommitDataset, KeptShards, RouteRows, WriteShard, build_row_table
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
@@ -37,8 +45,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "ReadPlan" >> beam.ParDo(ReadPlan())
         | "SpreadUnits" >> beam.Reshuffle()
     )
-    outputs = (BLOCKS, TAILS, ROW_COUNTS, STATISTICS)
-    tokenized = units | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
+    tokenized = _tokenized(units, job)
     tails = (
         tokenized[TAILS]
         | "GroupTails" >> beam.GroupByKey()
@@ -50,10 +57,11 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "ListRowCounts" >> beam.combiners.ToList()
         | "RowTable" >> beam.Map(build_row_table, job.num_units, len(job.config.splits))
     )
-    shards = (
+    kept = _kept_shards(pipeline, job)
+    written = (
         (tokenized[BLOCKS], tails[BLOCKS])
         | "AllBlocks" >> beam.Flatten()
-        | "Route" >> beam.ParDo(RouteRows(job), AsSingleton(row_table))
+        | "Route" >> beam.ParDo(RouteRows(job), AsSingleton(row_table), AsIter(kept))
         | "GroupByShard" >> beam.GroupByKey()
         | "WriteShards" >> beam.ParDo(WriteShard(job), AsSingleton(row_table))
     )
@@ -62,9 +70,49 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "AllStatistics" >> beam.Flatten()
         | "MergeStatistics" >> beam.CombinePerKey(MergeStatistics(job.vocab_size))
     )
+    shards = (written, kept) | "AllShards" >> beam.Flatten()
+    excluded = tokenized[EXCLUDED] | "SumExcluded" >> beam.CombineGlobally(_sum)
     _ = (
         pipeline
         | "Once" >> beam.Create([None])
         | "Commit"
-        >> beam.ParDo(CommitDataset(job), AsSingleton(row_table), AsIter(statistics), AsIter(shards))
+        >> beam.ParDo(
+            CommitDataset(job), AsSingleton(row_table), AsIter(statistics), AsIter(excluded), AsIter(shards)
+        )
     )
+
+
+def _tokenized(units: PCollection, job: Job) -> DoOutputsTuple:
+    """The units' rows and all that is counted of them."""
+    if job.config.dedup == "exact":
+        duplicates = (
+            units
+            | "HashDocuments" >> beam.ParDo(HashDocuments(job, num_buckets(job.input_bytes)))
+            | "GroupHashes" >> beam.GroupByKey()
+            | "FindDuplicates" >> beam.ParDo(FindDuplicates())
+        )
+        joined = (
+            {"line": units, "duplicates": duplicates}
+            | "JoinDuplicates" >> beam.CoGroupByKey()
+            | "UnitWithDuplicates"
+            >> beam.MapTuple(lambda unit, found: (unit, *found["line"], sorted(found["duplicates"])))
+        )
+    else:
+        joined = units | "Unit" >> beam.MapTuple(lambda unit, line: (unit, line, []))
+    outputs = (BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED)
+    return joined | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
+
+
+def _kept_shards(pipeline: beam.Pipeline, job: Job) -> PCollection[ShardInfo]:
+    """With `--resume`, the shards that an earlier run finished and that are still as it left them."""
+    return (
+        pipeline
+        | "FinishedShards" >> beam.Create([job.finished_folder] if job.config.resume else [])
+        | "ListFinished" >> beam.FlatMap(list_folder)
+        | "SpreadFinished" >> beam.Reshuffle()
+        | "CheckFinished" >> beam.ParDo(KeptShards(job))
+    )
+
+
+def _sum(counts: Iterable[Excluded]) -> Excluded:
+    return sum(counts, Excluded())

@@ -24,6 +24,7 @@ class Job:
       output: the dataset's folder, absolute.
       fingerprint: of config, inputs and tokenizer: the same fingerprint, the same shards.
       num_units: how many work units the plan has.
+      input_bytes: the size of all input files.
       vocab_size, pad_id, template: of the tokenizer.
       progress: where workers report to, in local runs.
     """
@@ -32,6 +33,7 @@ class Job:
     output: str
     fingerprint: str
     num_units: int
+    input_bytes: int
     vocab_size: int
     pad_id: int
     template: Template
@@ -46,6 +48,11 @@ class Job:
     def plan_path(self) -> str:
         """The work units, a JSON line each."""
         return filesystem.join(self.staging, "plan.jsonl")
+
+    @property
+    def finished_folder(self) -> str:
+        """A file for each shard that is finished: what `--resume` goes by."""
+        return filesystem.join(self.staging, "finished")
 
     @property
     def description_path(self) -> str:

@@ -39,6 +39,10 @@ class PrepareConfig:
     tokenizer: str
     output: str
     splits: tuple[tuple[str, float], ...]
+    split_by: str
+    dedup: str
+    on_bad_record: str
+    max_bad_ratio: float
     max_length: int
     packing: str
     shard_size: int | None
@@ -63,6 +67,9 @@ class PrepareConfig:
             "text_key": self.input.text_key,
             "unit_bytes": self.input.unit_bytes,
             "splits": dict(self.splits),
+            "split_by": self.split_by,
+            "dedup": self.dedup,
+            "on_bad_record": self.on_bad_record,
             "max_length": self.max_length,
             "packing": self.packing,
             "shard_size": self.shard_size,
@@ -87,6 +94,24 @@ class TrainTokenizerConfig:
     seed: int
 
 
+@dataclass(frozen=True)
+class InspectConfig:
+    """The options of `inspect`. See the options of the same names for each field.
+
+    Attributes:
+      record: (split, shard, record); None where none was asked for.
+    """
+
+    dataset: str
+    record: tuple[str, int, int] | None
+    tokens: bool
+    trace: str
+    grep: str | None
+    regex: bool
+    ignore_case: bool
+    most: int
+
+
 def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     """The config of `prepare`, and the options that are Beam's.
 
@@ -109,6 +134,31 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         help="several splits, e.g. train=0.98,validation=0.02; a seeded hash of each document's place decides",
     )
     add = parser.add_argument
+    add(
+        "--split_by",
+        choices=("place", "text"),
+        default="place",
+        help="what the splits' hash is of: each document's place, or its text, so that equal documents never stand "
+        "in two splits (default: place)",
+    )
+    add(
+        "--dedup",
+        choices=("none", "exact"),
+        default="none",
+        help="exact: of documents with the same text only the first is kept (default: none)",
+    )
+    add(
+        "--on_bad_record",
+        choices=("fail", "skip"),
+        default="fail",
+        help="skip: records that are no documents are counted and written to OUT/bad_records (default: fail)",
+    )
+    add(
+        "--max_bad_ratio",
+        type=float,
+        default=0.01,
+        help="with --on_bad_record skip: the run fails where a larger share of the records is bad (default: 0.01)",
+    )
     add("--max_length", type=int, default=512, help="tokens in a row (default: 512)")
     add(
         "--packing",
@@ -146,6 +196,8 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     _check(args, ("shard_size", "num_shards"))
     if not 8 <= args.max_length <= 1 << 20:
         raise UsageError(f"--max_length {args.max_length}: must be from 8 to {1 << 20}")
+    if not 0 <= args.max_bad_ratio <= 1:
+        raise UsageError(f"--max_bad_ratio {args.max_bad_ratio:g}: a share from 0 to 1")
     if args.no_attention_mask and args.packing != "concat":
         raise UsageError(
             f"--no_attention_mask with --packing {args.packing}: its rows need padding, and so the mask; "
@@ -158,6 +210,10 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         tokenizer=args.tokenizer,
         output=args.output,
         splits=_splits(args.splits) if args.splits else ((_split_name(args.split), 1.0),),
+        split_by=args.split_by,
+        dedup=args.dedup,
+        on_bad_record=args.on_bad_record,
+        max_bad_ratio=args.max_bad_ratio,
         max_length=args.max_length,
         packing=args.packing,
         shard_size=args.shard_size,
@@ -217,6 +273,81 @@ def parse_verify(argv: Sequence[str]) -> str:
     return parser.parse_args(argv).dataset
 
 
+def parse_inspect(argv: Sequence[str]) -> InspectConfig:
+    """The config of `inspect`.
+
+    Raises:
+      UsageError: where values do not fit together.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline inspect",
+        description="Shows what a dataset holds: in sum, one record with its origin, or the records with some text.",
+    )
+    add = parser.add_argument
+    add("dataset", metavar="OUT", help="the dataset's folder, or the folder of one split")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument(
+        "--record", metavar="SPLIT:SHARD:RECORD", help="decode this record (train:17:42) and name its source"
+    )
+    asked.add_argument("--grep", metavar="TEXT", help="find the records whose decoded text holds TEXT")
+    add("--tokens", action="store_true", help="with --record: show every token, with its position and id")
+    add(
+        "--trace",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="with --record: read the source again to name the very documents; auto does where that takes seconds "
+        "(default: auto)",
+    )
+    add("--regex", action="store_true", help="with --grep: TEXT is a regular expression (Python's re)")
+    add("--ignore_case", action="store_true", help="with --grep: upper and lower case are the same")
+    add("--most", type=int, default=20, metavar="N", help="with --grep: stop after N records (default: 20)")
+    args = parser.parse_args(argv)
+    for name, needs in (("tokens", "record"), ("regex", "grep"), ("ignore_case", "grep")):
+        if getattr(args, name) and getattr(args, needs) is None:
+            raise UsageError(f"--{name} goes with --{needs}, which is not given")
+    if args.most < 1:
+        raise UsageError(f"--most {args.most}: must be at least 1")
+    record = None
+    if args.record is not None:
+        match = re.fullmatch(r"([^:]+):(\d+):(\d+)", args.record)
+        if not match:
+            raise UsageError(f"--record {args.record}: not SPLIT:SHARD:RECORD, such as train:17:42")
+        record = (match[1], int(match[2]), int(match[3]))
+    if args.grep is not None:
+        try:
+            re.compile(args.grep if args.regex else "")
+        except re.error as error:
+            raise UsageError(f"--grep {args.grep!r} is no regular expression: {error}") from error
+        if not args.grep:
+            raise UsageError("--grep: the text to look for is empty")
+    return InspectConfig(
+        dataset=args.dataset,
+        record=record,
+        tokens=args.tokens,
+        trace=args.trace,
+        grep=args.grep,
+        regex=args.regex,
+        ignore_case=args.ignore_case,
+        most=args.most,
+    )
+
+
+def parse_analyze(argv: Sequence[str]) -> str:
+    """The dataset that `analyze` is to look at."""
+    return _dataset(argv, "analyze", "Runs tensorflow-transform over a dataset's statistics: OUT/*/transform_fn.")
+
+
+def parse_report(argv: Sequence[str]) -> str:
+    """The dataset that `report` is to describe."""
+    return _dataset(argv, "report", "Writes OUT/report.html, a page with a dataset's figures and some of its rows.")
+
+
+def _dataset(argv: Sequence[str], verb: str, description: str) -> str:
+    parser = argparse.ArgumentParser(prog=f"python -m beam_pipeline {verb}", description=description)
+    parser.add_argument("dataset", metavar="OUT", help="the dataset's folder, or the folder of one split")
+    return parser.parse_args(argv).dataset
+
+
 def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"python -m beam_pipeline {verb}",
@@ -250,7 +381,7 @@ def _check(args: argparse.Namespace, at_least_one: Sequence[str]) -> None:
 
 
 def _split_name(name: str) -> str:
-    if not _SPLIT_NAME.fullmatch(name) or name == "tokenizer":
+    if not _SPLIT_NAME.fullmatch(name) or name in ("tokenizer", "bad_records"):
         raise UsageError(
             f"split {name!r}: a name is made of letters, digits, '_' and '.', and is not 'tokenizer'"
         )

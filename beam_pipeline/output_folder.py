@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from beam_pipeline import filesystem, manifest
+from beam_pipeline.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.job import STAGING, TOKENIZER
 from beam_pipeline.shards import SHARD_NAME
@@ -69,7 +70,8 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
     finished = set(splits) <= set(found.splits)
     if found.fingerprint == fingerprint:
         if not finished:
-            _delete_ours(output, found.files)
+            if not resume:
+                _delete_ours(output, found.files)
             return False
         if resume:
             return True
@@ -110,5 +112,5 @@ def _delete_ours(output: str, files: Sequence[str]) -> None:
 def _ours(output: str, files: Sequence[str]) -> Iterator[str]:
     for path in files:
         folder, _, name = path[len(output) :].strip("/").partition("/")
-        if folder in (STAGING, TOKENIZER) or name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name):
+        if folder in (STAGING, TOKENIZER, BAD_RECORDS) or name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name):
             yield path

@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> None:
             output=output,
             fingerprint=fingerprint,
             num_units=len(planned.units),
+            input_bytes=planned.bytes,
             vocab_size=tokenizer.vocab_size,
             pad_id=pad_id,
             template=tokenizer.template,

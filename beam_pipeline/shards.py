@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
@@ -87,13 +86,9 @@ def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
 
 
 def write_shard(
-    block: RowBlock, *, encoder: ExampleEncoder, folder: str, staging: str, split: int, shard: int, name: str
+    block: RowBlock, *, encoder: ExampleEncoder, path: str, temporary: str, split: int, shard: int
 ) -> ShardInfo:
-    """Writes a shard's rows to a temporary file and renames it to `folder/name`.
-
-    The temporary name is unique, so attempts that overlap do not meet; the bytes are the same in each of them.
-    """
-    temporary = filesystem.join(staging, "shards", f"{name}.{uuid.uuid4().hex}")
+    """Writes a shard's rows to the file `temporary` and renames it to `path`; on failure neither is left."""
     size, crc = 0, 0
     try:
         with filesystem.create(temporary) as file:
@@ -102,9 +97,11 @@ def write_shard(
                 file.write(data)
                 size += len(data)
                 crc = google_crc32c.extend(crc, data)
-        filesystem.rename(temporary, filesystem.join(folder, name))
+        filesystem.rename(temporary, path)
     except BaseException:
         filesystem.delete([temporary])
         raise
     checksum = rows_checksum(block.ids, block.lengths)
-    return ShardInfo(split, shard, name, len(block), size, f"{crc:08x}", f"{checksum:016x}")
+    return ShardInfo(
+        split, shard, path.rpartition("/")[2], len(block), size, f"{crc:08x}", f"{checksum:016x}"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,6 +38,11 @@ class WorkUnit:
     root: str
     parts: tuple[Part, ...]
 
+    @property
+    def bytes(self) -> int:
+        """The size of its parts, where they are byte ranges."""
+        return sum(part.end - part.start for part in self.parts)
+
     def to_json(self) -> str:
         parts = [[part.name, part.start, part.end] for part in self.parts]
         return json.dumps({"unit": self.index, "format": self.format, "root": self.root, "parts": parts})
@@ -57,7 +62,7 @@ class BadRecord:
       name: the file's path below the root.
       place: where it stands, as in `DocumentBatch.places`.
       reason: one sentence for the user.
-      content: the record's first bytes, for the report.
+      content: the record's bytes.
     """
 
     name: str
@@ -86,6 +91,12 @@ class DocumentBatch:
     bytes: np.ndarray
     blank: int = 0
     bad: list[BadRecord] = field(default_factory=list)
+
+    def without(self, dropped: np.ndarray) -> DocumentBatch:
+        """The batch less the documents with these numbers (integers, counted within the batch)."""
+        kept = np.delete(np.arange(len(self.texts)), dropped)
+        texts = [self.texts[index] for index in kept.tolist()]
+        return replace(self, texts=texts, places=self.places[kept], bytes=self.bytes[kept])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""Records that are left out: how many, and for the bad ones why, in a folder beside the splits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from beam_pipeline import filesystem
+from beam_pipeline.errors import DataError
+from beam_pipeline.sources.units import BadRecord, WorkUnit
+
+FOLDER = "bad_records"
+
+
+@dataclass
+class Excluded:
+    """Counts over some units: all records, and those that became no documents of the dataset."""
+
+    NAMES: ClassVar[tuple[str, ...]] = ("records", "blank_documents", "bad_records", "duplicate_documents")
+
+    records: int = 0
+    blank_documents: int = 0
+    bad_records: int = 0
+    duplicate_documents: int = 0
+
+    def __add__(self, other: Excluded) -> Excluded:
+        return Excluded(*(getattr(self, name) + getattr(other, name) for name in self.NAMES))
+
+    def check(self, max_bad_ratio: float) -> None:
+        """Fails where too many records are bad.
+
+        Raises:
+          DataError: with the share, the bound, and where the records lie.
+        """
+        if self.bad_records > max_bad_ratio * self.records:
+            raise DataError(
+                f"{self.bad_records} of {self.records} records are bad, a share of "
+                f"{self.bad_records / self.records:.3g}, above --max_bad_ratio {max_bad_ratio:g}; "
+                f"they lie in {FOLDER}/ of the output folder, each with its reason"
+            )
+
+
+def write_bad_records(output: str, unit: WorkUnit, bad: Sequence[BadRecord]) -> None:
+    """Writes a unit's bad records, a JSON line each: path, place, reason and the whole content."""
+    lines = []
+    for record in bad:
+        content = record.content.decode(errors="backslashreplace")
+        entry = {"path": unit.root + record.name, "place": record.place, "reason": record.reason}
+        lines.append(json.dumps({**entry, "content": content}) + "\n")
+    filesystem.write_bytes(
+        filesystem.join(output, FOLDER, f"unit-{unit.index:06d}.jsonl"), "".join(lines).encode()
+    )
