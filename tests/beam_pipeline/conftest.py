@@ -1,0 +1,60 @@
+"""What the pipeline's tests share: a small tokenizer, a small corpus, and running a verb as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+WIKITEXT = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
+
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def make_documents(count: int, seed: int = 0) -> list[str]:
+    """Reproducible documents of one line each, 1 to 60 words long, some with letters of several scripts."""
+    rng = random.Random(seed)
+    letters = "abcdefghijklmnopqrstuvwxyz" * 4 + "äößéñçœ" + "абвгд" + "αβγδ" + "日本語"
+    words = ["".join(rng.choices(letters, k=rng.randint(1, 9))) for _ in range(600)]
+    return [" ".join(rng.choices(words, k=rng.randint(1, 60))) for _ in range(count)]
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[str]:
+    return make_documents(1000)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """The documents as a text file, a line each, with blank lines between some."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    lines = [document + ("\n\n" if index % 7 == 0 else "\n") for index, document in enumerate(documents)]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """A Unigram tokenizer of about 400 tokens with RoBERTa's template, as AutoTokenizer loads it."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=400, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "<mask>", **names}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
