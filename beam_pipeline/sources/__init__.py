@@ -36,9 +36,14 @@ def read_unit(unit: WorkUnit, options: ReadOptions) -> Iterator[DocumentBatch]:
 
 def describe(unit: WorkUnit, bad: BadRecord) -> str:
     """One sentence on a bad record: the file, the line or byte, and the reason."""
-    path = unit.root + bad.name
-    place = f"byte {bad.place}"
+    return f"{describe_place(unit, bad.name, bad.place)}: {bad.reason}"
+
+
+def describe_place(unit: WorkUnit, name: str, place: int) -> str:
+    """Where a document or a record of the unit stands: the file, and the line or byte in it."""
+    path = unit.root + name
+    described = f"byte {place}"
     if unit.format in _LINE_FORMATS:
         with filesystem.open_file(path) as file:
-            place = f"line {line_number(file, bad.place)} ({place})"
-    return f"{path}, {place}: {bad.reason}"
+            described = f"line {line_number(file, place)} ({described})"
+    return f"{path}, {described}"
