@@ -13,6 +13,7 @@ INPUT_FORMATS = ("auto", "text", "jsonl")
 PACKINGS = ("concat", "best_fit", "pad")
 SHARD_SIZE = 5000
 ENGINES = ("auto", "hf")
+TOKENIZER_MODELS = ("unigram", "bpe", "wordpiece")
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
@@ -87,11 +88,28 @@ class TrainTokenizerConfig:
     """The options of `train-tokenizer`. See the options of the same names for each field."""
 
     input: InputConfig
+    on_bad_record: str
     output: str
     model: str
+    lowercase: bool
     vocab_size: int
     sample_bytes: int
     seed: int
+    overwrite: bool
+    resume: bool
+
+    def identity(self) -> dict:
+        """The options that decide the tokenizer's bytes."""
+        return {
+            "input_format": self.input.input_format,
+            "text_key": self.input.text_key,
+            "on_bad_record": self.on_bad_record,
+            "model": self.model,
+            "lowercase": self.lowercase,
+            "vocab_size": self.vocab_size,
+            "sample_bytes": self.sample_bytes,
+            "seed": self.seed,
+        }
 
 
 @dataclass(frozen=True)
@@ -240,37 +258,56 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
     _add_input(parser)
     add = parser.add_argument
     add("--output", required=True, metavar="DIR", help="folder for the tokenizer; AutoTokenizer loads it")
-    add("--model", choices=("unigram",), default="unigram", help="kind of tokenizer (default: unigram)")
-    add("--vocab_size", type=int, default=25000, help="most tokens, special ones included (default: 25000)")
+    add(
+        "--model",
+        choices=TOKENIZER_MODELS,
+        default="unigram",
+        help="kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones "
+        "(default: unigram)",
+    )
+    add("--lowercase", action="store_true", help="wordpiece: fold case and accents, as BERT's uncased models do")
+    add("--vocab_size", type=int, default=25000, help="tokens, special ones included (default: 25000)")
     add(
         "--sample_bytes",
         type=int,
         default=100 << 20,
         help="about how many bytes of documents to train on, a seeded sample of all (default: 100 MiB)",
     )
+    add(
+        "--on_bad_record",
+        choices=("fail", "skip"),
+        default="fail",
+        help="skip: records that are no documents are passed over (default: fail)",
+    )
     add("--seed", type=int, default=0, help="decides the sample (default: 0)")
+    add("--overwrite", action="store_true", help="replace the tokenizer that DIR holds")
+    add("--resume", action="store_true", help="keep what DIR holds if it was made from this input and these options")
     args, beam = parser.parse_known_args(argv)
     _check(args, ("sample_bytes",))
     if not 300 <= args.vocab_size <= 1 << 20:
         raise UsageError(f"--vocab_size {args.vocab_size}: must be from 300 to {1 << 20}")
+    if args.lowercase and args.model != "wordpiece":
+        raise UsageError(f"--lowercase: goes with --model wordpiece; a {args.model} tokenizer keeps case")
+    if args.overwrite and args.resume:
+        raise UsageError("--overwrite and --resume contradict each other: give one of them")
     config = TrainTokenizerConfig(
         input=_input(args),
+        on_bad_record=args.on_bad_record,
         output=args.output,
         model=args.model,
+        lowercase=args.lowercase,
         vocab_size=args.vocab_size,
         sample_bytes=args.sample_bytes,
         seed=args.seed,
+        overwrite=args.overwrite,
+        resume=args.resume,
     )
     return config, beam
 
 
 def parse_verify(argv: Sequence[str]) -> str:
     """The dataset that `verify` is to check."""
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline verify", description="Checks that every split of a dataset is whole."
-    )
-    parser.add_argument("dataset", metavar="OUT", help="the dataset's folder, or the folder of one split")
-    return parser.parse_args(argv).dataset
+    return _dataset(argv, "verify", "Checks that every split of a dataset is whole.")
 
 
 def parse_inspect(argv: Sequence[str]) -> InspectConfig:
@@ -334,12 +371,16 @@ def parse_inspect(argv: Sequence[str]) -> InspectConfig:
 
 def parse_analyze(argv: Sequence[str]) -> str:
     """The dataset that `analyze` is to look at."""
-    return _dataset(argv, "analyze", "Runs tensorflow-transform over a dataset's statistics: OUT/*/transform_fn.")
+    return _dataset(
+        argv, "analyze", "Runs tensorflow-transform over a dataset's statistics: OUT/*/transform_fn."
+    )
 
 
 def parse_report(argv: Sequence[str]) -> str:
     """The dataset that `report` is to describe."""
-    return _dataset(argv, "report", "Writes OUT/report.html, a page with a dataset's figures and some of its rows.")
+    return _dataset(
+        argv, "report", "Writes OUT/report.html, a page with a dataset's figures and some of its rows."
+    )
 
 
 def _dataset(argv: Sequence[str], verb: str, description: str) -> str:
