@@ -8,24 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.input_options import InputConfig, add_input_options, input_config
 
-INPUT_FORMATS = ("auto", "text", "jsonl")
 PACKINGS = ("concat", "best_fit", "pad")
 SHARD_SIZE = 5000
 ENGINES = ("auto", "hf")
 TOKENIZER_MODELS = ("unigram", "bpe", "wordpiece")
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-
-
-@dataclass(frozen=True)
-class InputConfig:
-    """What is read. See the options of the same names for each field."""
-
-    input: tuple[str, ...]
-    input_format: str
-    text_key: str
-    unit_bytes: int
 
 
 @dataclass(frozen=True)
@@ -64,8 +54,7 @@ class PrepareConfig:
     def identity(self) -> dict:
         """The options that decide the dataset's bytes, for the manifest and the fingerprint."""
         return {
-            "input_format": self.input.input_format,
-            "text_key": self.input.text_key,
+            **self.input.identity(),
             "unit_bytes": self.input.unit_bytes,
             "splits": dict(self.splits),
             "split_by": self.split_by,
@@ -93,6 +82,7 @@ class TrainTokenizerConfig:
     model: str
     lowercase: bool
     vocab_size: int
+    allow_smaller_vocab: bool
     sample_bytes: int
     seed: int
     overwrite: bool
@@ -101,12 +91,12 @@ class TrainTokenizerConfig:
     def identity(self) -> dict:
         """The options that decide the tokenizer's bytes."""
         return {
-            "input_format": self.input.input_format,
-            "text_key": self.input.text_key,
+            **self.input.identity(),
             "on_bad_record": self.on_bad_record,
             "model": self.model,
             "lowercase": self.lowercase,
             "vocab_size": self.vocab_size,
+            "allow_smaller_vocab": self.allow_smaller_vocab,
             "sample_bytes": self.sample_bytes,
             "seed": self.seed,
         }
@@ -137,7 +127,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
       UsageError: where values do not fit together.
     """
     parser = _parser("prepare", "Turns text into sharded TFRecords of fixed-length token rows.")
-    _add_input(parser)
+    add_input_options(parser)
     parser.add_argument(
         "--tokenizer", required=True, metavar="DIR", help="tokenizer: a folder or a name on the hub"
     )
@@ -224,7 +214,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     if args.overwrite and args.resume:
         raise UsageError("--overwrite and --resume contradict each other: give one of them")
     config = PrepareConfig(
-        input=_input(args),
+        input=input_config(args, split=args.split),
         tokenizer=args.tokenizer,
         output=args.output,
         splits=_splits(args.splits) if args.splits else ((_split_name(args.split), 1.0),),
@@ -255,7 +245,7 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
       UsageError: where values do not fit together.
     """
     parser = _parser("train-tokenizer", "Trains a tokenizer on a seeded sample of a corpus.")
-    _add_input(parser)
+    add_input_options(parser)
     add = parser.add_argument
     add("--output", required=True, metavar="DIR", help="folder for the tokenizer; AutoTokenizer loads it")
     add(
@@ -267,6 +257,11 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
     )
     add("--lowercase", action="store_true", help="wordpiece: fold case and accents, as BERT's uncased models do")
     add("--vocab_size", type=int, default=25000, help="tokens, special ones included (default: 25000)")
+    add(
+        "--allow_smaller_vocab",
+        action="store_true",
+        help="make a smaller vocabulary where the sample does not support as many tokens; else that is an error",
+    )
     add(
         "--sample_bytes",
         type=int,
@@ -291,12 +286,13 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
     if args.overwrite and args.resume:
         raise UsageError("--overwrite and --resume contradict each other: give one of them")
     config = TrainTokenizerConfig(
-        input=_input(args),
+        input=input_config(args),
         on_bad_record=args.on_bad_record,
         output=args.output,
         model=args.model,
         lowercase=args.lowercase,
         vocab_size=args.vocab_size,
+        allow_smaller_vocab=args.allow_smaller_vocab,
         sample_bytes=args.sample_bytes,
         seed=args.seed,
         overwrite=args.overwrite,
@@ -398,25 +394,8 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     )
 
 
-def _add_input(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--input", required=True, nargs="+", metavar="GLOB", help="files, local or gs://; globs are fine")
-    add(
-        "--input_format",
-        choices=INPUT_FORMATS,
-        default="auto",
-        help="text is a document per line; auto goes by each file's extension, others are text (default: auto)",
-    )
-    add("--text_key", default="text", help="jsonl: the key of a document's text (default: text)")
-    add("--unit_bytes", type=int, default=32 << 20, help="bytes in a work unit (default: 32 MiB)")
-
-
-def _input(args: argparse.Namespace) -> InputConfig:
-    return InputConfig(tuple(args.input), args.input_format, args.text_key, args.unit_bytes)
-
-
 def _check(args: argparse.Namespace, at_least_one: Sequence[str]) -> None:
-    for name in (*at_least_one, "unit_bytes"):
+    for name in at_least_one:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name} {getattr(args, name)}: must be at least 1")
 
