@@ -53,7 +53,7 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
     """Decides whether a run may use the folder, and clears away what is in its way.
 
     A folder that holds the unfinished remains of the very same run may be used again as it is: the run makes
-    the same files.
+    the same files. The remains of another run that finished no split are cleared away: there is no dataset to lose.
 
     Returns:
       True where the folder holds the finished dataset already, and `resume` asks to keep it.
@@ -78,6 +78,9 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
         raise UsageError(
             f"--output {output}: holds this very dataset, finished; --resume keeps it, --overwrite makes it again"
         )
+    if found.fingerprint and not found.splits:
+        _delete_ours(output, found.files)
+        return False
     what = "another run's dataset" if found.fingerprint else f"other files, {found.files[0]} for one"
     raise UsageError(
         f"--output {output}: already in use, it holds {what}; name an empty folder, or use --overwrite"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 
 import apache_beam as beam
@@ -37,8 +38,9 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     try:
-        result = pipeline.run()
-        state = result.wait_until_finish()
+        with _errors_told_once():
+            result = pipeline.run()
+            state = result.wait_until_finish()
     except Exception as error:
         message = message_of(error)
         if message is None:
@@ -46,6 +48,25 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
         raise DataError(message) from error
     if state != PipelineState.DONE:
         raise RuntimeError(f"the job ended in the state {state}, not {PipelineState.DONE}")
+
+
+@contextlib.contextmanager
+def _errors_told_once() -> Iterator[None]:
+    """Keeps Beam from logging an error that a user can mend, with its traceback: `run` raises it, and the verb tells
+    it in one line."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        raised = record.exc_info[1] if record.exc_info else None
+        return raised is None or message_of(raised) is None
+
+    loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in ("common", "worker.sdk_worker")]
+    for logger in loggers:
+        logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_news)
 
 
 def _local_runner(options: PipelineOptions) -> PipelineRunner:
