@@ -194,9 +194,9 @@ def later_steps(paths: Paths, *, inputs: Sequence[Path], config: Path, trainer: 
             title="Mask a word in each of a few held-out sentences",
             command=_command(
                 (sys.executable, "-m", "demo.sentences"),
-                {"split": validation, "tokenizer": tokenizer, "count": _SENTENCES, "output": paths.sentences},
+                {"split": validation, "count": _SENTENCES, "output": paths.sentences},
             ),
-            inputs=(*manifests, tokenizer, *_code("demo/sentences.py"), *pipeline_code),
+            inputs=(*manifests, *_code("demo/sentences.py"), *pipeline_code),
             output=paths.sentences,
             needed=(paths.chosen, paths.masked),
         ),

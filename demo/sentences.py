@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from beam_pipeline.manifest import read_manifest
-from beam_pipeline.records import decode_examples, read_frames
+from beam_pipeline.reading import Split, open_split
 
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORDS = range(8, 25)
@@ -35,18 +34,11 @@ class MaskedSentence:
     masked: str
 
 
-def held_out_texts(split: Path, manifest: dict, tokenizer: Tokenizer) -> Iterator[str]:
+def held_out_texts(split: Split, tokenizer: Tokenizer) -> Iterator[str]:
     """The decoded stretches of documents in the rows of a split's first shard, shortened where rows cut them."""
-    name = manifest["shards"][0]["name"]
-    special = np.array(manifest["tokenizer"]["all_special_ids"], np.int64)
-    with (split / name).open("rb") as file:
-        columns = decode_examples(
-            list(read_frames(file, name)),
-            max_length=manifest["max_length"],
-            features=tuple(manifest["features"]),
-        )
-    for row in columns["input_ids"]:
-        for stretch in np.split(row, np.flatnonzero(np.isin(row, special))):
+    special = np.array(split.manifest["tokenizer"]["all_special_ids"], np.int64)
+    for row in split.rows(0):
+        for stretch in np.split(row.ids, np.flatnonzero(np.isin(row.ids, special))):
             text = tokenizer.decode(stretch.tolist(), skip_special_tokens=True)
             if text:
                 yield text
@@ -121,14 +113,13 @@ def main() -> None:
     """Writes `sentences.jsonl`, for reading the answers, and `masked.txt`, a text a line for `fill-mask`."""
     parser = argparse.ArgumentParser(prog="python -m demo.sentences", description="Masks held-out sentences.")
     parser.add_argument("--split", type=Path, required=True, help="folder of the held-out split")
-    parser.add_argument("--tokenizer", required=True, help="the dataset's tokenizer.json")
     parser.add_argument("--count", type=int, default=5, help="sentences to mask (default: 5)")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
-    manifest = read_manifest(str(args.split))
-    tokenizer = Tokenizer.from_file(args.tokenizer)
-    mask = tokenizer.id_to_token(manifest["tokenizer"]["special_token_ids"]["mask"])
-    texts = list(held_out_texts(args.split, manifest, tokenizer))
+    split = open_split(str(args.split))
+    tokenizer = Tokenizer.from_str(split.tokenizer_json())
+    mask = tokenizer.id_to_token(split.manifest["tokenizer"]["special_token_ids"]["mask"])
+    texts = list(held_out_texts(split, tokenizer))
     chosen = choose(texts, tokenizer, mask, args.count)
     args.output.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in chosen)

@@ -1,0 +1,212 @@
+"""Bad input gets a clear error, the right exit status, and leaves nothing that could be taken for a dataset."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import __file__ as package
+
+ROOT = Path(package).parents[1]
+NOBODY = 65534
+
+WRONG_USAGE, BAD_DATA = 2, 1
+
+
+def nothing_written(output: Path) -> bool:
+    return not output.exists()
+
+
+def no_dataset(output: Path) -> bool:
+    """Whether no file in the folder is a shard or says that it is a dataset."""
+    names = [path.name for path in output.rglob("*")]
+    return not any(name == "manifest.json" or name.endswith(".tfrecord") for name in names)
+
+
+@pytest.fixture
+def prepare(pipeline, generated_tokenizer: Path, tmp_path: Path):
+    """Runs `prepare` with an input, into tmp_path/out."""
+
+    def run(*words: object, tokenizer: Path = generated_tokenizer):
+        return pipeline(
+            *("prepare", "--tokenizer", tokenizer, "--output", tmp_path / "out", "--max_length", 32),
+            *("--unit_bytes", 1000, "--input", *words),
+        )
+
+    return run
+
+
+def test_no_file_matches(prepare, tmp_path: Path) -> None:
+    result = prepare(tmp_path / "*.txt")
+    assert result.status == WRONG_USAGE
+    assert f"{tmp_path}/*.txt" in result.err
+    assert "no file matches" in result.err
+    assert nothing_written(tmp_path / "out")
+
+
+def test_a_folder_is_named_instead_of_its_files(prepare, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    result = prepare(tmp_path / "in")
+    assert result.status == WRONG_USAGE
+    assert f"'{tmp_path}/in/*'" in result.err
+    assert nothing_written(tmp_path / "out")
+
+
+@contextlib.contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may read everything; so a test of permissions runs as somebody else."""
+    user = os.geteuid()
+    if user:
+        yield
+        return
+    os.setresuid(NOBODY, NOBODY, user)
+    try:
+        yield
+    finally:
+        os.setresuid(user, user, user)
+
+
+def test_unreadable_file(prepare, generated_tokenizer: Path, tmp_path: Path) -> None:
+    prepare(
+        tmp_path / "none.txt"
+    )  # imports what the verb imports, which another user may not be able to read
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
+        Path(folder).chmod(0o755)
+        tokenizer = shutil.copytree(generated_tokenizer, Path(folder, "tokenizer"))
+        secret = Path(folder, "secret.txt")
+        secret.write_text("words\n")
+        secret.chmod(0)
+        with without_privileges():
+            result = prepare(secret, tokenizer=tokenizer)
+    assert result.status == WRONG_USAGE
+    assert f"{secret} cannot be read" in result.err
+    assert nothing_written(tmp_path / "out")
+
+
+# Name of the file, its bytes, and what the message must say besides the file's name.
+BAD_FILES = {
+    "invalid UTF-8": ("in.txt", b"good\n" * 700 + b"caf\xe9 here\n", ["line 701", "invalid UTF-8", "0xe9"]),
+    "broken JSON": (
+        "in.jsonl",
+        b'{"text": "good"}\n' * 300 + b'{"text": "bad\n',
+        ["line 301", "broken JSON"],
+    ),
+    "no JSON object": ("in.jsonl", b'["text"]\n', ["line 1", "list", "'text'"]),
+    "no text key": (
+        "in.jsonl",
+        b'{"text": "a"}\n{"body": "b"}\n',
+        ["line 2", "no key 'text'", "--text_key", "body"],
+    ),
+    "text is no string": ("in.jsonl", b'{"text": 5}\n', ["line 1", "'text'", "int"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_record(case: str, prepare, tmp_path: Path) -> None:
+    name, content, said = BAD_FILES[case]
+    (tmp_path / name).write_bytes(content)
+    result = prepare(tmp_path / name)
+    assert result.status == BAD_DATA
+    for words in [str(tmp_path / name), *said]:
+        assert words in result.err
+    assert "Traceback" not in result.err
+    assert no_dataset(tmp_path / "out")
+
+
+def test_mended_input_goes_where_the_bad_one_failed(prepare, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "good words"}\n{"text": \n')
+    assert prepare(path).status == BAD_DATA
+    path.write_text('{"text": "good words"}\n')
+    result = prepare(path)
+    assert result.status == 0, result.err
+    manifest = json.loads((tmp_path / "out" / "train" / "manifest.json").read_text())
+    assert manifest["totals"]["documents"] == 1
+
+
+def test_nothing_but_blank_lines(prepare, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n \n\t\n")
+    result = prepare(tmp_path / "in.txt")
+    assert result.status == BAD_DATA
+    assert "holds no documents" in result.err
+    assert no_dataset(tmp_path / "out")
+
+
+def test_no_tokenizer(prepare, generated: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = prepare(generated / "lines.txt", tokenizer=tmp_path / "empty")
+    assert result.status == WRONG_USAGE
+    assert str(tmp_path / "empty") in result.err
+    assert nothing_written(tmp_path / "out")
+
+
+def test_tokenizer_without_padding(
+    prepare, generated: Path, generated_tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(generated_tokenizer, tmp_path / "tokenizer")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            config = json.loads((folder / name).read_text())
+            config.pop("pad_token", None)
+            (folder / name).write_text(json.dumps(config))
+    result = prepare(generated / "lines.txt", tokenizer=folder)
+    assert result.status == WRONG_USAGE
+    assert "no pad token" in result.err
+    assert nothing_written(tmp_path / "out")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_output_folder_holds_other_files(prepare, generated: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    result = prepare(generated / "lines.txt")
+    assert result.status == WRONG_USAGE
+    assert "already in use" in result.err
+    assert "thesis.txt" in result.err
+    assert contents(tmp_path / "out") == {"thesis.txt": b"years of work"}
+
+
+def test_output_folder_holds_another_dataset(prepare, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(f"the text of document {name}\n" * 50)
+    assert prepare(tmp_path / "one.txt").status == 0
+    before = contents(tmp_path / "out")
+    result = prepare(tmp_path / "two.txt")
+    assert result.status == WRONG_USAGE
+    assert "already in use" in result.err
+    assert "--overwrite" in result.err
+    assert contents(tmp_path / "out") == before
+
+
+def test_the_program_itself_exits_so(generated_tokenizer: Path, tmp_path: Path) -> None:
+    """What the other tests see in this process holds for the command: status, message on stderr, no traceback."""
+    (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text\n')
+    command = [sys.executable, "-m", "beam_pipeline", "prepare", "--tokenizer", generated_tokenizer]
+    command += ["--input", tmp_path / "in.jsonl", "--output", tmp_path / "out"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == BAD_DATA
+    assert f"prepare: {tmp_path}/in.jsonl, line 2" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    assert no_dataset(tmp_path / "out")
+
+
+def test_train_tokenizer_names_the_bad_line_too(pipeline, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text\n')
+    result = pipeline("train-tokenizer", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out")
+    assert result.status == BAD_DATA
+    assert f"{tmp_path}/in.jsonl, line 2" in result.err
+    assert nothing_written(tmp_path / "out")
