@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.errors import DataError, UsageError, WorkerDied
 
 # Each verb's module; a module is imported only when its verb is used.
 _VERBS = {
@@ -33,7 +34,10 @@ def main() -> int:
     except UsageError as error:
         print(f"{verb}: {error}", file=sys.stderr)
         return 2
-    except DataError as error:
+    except WorkerDied as error:
+        print(f"{verb}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    except (DataError, OSError) as error:
         print(f"{verb}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -334,12 +334,16 @@ def parse_inspect(argv: Sequence[str]) -> InspectConfig:
 
 def parse_analyze(argv: Sequence[str]) -> str:
     """The dataset that `analyze` is to look at."""
-    return _dataset(argv, "analyze", "Runs tensorflow-transform over a dataset's statistics: OUT/*/transform_fn.")
+    return _dataset(
+        argv, "analyze", "Runs tensorflow-transform over a dataset's statistics: OUT/*/transform_fn."
+    )
 
 
 def parse_report(argv: Sequence[str]) -> str:
     """The dataset that `report` is to describe."""
-    return _dataset(argv, "report", "Writes OUT/report.html, a page with a dataset's figures and some of its rows.")
+    return _dataset(
+        argv, "report", "Writes OUT/report.html, a page with a dataset's figures and some of its rows."
+    )
 
 
 def _dataset(argv: Sequence[str], verb: str, description: str) -> str:
