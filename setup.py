@@ -24,6 +24,8 @@ setup(
         "google-crc32c>=1.5",
         "numpy>=1.26",
         "orjson>=3.9",
+        "sentencepiece>=0.2.1,<0.3",
+        "pyarrow>=18",
         "tqdm>=4.66",
     ],
     extras_require={

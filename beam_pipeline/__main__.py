@@ -13,6 +13,9 @@ _VERBS = {
     "train-tokenizer": ("train_tokenizer", "corpus → tokenizer"),
     "prepare": ("prepare", "corpus → dataset: sharded TFRecords of token rows"),
     "verify": ("verify", "checks that a dataset is whole"),
+    "inspect": ("inspection", "what a dataset holds: a record and its origin, records with some text"),
+    "analyze": ("analysis", "tensorflow-transform over a dataset's statistics"),
+    "report": ("report", "a dataset's figures as one HTML page"),
 }
 
 
@@ -39,6 +42,9 @@ def main() -> int:
         os._exit(1)
     except (DataError, OSError) as error:
         print(f"{verb}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our output (`head`, say) has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
 

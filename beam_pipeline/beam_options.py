@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 
 from beam_pipeline.errors import UsageError
+
+_LOCAL_RUNNERS = (
+    "",
+    "directrunner",
+    "bundlebaseddirectrunner",
+    "switchingdirectrunner",
+    "fnapirunner",
+    "prismrunner",
+)
 
 
 def parse(argv: Sequence[str]) -> PipelineOptions:
@@ -34,3 +43,14 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
 def runs_here(options: PipelineOptions) -> bool:
     """Whether no runner was asked for, so that the pipeline runs on this machine."""
     return options.view_as(StandardOptions).runner is None
+
+
+def workers_see_local_files(options: PipelineOptions) -> bool:
+    """Whether the runner's workers read this machine's files: those of local runners do, and those of others where
+    the launcher starts them as its own processes."""
+    runner = (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()
+    if runner in _LOCAL_RUNNERS:
+        return True
+    if "dataflow" in runner:
+        return False
+    return options.view_as(PortableOptions).environment_type in ("LOOPBACK", "PROCESS", "EXTERNAL")

@@ -26,6 +26,9 @@ _IN_TRACEBACK = re.compile(
 )
 
 
+_STEP = re.compile(r" \[while running '[^']*'\]\Z")  # what Beam adds to a step's error
+
+
 def message_of(error: BaseException) -> str | None:
     """The user's message in `error`, also where a runner has wrapped it as the text of a worker's traceback.
 
@@ -34,7 +37,7 @@ def message_of(error: BaseException) -> str | None:
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, UsageError | DataError):
-            return str(seen)
+            return _STEP.sub("", str(seen))
         found = _IN_TRACEBACK.search(str(seen))
         if found:
             return found.group(1).strip()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from beam_pipeline import filesystem
+from beam_pipeline.input_options import InputConfig
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
 from beam_pipeline.records import feature_names
-from beam_pipeline.sources.units import ReadOptions
 from beam_pipeline.tokenization.documents import Template
 
 STAGING = "_staging"
@@ -78,8 +78,8 @@ class Job:
         return self.config.segment_ids or self.config.position_ids
 
     @property
-    def read_options(self) -> ReadOptions:
-        return ReadOptions(text_key=self.config.input.text_key)
+    def read_options(self) -> InputConfig:
+        return self.config.input
 
     def split_folder(self, split: int) -> str:
         return filesystem.join(self.output, self.config.split_names[split])

@@ -8,23 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.input_options import InputConfig, add_input_options, input_config
 
-INPUT_FORMATS = ("auto", "text", "jsonl")
 PACKINGS = ("concat", "best_fit", "pad")
 SHARD_SIZE = 5000
 ENGINES = ("auto", "hf")
+TOKENIZER_MODELS = ("unigram", "bpe", "wordpiece")
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-
-
-@dataclass(frozen=True)
-class InputConfig:
-    """What is read. See the options of the same names for each field."""
-
-    input: tuple[str, ...]
-    input_format: str
-    text_key: str
-    unit_bytes: int
 
 
 @dataclass(frozen=True)
@@ -63,8 +54,7 @@ class PrepareConfig:
     def identity(self) -> dict:
         """The options that decide the dataset's bytes, for the manifest and the fingerprint."""
         return {
-            "input_format": self.input.input_format,
-            "text_key": self.input.text_key,
+            **self.input.identity(),
             "unit_bytes": self.input.unit_bytes,
             "splits": dict(self.splits),
             "split_by": self.split_by,
@@ -87,11 +77,29 @@ class TrainTokenizerConfig:
     """The options of `train-tokenizer`. See the options of the same names for each field."""
 
     input: InputConfig
+    on_bad_record: str
     output: str
     model: str
+    lowercase: bool
     vocab_size: int
+    allow_smaller_vocab: bool
     sample_bytes: int
     seed: int
+    overwrite: bool
+    resume: bool
+
+    def identity(self) -> dict:
+        """The options that decide the tokenizer's bytes."""
+        return {
+            **self.input.identity(),
+            "on_bad_record": self.on_bad_record,
+            "model": self.model,
+            "lowercase": self.lowercase,
+            "vocab_size": self.vocab_size,
+            "allow_smaller_vocab": self.allow_smaller_vocab,
+            "sample_bytes": self.sample_bytes,
+            "seed": self.seed,
+        }
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
       UsageError: where values do not fit together.
     """
     parser = _parser("prepare", "Turns text into sharded TFRecords of fixed-length token rows.")
-    _add_input(parser)
+    add_input_options(parser)
     parser.add_argument(
         "--tokenizer", required=True, metavar="DIR", help="tokenizer: a folder or a name on the hub"
     )
@@ -206,7 +214,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     if args.overwrite and args.resume:
         raise UsageError("--overwrite and --resume contradict each other: give one of them")
     config = PrepareConfig(
-        input=_input(args),
+        input=input_config(args, split=args.split),
         tokenizer=args.tokenizer,
         output=args.output,
         splits=_splits(args.splits) if args.splits else ((_split_name(args.split), 1.0),),
@@ -237,40 +245,73 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
       UsageError: where values do not fit together.
     """
     parser = _parser("train-tokenizer", "Trains a tokenizer on a seeded sample of a corpus.")
-    _add_input(parser)
+    add_input_options(parser)
     add = parser.add_argument
     add("--output", required=True, metavar="DIR", help="folder for the tokenizer; AutoTokenizer loads it")
-    add("--model", choices=("unigram",), default="unigram", help="kind of tokenizer (default: unigram)")
-    add("--vocab_size", type=int, default=25000, help="most tokens, special ones included (default: 25000)")
+    add(
+        "--model",
+        choices=TOKENIZER_MODELS,
+        default="unigram",
+        help="kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones "
+        "(default: unigram)",
+    )
+    add(
+        "--lowercase",
+        action="store_true",
+        help="wordpiece: fold case and accents, as BERT's uncased models do",
+    )
+    add("--vocab_size", type=int, default=25000, help="tokens, special ones included (default: 25000)")
+    add(
+        "--allow_smaller_vocab",
+        action="store_true",
+        help="make a smaller vocabulary where the sample does not support as many tokens; else that is an error",
+    )
     add(
         "--sample_bytes",
         type=int,
         default=100 << 20,
         help="about how many bytes of documents to train on, a seeded sample of all (default: 100 MiB)",
     )
+    add(
+        "--on_bad_record",
+        choices=("fail", "skip"),
+        default="fail",
+        help="skip: records that are no documents are passed over (default: fail)",
+    )
     add("--seed", type=int, default=0, help="decides the sample (default: 0)")
+    add("--overwrite", action="store_true", help="replace the tokenizer that DIR holds")
+    add(
+        "--resume",
+        action="store_true",
+        help="keep what DIR holds if it was made from this input and these options",
+    )
     args, beam = parser.parse_known_args(argv)
     _check(args, ("sample_bytes",))
     if not 300 <= args.vocab_size <= 1 << 20:
         raise UsageError(f"--vocab_size {args.vocab_size}: must be from 300 to {1 << 20}")
+    if args.lowercase and args.model != "wordpiece":
+        raise UsageError(f"--lowercase: goes with --model wordpiece; a {args.model} tokenizer keeps case")
+    if args.overwrite and args.resume:
+        raise UsageError("--overwrite and --resume contradict each other: give one of them")
     config = TrainTokenizerConfig(
-        input=_input(args),
+        input=input_config(args),
+        on_bad_record=args.on_bad_record,
         output=args.output,
         model=args.model,
+        lowercase=args.lowercase,
         vocab_size=args.vocab_size,
+        allow_smaller_vocab=args.allow_smaller_vocab,
         sample_bytes=args.sample_bytes,
         seed=args.seed,
+        overwrite=args.overwrite,
+        resume=args.resume,
     )
     return config, beam
 
 
 def parse_verify(argv: Sequence[str]) -> str:
     """The dataset that `verify` is to check."""
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline verify", description="Checks that every split of a dataset is whole."
-    )
-    parser.add_argument("dataset", metavar="OUT", help="the dataset's folder, or the folder of one split")
-    return parser.parse_args(argv).dataset
+    return _dataset(argv, "verify", "Checks that every split of a dataset is whole.")
 
 
 def parse_inspect(argv: Sequence[str]) -> InspectConfig:
@@ -361,25 +402,8 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     )
 
 
-def _add_input(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--input", required=True, nargs="+", metavar="GLOB", help="files, local or gs://; globs are fine")
-    add(
-        "--input_format",
-        choices=INPUT_FORMATS,
-        default="auto",
-        help="text is a document per line; auto goes by each file's extension, others are text (default: auto)",
-    )
-    add("--text_key", default="text", help="jsonl: the key of a document's text (default: text)")
-    add("--unit_bytes", type=int, default=32 << 20, help="bytes in a work unit (default: 32 MiB)")
-
-
-def _input(args: argparse.Namespace) -> InputConfig:
-    return InputConfig(tuple(args.input), args.input_format, args.text_key, args.unit_bytes)
-
-
 def _check(args: argparse.Namespace, at_least_one: Sequence[str]) -> None:
-    for name in (*at_least_one, "unit_bytes"):
+    for name in at_least_one:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name} {getattr(args, name)}: must be at least 1")
 

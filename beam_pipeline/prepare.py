@@ -35,9 +35,7 @@ def main(argv: Sequence[str]) -> None:
     output = filesystem.absolute(config.output)
     tokenizer = describe_tokenizer(config.tokenizer)
     pad_id = tokenizer.require("pad", "the end of the last row")
-    planned = plan(
-        config.input.input, input_format=config.input.input_format, unit_bytes=config.input.unit_bytes
-    )
+    planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
     description = _describe(config, planned, tokenizer)
     fingerprint = _fingerprint(description)
     if output_folder.claim(

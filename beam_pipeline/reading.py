@@ -167,15 +167,19 @@ class Split:
           DataError: where units.jsonl is missing or is not this split's.
         """
         rank = int(self.layout.rank(np.array(shard), np.array(record)))
-        lines, table = self._units
+        lines, table = self._unit_lines
         unit, position = table.unit_of(rank, 0)
-        data = json.loads(lines[unit])
-        made = None if "tails" in data else WorkUnit.from_json(lines[unit])
-        return Origin(rank, made, unit, position, data["rows"])
+        made = WorkUnit.from_json(lines[unit]) if unit < len(lines) - 1 else None
+        return Origin(rank, made, unit, position, int(table.rows[unit, 0]))
 
     @cached_property
-    def _units(self) -> tuple[list[str], RowTable]:
-        """The lines of units.jsonl, and the rows of each."""
+    def units(self) -> list[WorkUnit]:
+        """The plan's work units; see `origin` for errors."""
+        return [WorkUnit.from_json(line) for line in self._unit_lines[0][:-1]]
+
+    @cached_property
+    def _unit_lines(self) -> tuple[list[str], RowTable]:
+        """The lines of units.jsonl, the last of which stands for the tails, and the rows of each."""
         path = filesystem.join(self.folder, manifests.UNITS)
         lines = self._read(path).decode().splitlines()
         try:

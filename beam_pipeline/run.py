@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 
@@ -39,7 +40,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     try:
-        with _noticing_dead_workers():
+        with _noticing_dead_workers(), _errors_told_once():
             result = pipeline.run()
             state = result.wait_until_finish()
     except Exception as error:
@@ -82,6 +83,25 @@ def _noticing_dead_workers() -> Iterator[None]:
         ) from None
     finally:
         threading.excepthook = before
+
+
+@contextlib.contextmanager
+def _errors_told_once() -> Iterator[None]:
+    """Keeps Beam from logging an error that a user can mend, with its traceback: `run` raises it, and the verb tells
+    it in one line."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        raised = record.exc_info[1] if record.exc_info else None
+        return raised is None or message_of(raised) is None
+
+    loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in ("common", "worker.sdk_worker")]
+    for logger in loggers:
+        logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_news)
 
 
 def _local_runner(options: PipelineOptions) -> PipelineRunner:

@@ -11,7 +11,7 @@ import numpy as np
 from beam_pipeline.dataset_statistics import SplitStatistics
 from beam_pipeline.packing import Documents, Tail, pack
 from beam_pipeline.permutation import key64, mix64
-from beam_pipeline.rows import RowBlock, rows_checksum
+from beam_pipeline.rows import RowBlock
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 
@@ -101,8 +101,7 @@ def unit_rows(
         block, tail = pack(
             _join(parts), packing=packing, max_length=max_length, pad_id=pad_id, keep_starts=keep_starts
         )
-        padding = block.ids.size - int(block.lengths.sum())
-        counted.add_rows(len(block), padding, rows_checksum(block.ids, block.lengths))
+        counted.add_rows(block)
         results.append(UnitRows(block, tail, counted))
     return results
 

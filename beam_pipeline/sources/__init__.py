@@ -1,49 +1,94 @@
 """Where documents come from: planning the input as work units, and reading a unit.
 
-A format is a module with `read(file, part, options)`, which yields `DocumentBatch`es. To add one: write the module,
-name it in `FORMATS`, and say in `plan._cut` how its files are cut into parts.
+A format is a module with `read(file, part, options)`, which yields `Records`. To add one: write the module, name it
+in `FORMATS`, and say in `plan._pieces` how its files are cut.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
-from beam_pipeline.sources import jsonl, text
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.permutation import key64, mix64
+from beam_pipeline.sources import arrow, jsonl, parquet, text
+from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.lines import line_number
-from beam_pipeline.sources.units import BadRecord, DocumentBatch, ReadOptions, WorkUnit
+from beam_pipeline.sources.units import BadRecord, DocumentBatch, Records, WorkUnit
 
-FORMATS = {"text": text, "jsonl": jsonl}
+FORMATS = {"text": text, "jsonl": jsonl, "parquet": parquet, "arrow": arrow}
 
 _LINE_FORMATS = ("text", "jsonl")
+_MOST_FOR_LINE_NUMBER = 1 << 30
 
 
-def read_unit(unit: WorkUnit, options: ReadOptions) -> Iterator[DocumentBatch]:
+def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
     """The unit's documents, in order.
 
     Raises:
-      DataError: where a file cannot be read any more.
+      DataError: where a file cannot be read any more, or is broken.
     """
     for part in unit.parts:
         path = unit.root + part.name
+        codec = codec_of(path)
         try:
             with filesystem.open_file(path) as file:
-                yield from FORMATS[unit.format].read(file, part, options)
-        except OSError as error:
+                stream = file
+                if codec:
+                    stream, part = DecompressedFile(file, codec, path), replace(part, end=None)
+                for records in FORMATS[unit.format].read(stream, part, options):
+                    yield _batch(unit, part.name, records, options.seed)
+        except EOFError as error:
+            raise DataError(f"{path}: {error}; it has changed since") from error
+        except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def describe(unit: WorkUnit, bad: BadRecord) -> str:
-    """One sentence on a bad record: the file, the line or byte, and the reason."""
+    """One sentence on a bad record: the file, the line, byte or row, and the reason."""
     return f"{describe_place(unit, bad.name, bad.place)}: {bad.reason}"
 
 
 def describe_place(unit: WorkUnit, name: str, place: int) -> str:
-    """Where a document or a record of the unit stands: the file, and the line or byte in it."""
+    """Where a document stands: the file, and its line and byte, or its row.
+
+    It is for error messages: so it does not fail itself, and looks for a line's number only in the first GiB.
+    """
     path = unit.root + name
-    described = f"byte {place}"
-    if unit.format in _LINE_FORMATS:
-        with filesystem.open_file(path) as file:
-            described = f"line {line_number(file, place)} ({described})"
-    return f"{path}, {described}"
+    if unit.format not in _LINE_FORMATS:
+        return f"{path}, row {place} (counted from 0)"
+    codec = codec_of(path)
+    where = f"byte {place}" + (" of its content" if codec else "")
+    if place <= _MOST_FOR_LINE_NUMBER:
+        with contextlib.suppress(OSError, DataError), filesystem.open_file(path) as file:
+            number = line_number(DecompressedFile(file, codec, path) if codec else file, place)
+            where = f"line {number} ({where})"
+    return f"{path}, {where}"
+
+
+def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBatch:
+    """Of these records the unit's share, less the blank ones."""
+    bad, kept = records.bad, range(len(records.texts))
+    if unit.share < 1:
+        kept = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
+        places = np.array([record.place for record in bad], np.int64)
+        bad = [bad[index] for index in np.flatnonzero(_in_share(places, unit.share, seed, name))]
+    solid = [index for index in kept if (line := records.texts[index]) and not line.isspace()]
+    blank = len(kept) - len(solid)
+    if len(solid) == len(records.texts):
+        return DocumentBatch(name, records.texts, records.places, records.bytes, blank, bad)
+    texts = [records.texts[index] for index in solid]
+    chosen = np.array(solid, np.int64)
+    return DocumentBatch(name, texts, records.places[chosen], records.bytes[chosen], blank, bad)
+
+
+def _in_share(places: np.ndarray, share: float, seed: int, name: str) -> np.ndarray:
+    """Whether the documents at `places` belong to a share: bool [documents], by a seeded hash of each place."""
+    key = np.uint64(key64("share", seed, name))
+    return mix64(places.astype(np.uint64) ^ key) < np.uint64(int(share * 2**64))

@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
+import numpy as np
 import orjson
 
-from beam_pipeline.sources.lines import split_lines, whole_lines
-from beam_pipeline.sources.text import drop_blank
-from beam_pipeline.sources.units import BadRecord, DocumentBatch, Part, ReadOptions
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.sources.lines import invalid_utf8, line_bounds, whole_lines, without_bom
+from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 
 
-def read(file: BinaryIO, part: Part, options: ReadOptions) -> Iterator[DocumentBatch]:
-    """The documents of a byte range. Empty lines, and texts of white space alone, are counted, not kept."""
-    for offset, block in whole_lines(file, part.start, part.end):
-        lines, places = split_lines(block)
-        places += offset
-        texts, kept, bad = [], [], []
-        for index, line in enumerate(lines):
-            if offset == 0 and index == 0:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            text, reason = _text(line, options.text_key) if line.strip() else ("", None)
+def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
+    """The documents of a byte range. An empty line counts as a blank document."""
+    for position, whole in whole_lines(file, part.start, part.end):
+        offset, block = without_bom(position, whole)
+        starts, ends = line_bounds(block)
+        texts: list[str] = []
+        kept: list[int] = []
+        bad: list[BadRecord] = []
+        for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            text, reason = _text(block[start:end], options.text_key)
             if reason is None:
                 texts.append(text)
                 kept.append(index)
             else:
-                bad.append(BadRecord(part.name, int(places[index]), reason, line))
-        yield drop_blank(part.name, texts, places[kept], None, bad)
+                bad.append(BadRecord(part.name, offset + start, reason, block[start:end]))
+        places = starts[np.array(kept, np.int64)] + offset
+        yield Records(texts, places, utf8_sizes(texts), bad)
 
 
 def _text(line: bytes, key: str) -> tuple[str, str | None]:
@@ -35,7 +37,9 @@ def _text(line: bytes, key: str) -> tuple[str, str | None]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        return "", f"broken JSON ({error})"
+        if not line.strip():
+            return "", None
+        return "", invalid_utf8(line) or f"broken JSON ({error})"
     if not isinstance(record, dict):
         return "", f"a JSON {type(record).__name__} where an object with the key {key!r} is needed"
     if key not in record:

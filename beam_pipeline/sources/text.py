@@ -1,59 +1,66 @@
-"""Text files: a document per line."""
+"""Text files: a document is a line, a paragraph or a whole file. The line ends within a document become LF."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
 
-from beam_pipeline.sources.lines import split_lines, whole_lines
-from beam_pipeline.sources.units import BadRecord, DocumentBatch, Part, ReadOptions, utf8_sizes
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.sources.lines import invalid_utf8, line_bounds, whole_lines, without_bom
+from beam_pipeline.sources.paragraphs import paragraphs
+from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 
-_BOM = b"\xef\xbb\xbf"
-
-
-def read(file: BinaryIO, part: Part, options: ReadOptions) -> Iterator[DocumentBatch]:
-    """The documents of a byte range. Lines of white space alone are counted, not kept."""
-    for offset, block in whole_lines(file, part.start, part.end):
-        if offset == 0 and block.startswith(_BOM):
-            offset, block = len(_BOM), block[len(_BOM) :]
-        lines, places = split_lines(block)
-        places += offset
-        bad: list[BadRecord] = []
-        try:
-            texts = _decode(block)
-        except UnicodeDecodeError:
-            texts, kept = [], []
-            for index, line in enumerate(lines):
-                try:
-                    texts.append(line.decode())
-                    kept.append(index)
-                except UnicodeDecodeError as error:
-                    reason = f"invalid UTF-8 (byte 0x{line[error.start]:02x} at column {error.start})"
-                    bad.append(BadRecord(part.name, int(places[index]), reason, line))
-            lines, places = [lines[index] for index in kept], places[kept]
-        sizes = np.fromiter(map(len, lines), np.int64, len(lines))
-        yield drop_blank(part.name, texts, places, sizes, bad)
+_BLOCK = 4 << 20
 
 
-def _decode(block: bytes) -> list[str]:
-    """All lines at once: one decode and one split a block, not one a line."""
-    texts = block.decode().split("\n")
+def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
+    """The documents of a byte range, or of a whole file."""
+    if options.document == "line":
+        for offset, block in whole_lines(file, part.start, part.end):
+            yield _lines(part.name, *without_bom(offset, block))
+    elif options.document == "paragraph":
+        for found in paragraphs(file, part.start, part.end):
+            yield _documents(part.name, found)
+    else:
+        pieces = []
+        while piece := file.read(_BLOCK):
+            pieces.append(piece)
+        whole = b"".join(pieces)
+        if part.end is not None and len(whole) < part.end:
+            raise EOFError(f"ends at byte {len(whole)}, though it had {part.end} when it was listed")
+        yield _documents(part.name, [without_bom(0, whole)])
+
+
+def _lines(name: str, offset: int, block: bytes) -> Records:
+    """The lines of a block: one decode and one split for all of them."""
+    starts, ends = line_bounds(block)
+    places = starts + offset
+    try:
+        texts = block.decode().split("\n")
+    except UnicodeDecodeError:
+        lines = [block[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return _documents(name, list(zip(places.tolist(), lines, strict=True)))
     if not texts[-1]:
         texts.pop()
+    sizes = ends - starts
     if b"\r\n" in block or block.endswith(b"\r"):
+        sizes -= np.fromiter((text.endswith("\r") for text in texts), np.int64, len(texts))
         texts = [text.removesuffix("\r") for text in texts]
-    return texts
+    return Records(texts, places, sizes)
 
 
-def drop_blank(
-    name: str, texts: list[str], places: np.ndarray, sizes: np.ndarray | None, bad: list[BadRecord]
-) -> DocumentBatch:
-    """A batch of the texts that are more than white space; the others are counted."""
-    kept = [index for index, text in enumerate(texts) if text and not text.isspace()]
-    blank = len(texts) - len(kept)
-    if blank:
-        texts, places = [texts[index] for index in kept], places[kept]
-        sizes = None if sizes is None else sizes[kept]
-    return DocumentBatch(name, texts, places, utf8_sizes(texts) if sizes is None else sizes, blank, bad)
+def _documents(name: str, found: Sequence[tuple[int, bytes]]) -> Records:
+    """Documents given as (place, bytes); each is decoded on its own."""
+    texts: list[str] = []
+    places: list[int] = []
+    bad: list[BadRecord] = []
+    for place, content in found:
+        content = content.removesuffix(b"\r").replace(b"\r\n", b"\n")
+        try:
+            texts.append(content.decode())
+            places.append(place)
+        except UnicodeDecodeError:
+            bad.append(BadRecord(name, place, invalid_utf8(content), content))
+    return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad)

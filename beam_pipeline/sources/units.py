@@ -14,12 +14,15 @@ class Part:
 
     Attributes:
       name: the file's path below the plan's root.
-      start, end: a half-open range: of bytes for line formats and whole files, of row groups for parquet.
+      start, end: a half-open range: of bytes (of the file as it lies there: a compressed file is one part), of a
+        parquet file's row groups, of an arrow file's rows.
+      at: arrow: (byte, row) where a record batch begins, at or before `start`: reading may begin there.
     """
 
     name: str
     start: int
     end: int
+    at: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -27,31 +30,42 @@ class WorkUnit:
     """What one worker reads at a time: one piece of a large file, or a run of small files.
 
     Attributes:
-      index: the unit's number, counted in the order of (file name, offset).
+      index: the unit's number, counted in the order of (repeat, file name, offset).
       format: the source that reads it, a key of `sources.FORMATS`.
       root: what the parts' names are relative to.
       parts: read in order.
+      bytes: about how much text it holds.
+      repeat: which repeat of its files a mixture asks for, from 0.
+      share: which share of its documents is taken, 1 for all of them.
     """
 
     index: int
     format: str
     root: str
     parts: tuple[Part, ...]
-
-    @property
-    def bytes(self) -> int:
-        """The size of its parts, where they are byte ranges."""
-        return sum(part.end - part.start for part in self.parts)
+    bytes: int
+    repeat: int = 0
+    share: float = 1.0
 
     def to_json(self) -> str:
-        parts = [[part.name, part.start, part.end] for part in self.parts]
-        return json.dumps({"unit": self.index, "format": self.format, "root": self.root, "parts": parts})
+        data = {
+            "unit": self.index,
+            "format": self.format,
+            "root": self.root,
+            "parts": [[p.name, p.start, p.end, *(p.at if any(p.at) else ())] for p in self.parts],
+            "bytes": self.bytes,
+            "repeat": self.repeat,
+            "share": self.share,
+        }
+        return json.dumps(data)
 
     @classmethod
     def from_json(cls, line: str) -> WorkUnit:
         data = json.loads(line)
-        parts = tuple(Part(*part) for part in data["parts"])
-        return cls(data["unit"], data["format"], data["root"], parts)
+        parts = tuple(Part(*part[:3], tuple(part[3:]) or (0, 0)) for part in data["parts"])
+        return cls(
+            data["unit"], data["format"], data["root"], parts, data["bytes"], data["repeat"], data["share"]
+        )
 
 
 @dataclass(frozen=True)
@@ -62,13 +76,30 @@ class BadRecord:
       name: the file's path below the root.
       place: where it stands, as in `DocumentBatch.places`.
       reason: one sentence for the user.
-      content: the record's bytes.
+      content: the record's bytes, where it has any.
     """
 
     name: str
     place: int
     reason: str
     content: bytes = b""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Some records of one file, in its order, as a format reads them: blank ones are still there.
+
+    Attributes:
+      texts: the texts of those that have one.
+      places: int64 [texts], where each record stands, as in `DocumentBatch.places`.
+      bytes: int64 [texts], the length of each text in UTF-8.
+      bad: the records that have no text.
+    """
+
+    texts: list[str]
+    places: np.ndarray
+    bytes: np.ndarray
+    bad: list[BadRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -97,17 +128,6 @@ class DocumentBatch:
         kept = np.delete(np.arange(len(self.texts)), dropped)
         texts = [self.texts[index] for index in kept.tolist()]
         return replace(self, texts=texts, places=self.places[kept], bytes=self.bytes[kept])
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How records become documents.
-
-    Attributes:
-      text_key: the key (jsonl) that holds the text.
-    """
-
-    text_key: str = "text"
 
 
 def utf8_sizes(texts: list[str]) -> np.ndarray:

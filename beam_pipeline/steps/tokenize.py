@@ -16,7 +16,7 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
 from beam_pipeline.packing import Tail, pack_tails
 from beam_pipeline.progress import Reporter
-from beam_pipeline.rows import id_dtype, rows_checksum
+from beam_pipeline.rows import id_dtype
 from beam_pipeline.sources import describe, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.documents import DocumentTokenizer
@@ -141,16 +141,15 @@ class PackTails(beam.DoFn):
             for _, ids, starts in sorted(tails)
         ]
         block = pack_tails(ordered, job.config.max_length, job.pad_id, job.keep_starts)
-        padding = block.ids.size - int(block.lengths.sum())
         statistics = SplitStatistics.empty(job.vocab_size)
-        statistics.add_rows(len(block), padding, rows_checksum(block.ids, block.lengths))
+        statistics.add_rows(block)
         counts = [0] * len(job.config.splits)
         counts[split] = len(block)
         yield TaggedOutput(BLOCKS, (split, job.num_units, 0, block.to_bytes()))
         yield TaggedOutput(ROW_COUNTS, (job.num_units, tuple(counts)))
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))
-        self._padding.inc(padding)
+        self._padding.inc(statistics.padding)
         self._reporter.add("tokenize", 0, of_next=len(block))
 
 

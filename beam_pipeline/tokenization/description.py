@@ -72,6 +72,8 @@ def describe_tokenizer(path: str) -> TokenizerDescription:
       UsageError: where there is none, or it is none that `tokenizers` can run.
     """
     files = _read_folder(filesystem.absolute(path))
+    if not files and Path(path).is_dir():
+        raise UsageError(f"--tokenizer {path}: none of a tokenizer's files is in this folder")
     config = _config(files)
     if "tokenizer.json" not in files or config.get("tokenizer_class") not in _PLAIN_CLASSES:
         files = _through_transformers(path, files)

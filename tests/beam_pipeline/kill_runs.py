@@ -4,9 +4,9 @@ Run by test_faults.py as a program of its own, since it forks: a child per run, 
 
     python kill_runs.py FOLDER ARGUMENT…     ({OUT} in the arguments stands for the run's output folder)
 
-For k = 1, 2, …: a run is killed (SIGKILL) right before its k-th rename, or before it clears its staging folder away; what
-it left is checked, and the same command is run again, every other time with --resume. Ends when a run was not killed any
-more, and prints a JSON object: the number of kills, and a list of what was wrong.
+For k = 1, 2, …: a run is killed (SIGKILL) right before its k-th rename, or before it clears its staging folder away;
+what it left is checked, and the same command is run again, every other time with --resume. Ends when a run was not
+killed any more, and prints a JSON object: the number of kills, and a list of what was wrong.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def run(arguments: list[str], kill_at: int | None = None) -> int:
         try:
             if kill_at is not None:
                 kill_at_change(kill_at)
-            sys.stdout = sys.stderr = Path(os.devnull).open("w")
-            prepare.main(arguments)
+            with Path(os.devnull).open("w") as sys.stdout, Path(os.devnull).open("w") as sys.stderr:
+                prepare.main(arguments)
             os._exit(0)
         except BaseException:
             traceback.print_exc(file=sys.__stderr__)

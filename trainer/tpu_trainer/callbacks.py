@@ -62,7 +62,7 @@ class _StepCallback(keras.callbacks.Callback):
 
 
 class ProgressLog(_StepCallback):
-    """A line of metrics.jsonl after the first step, every `every` steps and the last; and the progress, on stderr."""
+    """A line of metrics.jsonl after step 1, every `every` steps and the last; and the progress, on stderr."""
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class ProgressLog(_StepCallback):
         self._baseline = "" if unigram_entropy is None else f" (unigram {unigram_entropy:.3f})"
         self._stopwatch = stopwatch
         self._seconds_before = 0.0
+        self._untimed_tokens = 0.0
         self._terminal = sys.stderr.isatty()
         self._bar: tqdm | None = None
         self.tokens = 0.0
@@ -110,15 +111,21 @@ class ProgressLog(_StepCallback):
     def on_step(self, step: int) -> None:
         assert self._bar is not None
         self._bar.update()
-        timed = step > self._first_step + 1
-        if not timed or step % self._every == 0 or step == self._steps:
-            with self._stopwatch.paused():
-                self._log(step, timed)
-        if not timed:
+        first = step == self._first_step + 1
+        with self._stopwatch.paused():
+            if first:
+                # Tokens of the step that compiles, and of a run before this one, are not of the time that is measured.
+                self._untimed_tokens = self._sums().tokens
+            if step == 1 or step % self._every == 0 or step == self._steps:
+                self._log(step, timed=not first)
+        if first:
             self._stopwatch.start()
 
-    def _log(self, step: int, timed: bool) -> None:
-        sums = Sums(*self.model.running.numpy().tolist())
+    def _sums(self) -> Sums:
+        return Sums(*self.model.running.numpy().tolist())
+
+    def _log(self, step: int, *, timed: bool) -> None:
+        sums = self._sums()
         self.model.running.assign(np.zeros(len(sums), np.float32))
         targets = max(sums.targets, 1.0)
         record: dict[str, Any] = {
@@ -129,15 +136,17 @@ class ProgressLog(_StepCallback):
         }
         shown = f"loss {record['loss']:.3f}{self._baseline} accuracy {record['accuracy']:.3f}"
         if timed:
+            tokens = sums.tokens - self._untimed_tokens
             seconds = self._stopwatch.seconds()
-            speed = sums.tokens / (seconds - self._seconds_before)
+            speed = tokens / (seconds - self._seconds_before)
             self._seconds_before = seconds
-            self.tokens += sums.tokens
+            self.tokens += tokens
             record["tokens_per_second"] = round(speed)
             left = (self._steps - step) * seconds / (step - self._first_step - 1)
             shown += f" {speed:,.0f} tokens/s"
             if not self._terminal:
                 shown += f" {tqdm.format_interval(left)} left"
+        self._untimed_tokens = 0.0
         self._folder.append_metrics(record)
         if self._terminal:
             self._bar.set_postfix_str(shown)

@@ -32,9 +32,8 @@ def main(config: FitConfig) -> None:
                 file=sys.stderr,
             )
             return
-    from tpu_trainer.training import (
-        train_run,
-    )  # TensorFlow takes seconds to import: not for what the checks refuse
+    # TensorFlow takes seconds to import: not for what the checks above refuse.
+    from tpu_trainer.training import train_run
 
     train_run(config, folder=folder, train=train, validation=validation)
 

@@ -41,7 +41,8 @@ def network_config(config: ModelConfig, vocabulary: Vocabulary, max_length: int)
     supported = {cls.model_type: cls for cls in TF_MODEL_FOR_MASKED_LM_MAPPING}
     if config.type not in supported:
         raise UsageError(
-            f"--model.type is {config.type!r}: it has no TensorFlow masked-LM class; one of {', '.join(sorted(supported))}"
+            f"--model.type is {config.type!r}: it has no TensorFlow masked-LM class; "
+            f"one of {', '.join(sorted(supported))}"
         )
     defaults = CONFIG_MAPPING[config.type]()
     for name in config.config:
@@ -55,8 +56,8 @@ def network_config(config: ModelConfig, vocabulary: Vocabulary, max_length: int)
     values = {"max_position_embeddings": max_length + first_position} | config.config
     if values["max_position_embeddings"] < max_length + first_position:
         raise UsageError(
-            f"--model.config.max_position_embeddings is {values['max_position_embeddings']}: rows of {max_length} tokens "
-            f"need {max_length + first_position} in a model of type {config.type!r}"
+            f"--model.config.max_position_embeddings is {values['max_position_embeddings']}: rows of {max_length} "
+            f"tokens need {max_length + first_position} in a model of type {config.type!r}"
         )
     return CONFIG_MAPPING[config.type](
         vocab_size=vocabulary.padded_size,

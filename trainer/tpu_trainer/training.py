@@ -187,7 +187,8 @@ def _restore(checkpoints: Checkpoints, state: dict[str, Any], train: Split, step
     metadata = checkpoints.metadata(step)
     if metadata["data"] != train.fingerprint:
         raise UsageError(
-            f"{train.path}: not the data that the run's checkpoint of step {step} was trained on; use another --output_dir"
+            f"{train.path}: not the data that the run's checkpoint of step {step} was trained on; "
+            "use another --output_dir"
         )
     checkpoints.restore(step, **state)
     print(f"fit: continues after step {step}", file=sys.stderr)

@@ -27,7 +27,7 @@ class Vocabulary:
 
     @property
     def padded_size(self) -> int:
-        """`size` rounded up to a multiple of 128: the model's. Ids from `size` on do not exist and are never predicted."""
+        """`size` rounded up to a multiple of 128: the model's. The surplus ids are never predicted."""
         return -(-self.size // _PADDING_MULTIPLE) * _PADDING_MULTIPLE
 
     @classmethod
@@ -57,6 +57,10 @@ def load_tokenizer(path: str) -> Any:
 
     if not files.is_dir(path):
         raise UsageError(f"{path}: no such folder; --data.tokenizer names the tokenizer's folder")
+    if not {"tokenizer.json", "tokenizer_config.json"} & set(files.list_names(path)):
+        raise UsageError(
+            f"{path}: neither tokenizer.json nor tokenizer_config.json there: not a tokenizer's folder"
+        )
     with files.local_copy(path) as folder:
         try:
             return AutoTokenizer.from_pretrained(folder, local_files_only=True)

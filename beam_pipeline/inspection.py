@@ -1,0 +1,193 @@
+"""The verb `inspect`: what a dataset holds, what one record says and where it came from, and where some text is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from beam_pipeline import filesystem
+from beam_pipeline.decoding import RowDecoder, visible
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.options import InspectConfig, parse_inspect
+from beam_pipeline.reading import Origin, Row, Split, open_dataset
+from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.tracing import DocumentPart, NotTraced, trace
+
+_ROWS_PER_SEARCH = 1024
+_CONTEXT = 60  # characters shown on each side of what `--grep` found
+_MOST_FILES = 5  # named of a unit that holds many
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+      UsageError: where the dataset has no such record.
+      DataError: where it is no finished dataset, or `--grep` finds nothing.
+    """
+    config = parse_inspect(argv)
+    splits = open_dataset(filesystem.absolute(config.dataset))
+    if config.record:
+        lines = _record(config, splits)
+    elif config.grep is not None:
+        lines = _grep(config, splits)
+    else:
+        lines = _summary(splits)
+    for line in lines:
+        print(line, flush=True)
+
+
+def _summary(splits: Sequence[Split]) -> Iterator[str]:
+    """The splits in figures."""
+    first = splits[0].manifest
+    tokenizer = first["tokenizer"]
+    sources = len(first["inputs"])
+    size = sum(file["bytes"] for file in first["inputs"])
+    yield f"inputs     {sources:,} file{'s' * (sources != 1)}, {size:,} bytes"
+    yield f"tokenizer  {splits[0].tokenizer_folder}, {tokenizer['vocab_size']:,} tokens"
+    yield f"rows       {first['max_length']} tokens: {', '.join(first['features'])}"
+    excluded = {name.replace("_", " "): count for name, count in first.get("excluded", {}).items()}
+    if excluded:
+        records = excluded.pop("records", 0)
+        left_out = ", ".join(f"{count:,} {name}" for name, count in excluded.items() if count)
+        yield f"records    {records:,} read, left out: {left_out or 'none'}"
+    yield ""
+    header = (
+        "split",
+        "documents",
+        "bytes",
+        "tokens",
+        "bytes/token",
+        "tokens/document",
+        "rows",
+        "full",
+        "shards",
+    )
+    table = [header, *(_figures(split) for split in splits)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        name, *figures = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join([name.strip().ljust(widths[0]), *figures])
+
+
+def _figures(split: Split) -> tuple[str, ...]:
+    totals = split.manifest["totals"]
+    documents, tokens = max(1, totals["documents"]), max(1, totals["tokens"])
+    slots = max(1, totals["tokens"] + totals["padding"])
+    return (
+        split.name,
+        f"{totals['documents']:,}",
+        f"{totals['bytes']:,}",
+        f"{totals['tokens']:,}",
+        f"{totals['bytes'] / tokens:.2f}",
+        f"{totals['tokens'] / documents:,.1f}",
+        f"{totals['rows']:,}",
+        f"{totals['tokens'] / slots:.2%}",
+        f"{len(split.manifest['shards']):,}",
+    )
+
+
+def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
+    """One record: where it is, where it came from, and what it says."""
+    name, shard, record = config.record
+    split = next((split for split in splits if split.name == name), None)
+    if split is None:
+        names = ", ".join(split.name for split in splits)
+        raise UsageError(f"--record {name}:{shard}:{record}: there is no split {name!r}; there is {names}")
+    row = split.row(shard, record)
+    origin = split.origin(shard, record)
+    decoder = RowDecoder(split.tokenizer_json())
+    unit = "the tails" if origin.unit is None else f"work unit {origin.unit_index}"
+    yield f"record  {split.shard_path(shard)}, number {record}"
+    yield (
+        f"row     {origin.position:,} of the {origin.rows:,} from {unit}; "
+        f"{origin.rank:,} of the split's {split.manifest['num_records']:,} before the shuffle"
+    )
+    yield from _source_lines(origin)
+    yield f"tokens  {len(row.ids):,}, and {row.padding:,} of padding"
+    try:
+        parts = trace(split, origin, row, config.trace)
+    except NotTraced as reason:
+        yield f"traced  {reason}"
+        parts = None
+    yield ""
+    yield from _content(row, parts, decoder, config.tokens)
+
+
+def _source_lines(origin: Origin) -> Iterator[str]:
+    if origin.unit is None:
+        yield (
+            "source  the ends of the work units, each less than a row, packed together in the units' order: "
+            "so nothing is lost"
+        )
+        return
+    for line, label in zip(describe_unit(origin.unit), ["source", *[""] * _MOST_FILES], strict=False):
+        yield f"{label:<6}  {line}"
+
+
+def describe_unit(unit: WorkUnit) -> list[str]:
+    """A unit's files with their ranges, a line each; of many only the first are named."""
+    ranges = []
+    for part in unit.parts:
+        kind = "row groups" if unit.format == "parquet" else "bytes"
+        ranges.append(
+            f"{unit.root}{visible(part.name, one_line=True)}, {kind} {part.start:,} to {part.end:,}"
+        )
+    more = len(ranges) - _MOST_FILES
+    return ranges if more <= 1 else [*ranges[: _MOST_FILES - 1], f"… and {more + 1:,} files more"]
+
+
+def _content(row: Row, parts: list[DocumentPart] | None, decoder: RowDecoder, tokens: bool) -> Iterator[str]:
+    """The row's text, or its tokens, a stretch for each document that is known."""
+    if parts is not None:
+        stretches = [(part.first, part.end, part.describe()) for part in parts]
+    elif row.starts is not None:
+        ends = [*row.starts[1:].tolist(), len(row.ids)]
+        stretches = [(first, end, "") for first, end in zip(row.starts.tolist(), ends, strict=True)]
+    else:
+        stretches = [(0, len(row.ids), "where documents meet is not recorded (--segment_ids does)")]
+    known = parts is not None or row.starts is not None
+    for number, (first, end, remark) in enumerate(stretches, 1):
+        label = f"document {number} of {len(stretches)}: " if known else ""
+        remark = f"; {remark}" if remark else ""
+        yield f"── {label}tokens {first} to {end - 1}{remark}"
+        if tokens:
+            for piece in decoder.pieces(row.ids[first:end].tolist()):
+                for position in range(first + piece.first, first + piece.end):
+                    token = decoder.token(int(row.ids[position]))
+                    text = repr(piece.text) if position == first + piece.end - 1 else "…"
+                    yield f"{position:>6}  {int(row.ids[position]):>7}  {visible(token, one_line=True):<24} {text}"
+        else:
+            yield visible("".join(piece.text for piece in decoder.pieces(row.ids[first:end].tolist())))
+
+
+def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
+    """The records whose text matches, a line each."""
+    flags = re.IGNORECASE if config.ignore_case else 0
+    pattern = re.compile(config.grep if config.regex else re.escape(config.grep), flags)
+    decoder = RowDecoder(splits[0].tokenizer_json())
+    found = 0
+    for split in splits:
+        for shard in range(len(split.manifest["shards"])):
+            rows = enumerate(split.rows(shard))
+            while batch := list(islice(rows, _ROWS_PER_SEARCH)):
+                texts = decoder.texts([row.ids.tolist() for _, row in batch])
+                for (record, _), text in zip(batch, texts, strict=True):
+                    if match := pattern.search(text):
+                        if found == config.most:
+                            yield f"… and maybe more: these are the first {found} (--most)"
+                            return
+                        yield f"{split.name}:{shard}:{record}  {_around(text, *match.span())}"
+                        found += 1
+    if not found:
+        raise DataError(
+            f"no record holds {config.grep!r} (a text that a row's end cuts in two is not found in either)"
+        )
+
+
+def _around(text: str, first: int, end: int) -> str:
+    """What was found, in one line with what stands around it."""
+    before, after = max(0, first - _CONTEXT), min(len(text), end + _CONTEXT)
+    shown = visible(text[before:after], one_line=True)
+    return f"{'…' * (before > 0)}{shown}{'…' * (after < len(text))}"

@@ -1,0 +1,87 @@
+"""Compressed files: which they are, and reading them as a stream of their content."""
+
+from __future__ import annotations
+
+import bz2
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from beam_pipeline.errors import DataError
+
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+
+_COMPRESSED_BLOCK = 256 << 10
+
+
+def codec_of(path: str) -> str | None:
+    """How a file is compressed, by its extension; None where it is not."""
+    return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
+
+
+def uncompressed_name(path: str) -> str:
+    """The path less the extension that says how it is compressed."""
+    return path.rpartition(".")[0] if codec_of(path) else path
+
+
+class DecompressedFile:
+    """The content of a gzip, bzip2 or Zstandard file as a stream, of which little is in memory at a time.
+
+    Files of several members or frames are read to their end. A file that ends within one, and bytes that are none,
+    are errors: Arrow's decompressors notice both, where those of Python's zlib and zstandard stop silently. (Arrow's for
+    bzip2 fails on an empty member between others, so Python's is used there.)
+
+    Args:
+      file: the compressed file, at its beginning.
+      codec: as `codec_of` gives it.
+      path: for messages.
+    """
+
+    def __init__(self, file: BinaryIO, codec: str, path: str):
+        self._file = file
+        if codec == "bz2":
+            self._stream = _Bzip2Stream(file)
+        else:
+            self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+        self._codec = codec
+        self._path = path
+        self._position = 0
+
+    def read(self, size: int) -> bytes:
+        """The next bytes of the content, at most `size`; none at its end.
+
+        Raises:
+          DataError: where the file is truncated or corrupt.
+        """
+        try:
+            piece = self._stream.read(size)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"{self._path}: truncated or corrupt {self._codec} data before byte {self._file.tell()} of the "
+                f"file, after {self._position} bytes of its content: {error}"
+            ) from error
+        self._position += len(piece)
+        return piece
+
+
+class _Bzip2Stream:
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._member = bz2.BZ2Decompressor()
+        self._begun = False  # whether the member has been given any bytes
+
+    def read(self, size: int) -> bytes:
+        while True:
+            data = b""
+            if self._member.eof:
+                data = self._member.unused_data
+                self._member, self._begun = bz2.BZ2Decompressor(), False
+            if not data and self._member.needs_input:
+                data = self._file.read(_COMPRESSED_BLOCK)
+                if not data:
+                    if self._begun:
+                        raise OSError("it ends within a bzip2 stream")
+                    return b""
+            self._begun = True
+            if piece := self._member.decompress(data, size):
+                return piece

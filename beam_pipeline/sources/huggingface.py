@@ -1,0 +1,158 @@
+"""Hugging Face datasets: the `datasets` library prepares one as arrow files, which work units then read in parallel.
+
+Only the launcher needs the library. A split is read as it defines it: `train[:10%]+validation` are ranges of the
+rows of its splits, each a run of arrow files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from beam_pipeline import filesystem
+from beam_pipeline.errors import UsageError
+from beam_pipeline.input_options import DatasetConfig, InputConfig
+from beam_pipeline.sources import arrow
+from beam_pipeline.sources.cutting import InputFile, Listed, Piece, common_folder
+
+if TYPE_CHECKING:
+    import datasets
+
+_SAVED = ("state.json", "dataset_dict.json")  # one of them is in every folder that save_to_disk made
+
+
+def list_dataset(config: InputConfig, *, local_files: bool) -> list[Listed]:
+    """The arrow files of a dataset's split, with the rows that belong to it.
+
+    Downloads and prepares the dataset unless the cache holds it. With a remote `--dataset_cache` its files are
+    copied there unless they are there already.
+
+    Args:
+      config: with a `dataset`.
+      local_files: whether the workers see this machine's files.
+
+    Raises:
+      UsageError: where there is no such dataset, split or column, or the workers would not see the files.
+    """
+    wanted = config.dataset
+    remote = wanted.cache if wanted.cache and not filesystem.is_local(wanted.cache) else None
+    if not local_files and not remote:
+        raise UsageError(
+            f"--dataset_name {wanted.name}: is prepared in a folder of this machine, where the runner's workers do "
+            "not see it; name a folder for it that they do see with --dataset_cache gs://…, or export the dataset "
+            "to parquet files in a bucket and read them with --input"
+        )
+    splits = _load(wanted, None if remote else wanted.cache)
+    ranges = _row_ranges(wanted, splits)
+    listed: dict[str, Listed] = {}
+    for split, begin, end in ranges:
+        for path, pieces in _pieces(wanted, splits[split], config.text_key, begin, end):
+            file = InputFile(path, Path(path).stat().st_size, "arrow")
+            listed[path] = Listed(file, [*(listed[path].pieces if path in listed else ()), *pieces])
+    if not listed:
+        raise UsageError(f"--dataset_name {wanted.name}: its split {wanted.split} has no rows")
+    ordered = [listed[path] for path in sorted(listed)]
+    return _upload(ordered, remote) if remote else ordered
+
+
+def _load(wanted: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dataset]:
+    """All splits of the dataset by their names, as tables mapped from their files."""
+    import datasets
+
+    where = f"--dataset_name {wanted.name}"
+    try:
+        if any(Path(wanted.name, name).is_file() for name in _SAVED):
+            if wanted.config or wanted.revision:
+                raise UsageError(
+                    f"{where}: a folder that save_to_disk made has neither configurations nor revisions; leave "
+                    "--dataset_config and --dataset_revision out"
+                )
+            loaded = datasets.load_from_disk(wanted.name, keep_in_memory=False)
+        else:
+            loaded = datasets.load_dataset(
+                wanted.name,
+                wanted.config,
+                revision=wanted.revision,
+                cache_dir=cache,
+                keep_in_memory=False,
+            )
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        cause = f" ({_first_line(error.__cause__)})" if error.__cause__ else ""
+        raise UsageError(f"{where}: cannot be loaded: {_first_line(error)}{cause}") from error
+    if isinstance(loaded, datasets.Dataset):
+        return {str(loaded.split or "train"): loaded}
+    return {str(name): split for name, split in loaded.items()}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _row_ranges(wanted: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -> list[tuple[str, int, int]]:
+    """What `--dataset_split` means, as the library itself resolves it: (split, first row, last row + 1) ranges."""
+    from datasets import ReadInstruction
+
+    try:
+        instruction = ReadInstruction.from_spec(wanted.split)
+        absolute = instruction.to_absolute({name: len(split) for name, split in splits.items()})
+    except (ValueError, AssertionError) as error:
+        raise UsageError(
+            f"--dataset_split {wanted.split}: {_first_line(error)}; the dataset's splits are {', '.join(splits)}"
+        ) from error
+    ranges = sorted((part.splitname, part.from_, part.to) for part in absolute)
+    for (name, _, end), (after, begin, _) in pairwise(ranges):
+        if name == after and begin < end:
+            raise UsageError(
+                f"--dataset_split {wanted.split}: names rows {begin} to {end - 1} of {name} twice"
+            )
+    return ranges
+
+
+def _pieces(
+    wanted: DatasetConfig, split: datasets.Dataset, text_key: str, begin: int, end: int
+) -> Iterator[tuple[str, list[Piece]]]:
+    """The pieces that hold the split's rows [begin, end), by file."""
+    row = 0
+    for entry in split.cache_files:
+        path = entry["filename"]
+        batches = arrow.record_batches(path, text_key)
+        pieces = []
+        for batch in batches:
+            first = row + batch.at[1]
+            start, stop = max(begin - first, 0), min(end - first, batch.rows)
+            if start < stop:
+                size = batch.bytes * (stop - start) // batch.rows
+                pieces.append(Piece(batch.at[1] + start, batch.at[1] + stop, size, batch.at))
+        row += sum(batch.rows for batch in batches)
+        if pieces:
+            yield path, pieces
+    if row != len(split):
+        raise UsageError(
+            f"--dataset_name {wanted.name}: its {len(split)} rows are not just those of its files ({row}), but a "
+            "selection or an order of them; save it once more with save_to_disk, or as parquet, and read that"
+        )
+
+
+def _upload(listed: Sequence[Listed], cache: str) -> list[Listed]:
+    """Copies files into a folder that the workers see, unless they are there. What stands below the folder is named
+    as it is below the files' own, so that documents have the same places wherever a dataset lies."""
+    root = common_folder(entry.file.path for entry in listed)
+    states = [
+        (entry.file.path, entry.file.size, Path(entry.file.path).stat().st_mtime_ns) for entry in listed
+    ]
+    folder = filesystem.join(cache, hashlib.sha256(repr(states).encode()).hexdigest()[:16])
+    copies = []
+    for entry in listed:
+        target = filesystem.join(folder, entry.file.path[len(root) :])
+        if filesystem.match(target) != [(target, entry.file.size)]:
+            temporary = target + ".tmp"
+            with Path(entry.file.path).open("rb") as source, filesystem.create(temporary) as copy:
+                shutil.copyfileobj(source, copy, 4 << 20)
+            filesystem.rename(temporary, target)
+        copies.append(replace(entry, file=replace(entry.file, path=target)))
+    return copies

@@ -1,0 +1,71 @@
+"""Parquet files: a document per row, its text in one column. A work unit reads whole row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline import filesystem
+from beam_pipeline.errors import UsageError
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.sources.columns import check_column, column_records
+from beam_pipeline.sources.units import Part, Records
+
+_BATCH_BYTES = 4 << 20
+_PAGE_BUFFER = 1 << 20  # column chunks are read through a buffer of this size, not as wholes
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """What a file's footer says of one of its row groups: rows, and the bytes of their text."""
+
+    rows: int
+    bytes: int
+
+
+def row_groups(path: str, text_key: str) -> list[RowGroup]:
+    """The file's row groups. Reads its footer only.
+
+    Raises:
+      UsageError: where it is no parquet file, or has no such column of text.
+    """
+    try:
+        with filesystem.open_file(path) as file:
+            metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
+    except (OSError, pa.ArrowException) as error:
+        raise UsageError(f"--input: {path}: cannot be read as parquet: {error}") from error
+    check_column(path, metadata.schema.to_arrow_schema(), text_key)
+    column = _column_index(metadata, text_key)
+    return [
+        RowGroup(group.num_rows, group.column(column).total_uncompressed_size)
+        for group in map(metadata.row_group, range(metadata.num_row_groups))
+    ]
+
+
+def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
+    """The rows of the row groups [part.start, part.end), a few MiB at a time."""
+    parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=_PAGE_BUFFER)
+    metadata = parquet.metadata
+    column = _column_index(metadata, options.text_key)
+    row = sum(metadata.row_group(index).num_rows for index in range(part.start))
+    for index in range(part.start, part.end):
+        group = metadata.row_group(index)
+        row_bytes = group.column(column).total_uncompressed_size // max(1, group.num_rows)
+        for batch in parquet.iter_batches(
+            batch_size=max(1, min(1 << 16, _BATCH_BYTES // max(1, row_bytes))),
+            row_groups=[index],
+            columns=[options.text_key],
+            use_threads=False,
+        ):
+            yield column_records(part.name, batch.column(0), row)
+            row += batch.num_rows
+
+
+def _column_index(metadata: pq.FileMetaData, text_key: str) -> int:
+    """The number of the leaf column; a text column has just one leaf, named like itself."""
+    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    return names.index(text_key)

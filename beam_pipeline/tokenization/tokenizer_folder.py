@@ -1,0 +1,110 @@
+"""The folder of a trained tokenizer: there as a whole or not at all, and it says what it was made from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from beam_pipeline import filesystem
+from beam_pipeline.errors import UsageError
+
+RECORD = "tokenmill.json"
+_FORMAT = "tokenmill-tokenizer"
+
+
+def staging(output: str) -> str:
+    """The folder, beside the tokenizer's, for what is gone when the run ends."""
+    return output + ".partial"
+
+
+def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
+    """Decides whether a run may write the folder; clears away what a killed run left beside it.
+
+    Returns:
+      True where it holds the tokenizer with this fingerprint already, and `resume` asks to keep it.
+
+    Raises:
+      UsageError: where it holds something else.
+    """
+    clear(output)
+    files = [path for path, _ in filesystem.match(filesystem.join(output, "**"))]
+    if not files:
+        return False
+    record = _record(output, files)
+    if record is None:
+        raise UsageError(
+            f"--output {output}: already in use, it holds files of another origin, {files[0]} for one; name an empty "
+            "folder"
+        )
+    if overwrite:
+        _refuse_foreign(output, files, record)
+        return False
+    if record["fingerprint"] != fingerprint:
+        raise UsageError(
+            f"--output {output}: holds a tokenizer made from other input or with other options; name an empty folder, "
+            "or use --overwrite"
+        )
+    if not resume:
+        raise UsageError(
+            f"--output {output}: holds this very tokenizer; --resume keeps it, --overwrite makes it again"
+        )
+    return True
+
+
+def commit(output: str, fingerprint: str, made_from: dict, files: dict[str, bytes]) -> None:
+    """Puts the files in place: a local folder in one rename, on other file systems with the record last."""
+    record = {"format": _FORMAT, "version": 1, "fingerprint": fingerprint, **made_from}
+    record["files"] = sorted([*files, RECORD])
+    files = {**files, RECORD: (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()}
+    local = filesystem.is_local(output)
+    target = filesystem.join(staging(output), "new") if local else output
+    if not local:
+        _delete_old(output)
+    for name, data in files.items():
+        filesystem.write_bytes(filesystem.join(target, name), data)
+    if local:
+        _delete_old(output)
+        Path(target).replace(output)
+
+
+def clear(output: str) -> None:
+    """Removes the staging folder."""
+    folder = staging(output)
+    if filesystem.is_local(output):
+        filesystem.delete([folder])
+    else:
+        filesystem.delete([path for path, _ in filesystem.match(filesystem.join(folder, "**"))])
+
+
+def _delete_old(output: str) -> None:
+    """Deletes the tokenizer that the folder holds, its record first: without it the rest is no tokenizer of ours."""
+    files = [path for path, _ in filesystem.match(filesystem.join(output, "**"))]
+    record = _record(output, files)
+    if record is None:
+        return
+    _refuse_foreign(output, files, record)
+    if filesystem.is_local(output):
+        # Out of the way in one rename: at no moment does the folder hold a part of a tokenizer.
+        old = Path(staging(output), "old")
+        old.parent.mkdir(parents=True, exist_ok=True)
+        Path(output).replace(old)
+        return
+    filesystem.delete([filesystem.join(output, RECORD)])
+    filesystem.delete([filesystem.join(output, name) for name in record["files"]])
+
+
+def _refuse_foreign(output: str, files: list[str], record: dict) -> None:
+    foreign = {path[len(output) + 1 :] for path in files} - set(record["files"])
+    if foreign:
+        raise UsageError(
+            f"--output {output}: --overwrite would delete {sorted(foreign)}, which no run of this verb wrote; move "
+            "them away, or name another folder"
+        )
+
+
+def _record(output: str, files: list[str]) -> dict | None:
+    path = filesystem.join(output, RECORD)
+    if path not in files:
+        return None
+    record = json.loads(filesystem.read_bytes(path))
+    return record if record.get("format") == _FORMAT else None

@@ -1,0 +1,121 @@
+"""The verb `train-tokenizer`: a corpus → a tokenizer. Options → plan → sample → train → folder → summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from beam_pipeline import __version__, beam_options, corpus_sample, filesystem
+from beam_pipeline.corpus_sample import Sample, SampleJob
+from beam_pipeline.errors import DataError
+from beam_pipeline.options import TrainTokenizerConfig, parse_train_tokenizer
+from beam_pipeline.run import progress, run
+from beam_pipeline.sources.plan import Plan, plan
+from beam_pipeline.tokenization import tokenizer_folder
+from beam_pipeline.tokenization.hf import HFEngine
+
+_STAGES = [("sample", "MB", 1e6)]
+
+# How much of the sample is tokenized for the summary's bytes per token.
+_MEASURED_BYTES = 2 << 20
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+      UsageError: where options, input and output do not fit together, before long work starts.
+      DataError: where the corpus does not hold what such a tokenizer needs.
+    """
+    began = time.monotonic()
+    config, rest = parse_train_tokenizer(argv)
+    options = beam_options.parse(rest)
+    output = filesystem.absolute(config.output)
+    planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
+    made_from = _describe(config, planned)
+    fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    if tokenizer_folder.claim(output, fingerprint, overwrite=config.overwrite, resume=config.resume):
+        print(f"{config.output} holds this very tokenizer already: nothing to do")
+        return
+    staging = tokenizer_folder.staging(output)
+    try:
+        with progress(options, _STAGES, planned.bytes) as display:
+            job = SampleJob(
+                folder=staging,
+                plan_path=filesystem.join(staging, "plan.jsonl"),
+                num_units=len(planned.units),
+                share=config.sample_bytes / max(1, planned.bytes),
+                seed=config.seed,
+                read_options=config.input,
+                skip_bad=config.on_bad_record == "skip",
+                progress=display.address if display else None,
+            )
+            lines = "".join(unit.to_json() + "\n" for unit in planned.units)
+            filesystem.write_bytes(job.plan_path, lines.encode())
+            run(lambda pipeline: corpus_sample.build(pipeline, job), options)
+        sample = Sample(staging, job.share, config.sample_bytes)
+        if not sample.bytes:
+            raise DataError(
+                f"nothing to train on: no document of the input ({len(planned.files)} files, {planned.bytes:,} "
+                "bytes) came into the sample; is there text in it, and is --sample_bytes large enough?"
+            )
+        _say(
+            f"training: a {config.model} model of {config.vocab_size:,} tokens on {sample.bytes / 1e6:,.1f} MB"
+        )
+        trained = _train(config, sample)
+        files = trained.files()
+        bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
+        made = {
+            **made_from,
+            "inputs": {"files": len(planned.files), "bytes": planned.bytes},
+            "sample": {"documents": sample.documents, "bytes": sample.bytes},
+            "bytes_per_token": round(bytes_per_token, 4),
+        }
+        tokenizer_folder.commit(output, fingerprint, made, files)
+    finally:
+        tokenizer_folder.clear(output)
+    print(
+        f"{config.model} tokenizer of {trained.tokenizer.get_vocab_size():,} tokens from {sample.documents:,} "
+        f"documents ({sample.bytes / 1e6:,.1f} of {planned.bytes / 1e6:,.1f} MB), {bytes_per_token:.2f} bytes per "
+        f"token, in {time.monotonic() - began:.1f} s: {output}"
+    )
+
+
+def _train(config: TrainTokenizerConfig, sample: Sample):
+    from beam_pipeline.tokenization import training  # only here: a worker needs none of it
+
+    return training.train(
+        config.model,
+        sample.texts,
+        vocab_size=config.vocab_size,
+        allow_smaller=config.allow_smaller_vocab,
+        lowercase=config.lowercase,
+    )
+
+
+def _describe(config: TrainTokenizerConfig, planned: Plan) -> dict:
+    """All that decides the tokenizer's bytes."""
+    return {
+        "config": config.identity(),
+        "inputs": [{"path": file.path, "bytes": file.size} for file in planned.files],
+        "versions": {
+            "tokenmill": __version__,
+            **{name: version(name) for name in ("tokenizers", "sentencepiece", "transformers")},
+        },
+    }
+
+
+def _bytes_per_token(tokenizer_json: str, sample: Sample) -> float:
+    """On some of the sample, evenly taken from all of it."""
+    step = max(1, sample.bytes // _MEASURED_BYTES)
+    texts = [text for number, text in enumerate(sample.texts()) if number % step == 0]
+    ids, _ = HFEngine(tokenizer_json).encode_batch(texts)
+    return sum(len(text.encode()) for text in texts) / max(1, len(ids))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.sources import describe
+
+
+def zstd(content: bytes) -> bytes:
+    return pa.Codec("zstd").compress(content, asbytes=True)
+
+
+COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstd}
+
+every_codec = pytest.mark.parametrize("extension", COMPRESS)
+
+
+@every_codec
+@pytest.mark.parametrize("document", ["line", "paragraph", "file"])
+def test_the_documents_are_those_of_the_plain_file(write, read, extension: str, document: str) -> None:
+    content = "\ufeffone\r\nzwölf\n\n\nthree\0\nfour".encode()
+    plain = read(write("plain/a.txt", content), document=document)
+    packed = read(
+        write(f"packed/a.txt.{extension}", COMPRESS[extension](content)), document=document, unit_bytes=5
+    )
+    assert len(packed.units) == 1
+    assert [entry[1:] for entry in packed.documents] == [entry[1:] for entry in plain.documents]
+    assert packed.blank == plain.blank
+    assert {name for name, _, _ in packed.documents} == {f"a.txt.{extension}"}
+
+
+@every_codec
+def test_several_members_are_read_to_the_end(write, read, extension: str) -> None:
+    compress = COMPRESS[extension]
+    content = compress(b'{"text": "one"}\n{"te') + compress(b"") + compress(b'xt": "two"}\n')
+    assert read(write(f"a.jsonl.{extension}", content)).texts == ["one", "two"]
+
+
+@every_codec
+def test_a_truncated_file_is_an_error(write, read, extension: str) -> None:
+    lines = b"".join(b"line %d\n" % number for number in range(20_000))
+    whole = COMPRESS[extension](lines)
+    for content in (whole[:-1], whole[: len(whole) // 2], whole[:3], whole + whole[:20]):
+        with pytest.raises(
+            DataError, match=rf"a\.txt\.{extension}: truncated or corrupt .* before byte \d+ of the"
+        ):
+            read(write(f"a.txt.{extension}", content))
+
+
+@every_codec
+def test_a_corrupt_file_is_an_error(write, read, extension: str) -> None:
+    content = bytearray(COMPRESS[extension](b"".join(b"line %d\n" % number for number in range(20_000))))
+    content[len(content) // 2] ^= 0x55
+    with pytest.raises(
+        DataError, match=rf"a\.txt\.{extension}: truncated or corrupt .* after \d+ bytes of its content"
+    ):
+        read(write(f"a.txt.{extension}", bytes(content)))
+    with pytest.raises(DataError, match="truncated or corrupt"):
+        read(write(f"a.txt.{extension}", b"this is plain text\n"))
+
+
+@every_codec
+def test_no_bytes_at_all_are_noticed_while_planning(write, read, extension: str) -> None:
+    with pytest.raises(UsageError, match=r"0 bytes, which no \w+ file has"):
+        read(write(f"a.txt.{extension}", b""))
+
+
+@every_codec
+def test_a_bad_record_is_named_by_its_line(write, read, extension: str) -> None:
+    found = read(write(f"a.jsonl.{extension}", COMPRESS[extension](b'{"text": "one"}\n\n{"text": 2}\n')))
+    (bad,) = found.bad
+    assert ", line 3 (byte 17 of its content): the value of 'text'" in describe(found.units[0], bad)
+
+
+@every_codec
+def test_little_of_the_content_is_in_memory(write, read, extension: str) -> None:
+    line = b" " * 999 + b"\n"
+    path = write(f"a.txt.{extension}", COMPRESS[extension](line) + COMPRESS[extension](line * 80_000))
+    tracemalloc.start()
+    before = pa.total_allocated_bytes()
+    found = read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.blank == 80_001
+    assert peak < 25 << 20  # the content has 80 MB
+    assert pa.total_allocated_bytes() - before < 8 << 20
+
+
+def test_the_format_goes_by_the_name_within(write, read) -> None:
+    assert read(write("a.json.GZ", gzip.compress(b'{"text": "one"}'))).texts == ["one"]
+
+
+def test_small_compressed_files_share_a_unit(write, read) -> None:
+    for number in range(5):
+        path = write(f"{number}.txt.gz", gzip.compress(b"%d\n" % number))
+    found = read(path.replace("4.txt", "*.txt"))
+    assert found.texts == ["0", "1", "2", "3", "4"]
+    assert len(found.units) == 1
+
+
+def test_a_compressed_parquet_file_is_refused(write, read) -> None:
+    with pytest.raises(UsageError, match=r"a\.parquet\.gz: a parquet file is compressed within"):
+        read(write("a.parquet.gz", b"x"))

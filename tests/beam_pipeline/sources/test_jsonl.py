@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from beam_pipeline.sources import describe
+
+
+def test_documents_with_their_places(write, read) -> None:
+    texts = ["one", "two\nlines", "zwölf \0 日本", " ", "", "last"]
+    lines = [
+        json.dumps({"id": index, "text": text}, ensure_ascii=index % 2 == 0)
+        for index, text in enumerate(texts)
+    ]
+    content = "\r\n".join([lines[0], "", *lines[1:]])
+    for unit_bytes in (1, 7, 50, 1 << 20):
+        found = read(write("a.jsonl", "\ufeff" + content), unit_bytes=unit_bytes)
+        assert found.texts == ["one", "two\nlines", "zwölf \0 日本", "last"]
+        assert found.documents[0][1] == 3
+        assert found.documents[1][1] == 3 + len(lines[0]) + 4
+        assert found.blank == 3
+        assert not found.bad
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"text": "a"', "broken JSON ("),
+        (b"text", "broken JSON ("),
+        (b'{"text": "a"} {"text": "b"}', "broken JSON ("),
+        (b'{"text": NaN}', "broken JSON ("),
+        (b'{"text": "\\ud800"}', "broken JSON ("),
+        (b'{"text": "\xff"}', "invalid UTF-8: byte 0xff at column 11"),
+        (b'["a"]', "a JSON list where an object with the key 'text' is needed"),
+        (b"3", "a JSON int where an object"),
+        (b'{"Text": "a", "id": 1}', "no key 'text' (--text_key names it); the keys are ['Text', 'id']"),
+        (b'{"text": null}', "the value of 'text' is of type NoneType, not a string"),
+        (b'{"text": ["a"]}', "the value of 'text' is of type list, not a string"),
+    ],
+)
+def test_a_bad_line_is_named(write, read, line: bytes, reason: str) -> None:
+    path = write("a.jsonl", b'{"text": "one"}\n' + line + b'\n{"text": "two"}\n')
+    found = read(path)
+    assert found.texts == ["one", "two"]
+    (bad,) = found.bad
+    assert (bad.name, bad.place, bad.content) == ("a.jsonl", 16, line)
+    assert describe(found.units[0], bad).startswith(f"{path}, line 2 (byte 16): {reason}")
+
+
+def test_text_key(write, read) -> None:
+    path = write("a.ndjson", b'{"body": "one", "text": 3}\n')
+    assert read(path, text_key="body").texts == ["one"]
+
+
+def test_the_format_goes_by_the_extension_unless_it_is_named(write, read) -> None:
+    line = '{"text": "one"}'
+    for name in ("a.jsonl", "a.ndjson", "a.json", "a.JSONL"):
+        assert read(write(name, line)).texts == ["one"]
+        assert read(write(name, line), input_format="text").texts == [line]
+    assert read(write("a.data", line)).texts == [line]
+    assert read(write("a.data", line), input_format="jsonl").texts == ["one"]

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from beam_pipeline.sources.paragraphs import paragraphs
+
+contents = st.lists(
+    st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\n\n", b" ", b"\t", b" \n", b"x" * 30, b"\r"])
+).map(b"".join)
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
+    content = draw(contents)
+    inner = draw(st.lists(st.integers(0, len(content)), max_size=6))
+    return content, sorted({0, *inner, len(content)}), draw(st.integers(1, 50))
+
+
+def expected(content: bytes) -> list[tuple[int, bytes]]:
+    """Line by line: the plainest way to say it."""
+    found: list[tuple[int, list[bytes]]] = []
+    inside, offset = False, 0
+    for line in content.split(b"\n"):
+        if line.strip(b" \t\r\f\v"):
+            if not inside:
+                found.append((offset, []))
+            found[-1][1].append(line)
+            inside = True
+        else:
+            inside = False
+        offset += len(line) + 1
+    return [(first, b"\n".join(lines).removesuffix(b"\r")) for first, lines in found]
+
+
+@given(cuts())
+@example((b"a\n\nb", [0, 3, 4], 50))
+@example((b"a\n \nb\n", [0, 2, 4, 6], 1))
+@example((b"\n\na\nb\n\n", [0, 1, 3, 5, 7], 3))
+@example((b"a\n   ", [0, 2, 5], 2))
+def test_every_cut_gives_every_paragraph_once(drawn: tuple[bytes, list[int], int]) -> None:
+    content, bounds, block_bytes = drawn
+    found = []
+    for start, end in zip(bounds, bounds[1:], strict=False):
+        own = [
+            entry
+            for some in paragraphs(io.BytesIO(content), start, end, block_bytes=block_bytes)
+            for entry in some
+        ]
+        assert all(start <= first < end for first, _ in own)
+        found += own
+    assert found == expected(content)
+
+
+@given(contents, st.integers(1, 50))
+def test_without_an_end_the_file_is_read_to_its_own(content: bytes, block_bytes: int) -> None:
+    found = [
+        entry for some in paragraphs(io.BytesIO(content), 0, None, block_bytes=block_bytes) for entry in some
+    ]
+    assert found == expected(content)
+
+
+def test_a_line_of_a_byte_order_mark_alone_separates() -> None:
+    content = b"\xef\xbb\xbf\nfirst\n\nsecond"
+    found = [
+        entry
+        for start in (0, 4)
+        for some in paragraphs(io.BytesIO(content), start, 4 if not start else len(content))
+        for entry in some
+    ]
+    assert found == [(4, b"first"), (11, b"second")]
+
+
+def test_a_range_without_paragraphs_reads_little() -> None:
+    content = b"begins\n" + b"goes on\n" * 1_000_000
+    file = io.BytesIO(content)
+    assert [entry for some in paragraphs(file, 1000, 2000) for entry in some] == []
+    assert file.tell() < 1 << 20
+
+
+def test_a_file_that_became_shorter_is_noticed() -> None:
+    with pytest.raises(EOFError, match="ends at byte 4"):
+        list(paragraphs(io.BytesIO(b"a\n\nb"), 0, 5))

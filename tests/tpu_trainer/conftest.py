@@ -1,0 +1,78 @@
+"""What the tests share: a small dataset and its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import tensorflow as tf
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
+from tpu_trainer.vocabulary import Vocabulary
+
+# Two devices, for what must not depend on their number. Before TensorFlow first uses one.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    """The vocabulary of `tokenizer_folder`: 50 ids, the first five special."""
+    return Vocabulary(size=50, special_ids=(0, 1, 2, 3, 4), pad_id=1, mask_id=4, bos_id=0, eos_id=2)
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer whose tokens are the words w0 to w44."""
+    folder = tmp_path_factory.mktemp("dataset") / "tokenizer"
+    ids = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *(f"w{i}" for i in range(WORDS))])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dataset(tokenizer_folder: Path) -> Path:
+    """A dataset folder: train (300 rows, the last half padding), validation (67 rows), tokenizer."""
+    folder = tokenizer_folder.parent
+    for name, count, seed in (("train", 300, 1), ("validation", 67, 2)):
+        rows = sequences(count, seed)
+        mask = np.ones_like(rows)
+        rows[-1, 8:], mask[-1, 8:] = 1, 0
+        write_split(folder / name, rows, attention_mask=mask, tokenizer=tokenizer_folder)
+    return folder
+
+
+@pytest.fixture
+def run_verb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs `tpu_trainer <arguments>` in this process; returns the exit status."""
+
+    def run(*arguments: Any) -> int:
+        from tpu_trainer import __main__
+
+        monkeypatch.setattr("sys.argv", ["tpu_trainer", *map(str, arguments)])
+        return __main__.main()
+
+    return run

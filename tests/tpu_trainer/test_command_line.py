@@ -1,0 +1,135 @@
+"""Options, YAML and their errors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tpu_trainer
+from tpu_trainer.command_line import dump_fit_config, load_fit_config, parse
+from tpu_trainer.config import FitConfig
+from tpu_trainer.errors import UsageError
+
+CONFIGS = sorted((Path(tpu_trainer.__file__).parents[1] / "configs").glob("*.yaml"))
+NEEDED = ["fit", "--output_dir", "RUN", "--data.train", "TRAIN"]
+
+
+def test_yaml_and_command_line_are_one_tree(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "seed: 3\noptimizer: {learning_rate: 0.5, clip_norm: null}\nmodel: {type: bert, config: {hidden_size: 8}}\n"
+    )
+    verb, config = parse(
+        [*NEEDED, "--config", str(tmp_path / "config.yaml"), "--optimizer.learning_rate", "1e-3",
+         "--model.config.num_hidden_layers", "2"]
+    )  # fmt: skip
+    assert verb == "fit"
+    assert (config.seed, config.optimizer.learning_rate, config.optimizer.clip_norm) == (3, 1e-3, None)
+    assert (config.model.type, config.model.config) == ("bert", {"hidden_size": 8, "num_hidden_layers": 2})
+    assert (config.data.train, config.output_dir) == ("TRAIN", "RUN")
+
+
+def test_a_dumped_config_loads_as_the_same(tmp_path: Path) -> None:
+    _, config = parse(
+        [*NEEDED, "--model.config.hidden_size", "8", "--optimizer.epsilon", "1e-9", "--strategy", "cpu"]
+    )
+    (tmp_path / "config.yaml").write_text(dump_fit_config(config))
+    assert load_fit_config(str(tmp_path / "config.yaml")) == config
+    (tmp_path / "config.yaml").write_text("seed: [")
+    with pytest.raises(UsageError, match=r"config.yaml: not a configuration of `fit`"):
+        load_fit_config(str(tmp_path / "config.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_the_configs_that_come_with_the_trainer(path: Path) -> None:
+    _, config = parse([*NEEDED, "--config", str(path)])
+    assert isinstance(config, FitConfig)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--train.steps", "0"], "--train.steps is 0: must be at least 1"),
+        (["--mlm.probability", "1.5"], "--mlm.probability is 1.5: must lie between 0 and 1"),
+        (["--optimizer.beta2", "1"], r"--optimizer.beta2 is 1.0: must lie in \[0, 1\)"),
+        (["--schedule.warmup_steps", "10", "--train.steps", "10"], "must be less than --train.steps, 10"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--data.window_shards", "0"], "--data.window_shards is 0"),
+    ],
+)
+def test_values_that_cannot_be(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse([*NEEDED, *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "verb"),
+        (["fly"], "fly"),
+        (["fit"], "output_dir"),
+        ([*NEEDED, "--optimizer.lr", "1"], "optimizer.lr"),
+        ([*NEEDED, "--train.steps", "many"], "many"),
+        ([*NEEDED, "--strategy", "quantum"], "quantum"),
+        ([*NEEDED, "--config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_unknown_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_key_of_a_yaml_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").write_text("optimizer: {learning_rite: 1}\n")
+    with pytest.raises(SystemExit):
+        parse([*NEEDED, "--config", str(tmp_path / "config.yaml")])
+    assert "learning_rite" in capsys.readouterr().err
+
+
+def test_every_option_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("fit", "evaluate", "export", "fill-mask"):
+        with pytest.raises(SystemExit) as stop:
+            parse([verb, "--help"])
+        assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "Share of a row's tokens to predict" in " ".join(text.split())
+
+
+def test_refused_options_cost_no_tensorflow(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tpu_trainer.__main__ import main; "
+        f"sys.argv = ['tpu_trainer', 'fit', '--output_dir', 'RUN', '--data.train', {str(tmp_path / 'nowhere')!r}]; "
+        "status = main(); assert 'tensorflow' not in sys.modules; sys.exit(status)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    assert "nowhere: no such folder" in result.stderr
+
+
+def test_errors_of_a_verb_are_one_line_and_status_2(
+    run_verb: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, message in (
+        (["evaluate", "--run", tmp_path], "no config.yaml there"),
+        (["export", "--run", tmp_path, "--output", tmp_path / "new"], "no config.yaml there"),
+        (["fill-mask", "--model", tmp_path, "--text", "x"], "no config.json there"),
+    ):
+        assert run_verb(*arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("tpu_trainer: error: ")
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_nothing_of_the_pipeline_is_imported() -> None:
+    for path in Path(tpu_trainer.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.split(".")[0] for name in names} & {"beam_pipeline", "apache_beam"}, path

@@ -1,0 +1,135 @@
+"""Opening a split, and what is said where it is not whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
+from tpu_trainer.dataset import open_split
+from tpu_trainer.errors import UsageError
+from tpu_trainer.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
+
+
+@pytest.fixture
+def split_folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
+    return write_split(tmp_path / "train", sequences(90, 3), tokenizer=tokenizer_folder)
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_manifest_and_names_say_the_same(split_folder: Path, tokenizer_folder: Path) -> None:
+    whole = open_split(str(split_folder))
+    (split_folder / "manifest.json").unlink()
+    bare = open_split(str(split_folder), tokenizer=str(tokenizer_folder))
+    assert whole.shards == bare.shards
+    assert whole.counts.tolist() == [40, 40, 10]
+    assert (whole.num_rows, whole.max_length, whole.features) == (90, MAX_LENGTH, {"input_ids"})
+    assert (bare.num_rows, bare.max_length, bare.features) == (90, MAX_LENGTH, {"input_ids"})
+    assert load_vocabulary(whole) == load_vocabulary(bare)
+
+
+def test_names_of_the_keras_example_are_read(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", sequences(30, 3), tokenizer=None, shard_rows=10)
+    for number in range(3):
+        (folder / f"train-{number:05d}-10.tfrecord").rename(folder / f"wikitext-shard-{number}-10.tfrecord")
+    assert open_split(str(folder)).counts.tolist() == [10, 10, 10]
+
+
+def test_the_vocabulary_is_the_tokenizers(split_folder: Path, vocabulary: Vocabulary) -> None:
+    assert load_vocabulary(open_split(str(split_folder))) == vocabulary
+    assert vocabulary.padded_size == 128
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere: no such folder"):
+        open_split(str(tmp_path / "nowhere"))
+
+
+def test_the_folder_above_the_splits(dataset: Path) -> None:
+    with pytest.raises(UsageError, match=r"neither manifest.json nor a file named .* such as OUT/train"):
+        open_split(str(dataset))
+
+
+def test_another_format(split_folder: Path) -> None:
+    edit_manifest(split_folder, version=2)
+    with pytest.raises(UsageError, match=r"manifest.json: format and version are 'tokenmill-dataset' and 2"):
+        open_split(str(split_folder))
+
+
+def test_a_manifest_cut_off(split_folder: Path) -> None:
+    (split_folder / "manifest.json").write_text('{"format": "tokenm')
+    with pytest.raises(UsageError, match=r"manifest.json: not JSON"):
+        open_split(str(split_folder))
+
+
+def test_a_missing_shard(split_folder: Path) -> None:
+    (split_folder / "train-00001-40.tfrecord").unlink()
+    with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: named in .* but missing"):
+        open_split(str(split_folder))
+    (split_folder / "manifest.json").unlink()
+    with pytest.raises(UsageError, match=r"a shard is missing or doubled"):
+        open_split(str(split_folder))
+
+
+def test_a_shard_cut_off(split_folder: Path) -> None:
+    path = split_folder / "train-00001-40.tfrecord"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: \d+ bytes where .* says \d+"):
+        open_split(str(split_folder))
+
+
+def test_an_empty_split(split_folder: Path) -> None:
+    edit_manifest(split_folder, shards=[])
+    with pytest.raises(UsageError, match="the split holds no rows"):
+        open_split(str(split_folder))
+
+
+def test_two_splits_in_one_folder(split_folder: Path) -> None:
+    (split_folder / "manifest.json").unlink()
+    (split_folder / "test-00003-5.tfrecord").touch()
+    with pytest.raises(UsageError, match=r"shards of several splits \(test, train\)"):
+        open_split(str(split_folder))
+
+
+def test_a_tokenizer_that_does_not_fit(split_folder: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(tokenizer_folder))
+    tokenizer.add_tokens(["more"])
+    tokenizer.save_pretrained(tmp_path / "larger")
+    with pytest.raises(UsageError, match=r"larger: 51 tokens where the manifest says 50"):
+        load_vocabulary(open_split(str(split_folder), tokenizer=str(tmp_path / "larger")))
+    changed = tmp_path / "changed"
+    load_tokenizer(str(tokenizer_folder)).save_pretrained(changed)
+    text = (changed / "tokenizer.json").read_text()
+    (changed / "tokenizer.json").write_text(text.replace('"w44"', '"v44"'))
+    with pytest.raises(UsageError, match=r"tokenizer.json: SHA-256 .* where the manifest says"):
+        load_vocabulary(open_split(str(split_folder), tokenizer=str(changed)))
+
+
+def test_a_tokenizer_without_mask_token(tmp_path: Path, split_folder: Path, tokenizer_folder: Path) -> None:
+    tokenizer = load_tokenizer(str(tokenizer_folder))
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(tmp_path / "no-mask")
+    with pytest.raises(UsageError, match="no-mask: the tokenizer has no mask token"):
+        load_vocabulary(open_split(str(split_folder), tokenizer=str(tmp_path / "no-mask")))
+
+
+def test_bare_shards_without_a_tokenizer(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", sequences(10, 3), tokenizer=None)
+    with pytest.raises(UsageError, match=r"name it with --data.tokenizer"):
+        load_vocabulary(open_split(str(folder)))
+
+
+def test_a_folder_that_is_no_tokenizer(tmp_path: Path, split_folder: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(UsageError, match=r"other: neither tokenizer.json nor tokenizer_config.json there"):
+        load_vocabulary(open_split(str(split_folder), tokenizer=str(other)))
+    (other / "tokenizer.json").write_text("{")
+    with pytest.raises(UsageError, match="other: AutoTokenizer cannot load it"):
+        load_vocabulary(open_split(str(split_folder), tokenizer=str(other)))

@@ -1,0 +1,141 @@
+"""The model: its head at some positions, its vocabulary, its positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_trainer.config import ModelConfig
+from tpu_trainer.errors import UsageError
+from tpu_trainer.model import MaskedLanguageModel, network_config, unigram_entropy
+from tpu_trainer.vocabulary import Vocabulary
+
+LENGTH = 12
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+SIZES: dict[str, dict[str, Any]] = {
+    "roberta": SMALL,
+    "bert": SMALL,
+    "camembert": SMALL,
+    "electra": SMALL | {"embedding_size": 16},
+    "distilbert": {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 24},
+}
+
+
+def model_of(model_type: str, vocabulary: Vocabulary) -> MaskedLanguageModel:
+    config = ModelConfig(type=model_type, config=SIZES[model_type])
+    model = MaskedLanguageModel.create(config, vocabulary=vocabulary, max_length=LENGTH, seed=3)
+    rng = np.random.default_rng(0)
+    for variable in model.network.trainable_variables:  # biases start at 0, where a mistake would not show
+        variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
+    return model
+
+
+def rows(vocabulary: Vocabulary) -> tuple[tf.Tensor, tf.Tensor]:
+    """Four rows, the last two padded, and their attention mask."""
+    ids = np.random.default_rng(1).integers(5, vocabulary.size, size=(4, LENGTH)).astype(np.int32)
+    mask = np.ones_like(ids)
+    for row, length in ((2, 9), (3, 4)):
+        ids[row, length:], mask[row, length:] = vocabulary.pad_id, 0
+    return tf.constant(ids), tf.constant(mask)
+
+
+@pytest.mark.parametrize("model_type", sorted(SIZES))
+def test_logits_at_positions_are_those_of_the_whole_model(model_type: str, vocabulary: Vocabulary) -> None:
+    model = model_of(model_type, vocabulary)
+    ids, mask = rows(vocabulary)
+    positions = np.array([[0, 11, 5], [3, 3, 1], [8, 0, 2], [3, 2, 1]], np.int32)
+    some = model.logits_at(input_ids=ids, attention_mask=mask, positions=positions).numpy()
+    whole = model.network(input_ids=ids, attention_mask=mask).logits.numpy()
+    assert some.shape == (4, 3, 128)
+    np.testing.assert_allclose(
+        some[..., :50],
+        np.take_along_axis(whole, positions[..., None], axis=1)[..., :50],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_ids_that_do_not_exist_are_never_predicted(vocabulary: Vocabulary) -> None:
+    model = model_of("roberta", vocabulary)
+    (bias,) = model.network.get_bias().values()
+    bias.assign(np.arange(128, dtype=np.float32))  # which would make the last of them the likeliest
+    ids, _ = rows(vocabulary)
+    logits = model.logits_at(input_ids=ids, positions=np.zeros([4, 1], np.int32))
+    probabilities = tf.nn.softmax(logits).numpy()
+    assert probabilities[..., 50:].max() == 0
+    np.testing.assert_allclose(probabilities[..., :50].sum(axis=-1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pad_id", [0, 1, 3])
+def test_roberta_counts_positions_from_the_tokenizers_padding_id(vocabulary: Vocabulary, pad_id: int) -> None:
+    # As PyTorch's class does; TensorFlow's alone would count from 1.
+    model = model_of("roberta", replace(vocabulary, pad_id=pad_id))
+    ids, mask = rows(model.vocabulary)
+    assert model.network.config.max_position_embeddings == LENGTH + pad_id + 1
+    positions = tf.tile(tf.range(LENGTH)[None], [4, 1])
+    given = {"input_ids": ids, "attention_mask": mask, "positions": positions}
+    implied = model.logits_at(**given).numpy()
+    real = mask.numpy() > 0
+    explicit = model.logits_at(**given, position_ids=positions).numpy()
+    np.testing.assert_allclose(implied[real], explicit[real], rtol=1e-4, atol=1e-5)
+    restarted = model.logits_at(**given, position_ids=positions % 5).numpy()
+    assert np.abs(implied[real] - restarted[real]).max() > 0.01
+
+
+def test_weights_are_a_function_of_the_seed(vocabulary: Vocabulary) -> None:
+    config = ModelConfig(type="roberta", config=SMALL)
+    first, again, other = (
+        MaskedLanguageModel.create(
+            config, vocabulary=vocabulary, max_length=LENGTH, seed=seed
+        ).network.get_weights()
+        for seed in (1, 1, 2)
+    )
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert not all((a == b).all() for a, b in zip(first, other, strict=True))
+
+
+def test_output_bias_from_frequencies(vocabulary: Vocabulary) -> None:
+    model = model_of("bert", vocabulary)
+    counts = np.arange(50.0) * 100
+    model.init_output_bias(counts)
+    (bias,) = model.network.get_bias().values()
+    shares = np.exp(bias.numpy()[:50])
+    np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(shares[5:], (counts[5:] + 1) / (counts[5:].sum() + 50), rtol=1e-5)
+    assert shares[:5].max() < 1e-5  # special ids are never targets, however frequent
+
+
+def test_unigram_entropy_leaves_out_special_tokens(vocabulary: Vocabulary) -> None:
+    counts = np.zeros(50)
+    counts[[0, 2]] = 1e6
+    counts[10:18] = 7
+    assert unigram_entropy(counts, vocabulary) == pytest.approx(np.log(8))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "message"),
+    [
+        ("gpt2", {}, r"--model.type is 'gpt2': it has no TensorFlow masked-LM class; one of .*roberta"),
+        (
+            "roberta",
+            {"hidden_sise": 8},
+            r"--model.config.hidden_sise: configurations of type 'roberta' have no such",
+        ),
+        ("roberta", {"vocab_size": 8}, r"--model.config.vocab_size: it follows from the tokenizer"),
+        ("bert", {"tie_word_embeddings": False}, r"--model.config.tie_word_embeddings: .* always tie"),
+        (
+            "roberta",
+            {"max_position_embeddings": 13},
+            r"is 13: rows of 12 tokens need 14 in a model of type 'roberta'",
+        ),
+    ],
+)
+def test_configurations_that_cannot_be(
+    vocabulary: Vocabulary, model_type: str, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        network_config(ModelConfig(type=model_type, config=values), vocabulary, LENGTH)

@@ -1,0 +1,52 @@
+"""AdamW, against its formula written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_trainer.config import ModelConfig, OptimizerConfig, ScheduleConfig
+from tpu_trainer.model import MaskedLanguageModel
+from tpu_trainer.optimizer import build_optimizer, decays
+from tpu_trainer.schedule import Schedule
+from tpu_trainer.vocabulary import Vocabulary
+
+
+def test_first_steps_are_adamw_by_the_book() -> None:
+    config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1, beta1=0.8, beta2=0.9, epsilon=1e-6)
+    schedule = Schedule(ScheduleConfig(name="linear"), peak=config.learning_rate, steps=10)
+    rng = np.random.default_rng(0)
+    start = {"matrix": rng.normal(size=(3, 4)), "vector": rng.normal(size=4)}
+    variables = [tf.Variable(value.astype(np.float32), name=name) for name, value in start.items()]
+    optimizer = build_optimizer(config, schedule, variables=variables)
+    values = [value.copy() for value in start.values()]
+    m = [np.zeros_like(value) for value in values]
+    v = [np.zeros_like(value) for value in values]
+    for step in range(1, 6):
+        gradients = [rng.normal(size=value.shape) for value in values]
+        optimizer.apply_gradients(
+            zip([tf.constant(g, tf.float32) for g in gradients], variables, strict=True),
+            skip_gradients_aggregation=True,
+        )
+        rate = 0.01 * (1 - (step - 1) / 10)
+        for i, gradient in enumerate(gradients):
+            # Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), algorithm 2; epsilon stands beside
+            # the uncorrected root, as in Keras: with epsilon this small the difference does not show.
+            m[i] = 0.8 * m[i] + 0.2 * gradient
+            v[i] = 0.9 * v[i] + 0.1 * gradient**2
+            corrected = m[i] / (1 - 0.8**step) / (np.sqrt(v[i] / (1 - 0.9**step)) + 1e-6)
+            decay = 0.1 if i == 0 else 0.0
+            values[i] = values[i] - rate * (corrected + decay * values[i])
+    for variable, value in zip(variables, values, strict=True):
+        np.testing.assert_allclose(variable.numpy(), value, rtol=2e-5, atol=1e-6)
+
+
+def test_no_decay_for_biases_and_norms(vocabulary: Vocabulary) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = ModelConfig(type="roberta", config=sizes)
+    network = MaskedLanguageModel.create(config, vocabulary=vocabulary, max_length=8, seed=0).network
+    decayed = {variable.name for variable in network.trainable_variables if decays(variable)}
+    others = {variable.name for variable in network.trainable_variables} - decayed
+    assert all(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in others)
+    assert not any(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in decayed)
+    assert len(decayed) == 10  # three embeddings, six kernels of a layer, the head's

@@ -1,0 +1,334 @@
+"""The verbs as a user types them: fit, evaluate, export, fill-mask."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors import safe_open
+from transformers import AutoTokenizer, TFAutoModelForMaskedLM
+
+from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
+from tpu_trainer.checkpoint import Checkpoints
+from tpu_trainer.dataset import open_split
+from tpu_trainer.export import pytorch_weights
+
+OPTIONS: dict[str, Any] = {
+    "model.type": "roberta",
+    "model.config.hidden_size": 64,
+    "model.config.num_hidden_layers": 1,
+    "model.config.num_attention_heads": 4,
+    "model.config.intermediate_size": 96,
+    "model.config.type_vocab_size": 1,
+    "model.config.hidden_dropout_prob": 0.01,
+    "model.config.attention_probs_dropout_prob": 0.0,
+    "optimizer.learning_rate": 0.005,
+    "schedule.warmup_steps": 10,
+    "train.steps": 420,
+    "train.batch_size": 24,
+    "train.log_every": 100,
+    "train.evaluate_every": 250,
+    "train.checkpoint_every": 200,
+    "train.keep_checkpoints": 2,
+    "strategy": "cpu",
+}
+
+
+def arguments(dataset: Path, run: Path, **changes: Any) -> list[Any]:
+    options = OPTIONS | {"data.train": dataset / "train", "data.validation": dataset / "validation"}
+    options |= {name.replace("__", "."): value for name, value in changes.items()}
+    return ["fit", "--output_dir", run] + [
+        item for name, value in options.items() for item in (f"--{name}", value)
+    ]
+
+
+@pytest.fixture(scope="module")
+def run_folder(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, by the command line in a process of its own."""
+    run = tmp_path_factory.mktemp("run") / "run"
+    command = [sys.executable, "-m", "tpu_trainer", *map(str, arguments(dataset, run))]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "tokens/s" in result.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def exported(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tpu_trainer import export
+    from tpu_trainer.config import ExportConfig
+
+    folder = tmp_path_factory.mktemp("export") / "model"
+    export.main(ExportConfig(run=str(run_folder), output=str(folder)))
+    return folder
+
+
+def text_of(first: int, masked: tuple[int, ...] = ()) -> str:
+    """A row of the language as text, counting up from `first`."""
+    return " ".join(
+        "<mask>" if word in masked else f"w{word}" for word in range(first, first + MAX_LENGTH - 2)
+    )
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: Path) -> dict[str, np.ndarray]:
+    """All variables of the newest checkpoint: the network's, the optimizer's, the log's sums."""
+    checkpoints = Checkpoints(str(run / "checkpoints"))
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{checkpoints.latest():08d}" / "state"))
+    names = reader.get_variable_to_shape_map()
+    return {
+        name: reader.get_tensor(name)
+        for name in names
+        if not name.startswith(("_CHECKPOINTABLE", "save_counter"))
+    }
+
+
+def test_fit_learns_and_says_so(run_folder: Path) -> None:
+    summary = json.loads((run_folder / "summary.json").read_text())
+    assert summary["unigram_entropy"] == pytest.approx(np.log(45), abs=0.01)
+    assert summary["initial_loss"] == pytest.approx(np.log(50), abs=0.3)
+    assert summary["final_loss"] < summary["eval"]["loss"] + 1 < summary["unigram_entropy"]
+    assert summary["steps"] == 420
+    assert summary["tokens_per_second"] > 0
+    lines = metrics(run_folder)
+    assert [line["step"] for line in lines if "loss" in line] == [1, 100, 200, 300, 400, 420]
+    assert [line["step"] for line in lines if "eval" in line] == [250]
+    assert lines[0]["loss"] == summary["initial_loss"]
+    assert Checkpoints(str(run_folder / "checkpoints")).steps() == [400, 420]
+
+
+def test_a_run_that_is_finished_is_left_as_it_is(
+    run_verb: Callable[..., int], dataset: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*")}
+    assert run_verb(*arguments(dataset, run_folder)) == 0
+    assert "finished already, with 420 steps" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in run_folder.rglob("*")} == before
+
+
+def test_other_options_do_not_continue_a_run(
+    run_verb: Callable[..., int],
+    dataset: Path,
+    run_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_verb(*arguments(dataset, run_folder, optimizer__learning_rate=0.02)) == 2
+    assert "--optimizer.learning_rate was 0.005 and is 0.02" in capsys.readouterr().err
+    other = write_split(tmp_path / "train", sequences(60, 9), tokenizer=dataset / "tokenizer")
+    assert run_verb(*arguments(dataset, run_folder, data__train=other)) == 2
+    assert "was trained on other data" in capsys.readouterr().err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    assert run_verb(*arguments(dataset, tmp_path / "mine")) == 2
+    assert "it holds 'letter.txt' and no run" in capsys.readouterr().err
+
+
+def test_data_that_do_not_fit_together(
+    run_verb: Callable[..., int], dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shorter = write_split(tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer")
+    assert run_verb(*arguments(dataset, tmp_path / "run", data__validation=shorter)) == 2
+    assert "validation: rows of 8 tokens, but" in capsys.readouterr().err
+    assert run_verb(*arguments(dataset, tmp_path / "run", strategy="tpu")) == 2
+    assert "--strategy is 'tpu', but this machine has no TPU" in capsys.readouterr().err
+    assert run_verb(*arguments(dataset, tmp_path / "run", strategy="gpu")) == 2
+    assert "--strategy is 'gpu', but TensorFlow sees no GPU" in capsys.readouterr().err
+    bare = write_split(tmp_path / "bare" / "train", sequences(60, 9), tokenizer=None)
+    shutil.copytree(dataset / "tokenizer", tmp_path / "bare" / "tokenizer")
+    changes = {"data__train": bare, "model__init_output_bias": "true"}
+    assert run_verb(*arguments(dataset, tmp_path / "run", **changes)) == 2
+    assert "--model.init_output_bias needs the token counts" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_interrupted_ends_as_if_it_was_not(
+    run_verb: Callable[..., int], dataset: Path, run_folder: Path, tmp_path: Path
+) -> None:
+    # What a run killed after step 400 leaves: a checkpoint, an unfinished one, later lines of the log, half a line.
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    (run / "summary.json").unlink()
+    (run / "checkpoints" / "step-00000420" / "complete.json").unlink()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1')
+    assert run_verb(*arguments(dataset, run)) == 0
+    expected, found = weights(run_folder), weights(run)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(value, found[name], err_msg=name)
+    kept = [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in metrics(run)]
+    undisturbed = [
+        {k: v for k, v in line.items() if k != "tokens_per_second"} for line in metrics(run_folder)
+    ]
+    assert kept == undisturbed
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (run, run_folder)]
+    assert summaries[0]["eval"] == summaries[1]["eval"]
+
+
+def test_a_finished_run_goes_on_when_asked_for_more_steps(
+    run_verb: Callable[..., int],
+    dataset: Path,
+    run_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    assert run_verb(*arguments(dataset, run, train__steps=425)) == 0
+    assert "continues after step 420" in capsys.readouterr().err
+    assert json.loads((run / "summary.json").read_text())["steps"] == 425
+    (run / "summary.json").unlink()
+    assert run_verb(*arguments(dataset, run, train__steps=60)) == 2
+    assert "--train.steps is 60, but the run's newest checkpoint has 425 steps" in capsys.readouterr().err
+
+
+def test_evaluate_repeats_the_final_figures(
+    run_verb: Callable[..., int],
+    dataset: Path,
+    run_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "figures.json"
+    assert (
+        run_verb("evaluate", "--run", run_folder, "--batch_size", 10, "--output", output, "--strategy", "cpu")
+        == 0
+    )
+    figures = json.loads(output.read_text())
+    assert json.loads(capsys.readouterr().out) == figures
+    expected = json.loads((run_folder / "summary.json").read_text())["eval"]
+    assert figures["step"] == 420
+    assert figures["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    assert {k: figures[k] for k in ("accuracy", "targets", "rows")} == {
+        k: expected[k] for k in ("accuracy", "targets", "rows")
+    }
+    shorter = write_split(tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer")
+    assert run_verb("evaluate", "--run", run_folder, "--data", shorter) == 2
+    assert "rows of 8 tokens; the run was trained on rows of 16" in capsys.readouterr().err
+
+
+def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder: Path) -> None:
+    with safe_open(exported / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    block = "roberta.encoder.layer.0"
+    matrices = {
+        f"{block}.attention.self.query": (64, 64),
+        f"{block}.attention.self.key": (64, 64),
+        f"{block}.attention.self.value": (64, 64),
+        f"{block}.attention.output.dense": (64, 64),
+        f"{block}.intermediate.dense": (96, 64),  # PyTorch's Linear: [out, in]
+        f"{block}.output.dense": (64, 96),
+        "lm_head.dense": (64, 64),
+    }
+    norms = [
+        "roberta.embeddings.LayerNorm",
+        f"{block}.attention.output.LayerNorm",
+        f"{block}.output.LayerNorm",
+        "lm_head.layer_norm",
+    ]
+    expected = {
+        "roberta.embeddings.word_embeddings.weight": (50, 64),
+        "roberta.embeddings.position_embeddings.weight": (MAX_LENGTH + 2, 64),
+        "roberta.embeddings.token_type_embeddings.weight": (1, 64),
+        "lm_head.bias": (50,),
+    }
+    expected |= {f"{name}.weight": shape for name, shape in matrices.items()}
+    expected |= {f"{name}.bias": shape[:1] for name, shape in matrices.items()}
+    expected |= {f"{name}.{part}": (64,) for name in norms for part in ("weight", "bias")}
+    assert {name: array.shape for name, array in found.items()} == expected
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
+    trained = weights(run_folder)
+    kernel = next(
+        value for name, value in trained.items() if name.startswith("network") and value.shape == (64, 96)
+    )
+    np.testing.assert_array_equal(found[f"{block}.intermediate.dense.weight"], kernel.T)
+    config = json.loads((exported / "config.json").read_text())
+    assert (config["architectures"], config["vocab_size"], config["pad_token_id"]) == (
+        ["RobertaForMaskedLM"],
+        50,
+        1,
+    )
+
+
+def test_export_loads_in_tensorflow_and_predicts_like_the_run(exported: Path, dataset: Path) -> None:
+    network, report = TFAutoModelForMaskedLM.from_pretrained(
+        exported, use_safetensors=False, output_loading_info=True
+    )
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    assert (len(tokenizer), tokenizer.model_max_length) == (50, MAX_LENGTH)
+    text = text_of(7, masked=(9,))
+    logits = network(**tokenizer(text, return_tensors="tf")).logits.numpy()[0, 3]
+    assert logits.shape == (50,)
+    assert tokenizer.convert_ids_to_tokens(int(logits.argmax())) == "w9"
+    with safe_open(exported / "model.safetensors", "np") as file:
+        for name, value in pytorch_weights(network).items():
+            np.testing.assert_array_equal(value, file.get_tensor(name))
+
+
+def test_export_into_a_folder_of_something_else(
+    run_verb: Callable[..., int],
+    run_folder: Path,
+    dataset: Path,
+    exported: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_verb("export", "--run", run_folder, "--output", dataset) == 2
+    assert "it holds 'tokenizer' and no exported model" in capsys.readouterr().err
+    assert run_verb("export", "--run", run_folder, "--output", exported) == 0  # an older export is replaced
+
+
+def test_fill_mask(
+    run_verb: Callable[..., int],
+    exported: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = text_of(1, masked=(3, 6))
+    assert run_verb("fill-mask", "--model", exported, "--text", text, "--top_k", 2) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 2 * (1 + 2)
+    assert lines[0] == text
+    first = lines[2].split(maxsplit=2)
+    assert (first[1], first[2]) == ("'w3'", text_of(1, masked=(6,)))
+    assert 0.5 < float(first[0]) <= 1
+    assert lines[5].split()[1] == "'w6'"
+    monkeypatch.setattr("sys.stdin", [text_of(20, masked=(21,)) + "\n", text_of(30, masked=(31,)) + "\n"])
+    assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 0
+    filled = capsys.readouterr().out
+    assert text_of(20) in filled
+    assert text_of(30) in filled
+    for bad, message in (
+        ("w1 w2", "no <mask> in the text 'w1 w2'"),
+        ("<mask> " * 20, "a text of 22 tokens: the model takes 16"),
+    ):
+        assert run_verb("fill-mask", "--model", exported, "--text", bad) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_gs_style_urls_work_throughout(run_verb: Callable[..., int], dataset: Path, tmp_path: Path) -> None:
+    # file:// goes through tf.io.gfile as gs:// does.
+    changes = {
+        "data__train": f"file://{dataset}/train",
+        "data__validation": f"file://{dataset}/validation",
+        "train__steps": 12,
+        "train__checkpoint_every": 5,
+    }
+    run = f"file://{tmp_path}/run"
+    assert run_verb(*arguments(dataset, run, **changes)) == 0
+    assert run_verb("export", "--run", run, "--output", f"file://{tmp_path}/model") == 0
+    assert run_verb("fill-mask", "--model", f"file://{tmp_path}/model", "--text", "w1 <mask>") == 0
+    assert open_split(f"file://{dataset}/train").num_rows == 300
