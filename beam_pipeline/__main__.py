@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.errors import DataError, UsageError, WorkerDied
 
 # Each verb's module; a module is imported only when its verb is used.
 _VERBS = {
@@ -37,7 +37,10 @@ def main() -> int:
     except UsageError as error:
         print(f"{verb}: {error}", file=sys.stderr)
         return 2
-    except DataError as error:
+    except WorkerDied as error:
+        print(f"{verb}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    except (DataError, OSError) as error:
         print(f"{verb}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever read our output (`head`, say) has had enough

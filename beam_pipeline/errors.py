@@ -1,4 +1,4 @@
-"""The two kinds of error a user can mend. Everything else is a bug and shows its traceback."""
+"""The errors that a user can mend. Everything else is a bug and shows its traceback."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ class DataError(Exception):
     """The data are not what they should be; the message names the file and the place in it."""
 
 
+class WorkerDied(DataError):
+    """A worker process of a local run ended; the runner's threads may wait for it for ever, so only leaving the process
+    at once ends the run."""
+
+
+# What a runner quotes of a worker's traceback: our own errors, and those of the operating system (a full disk).
 _IN_TRACEBACK = re.compile(
-    r"beam_pipeline\.errors\.(?:Data|Usage)Error: (.*?)(?: \[while running|\n\n|\nTraceback|\Z)", re.DOTALL
+    r"(?:beam_pipeline\.errors\.(?:Data|Usage)Error: |\b\w*Error: (?=\[Errno))"
+    r"(.*?)(?: \[while running|\n\n|\nTraceback|\Z)",
+    re.DOTALL,
 )
 
 

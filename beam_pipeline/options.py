@@ -255,7 +255,11 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
         help="kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones "
         "(default: unigram)",
     )
-    add("--lowercase", action="store_true", help="wordpiece: fold case and accents, as BERT's uncased models do")
+    add(
+        "--lowercase",
+        action="store_true",
+        help="wordpiece: fold case and accents, as BERT's uncased models do",
+    )
     add("--vocab_size", type=int, default=25000, help="tokens, special ones included (default: 25000)")
     add(
         "--allow_smaller_vocab",
@@ -276,7 +280,11 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
     )
     add("--seed", type=int, default=0, help="decides the sample (default: 0)")
     add("--overwrite", action="store_true", help="replace the tokenizer that DIR holds")
-    add("--resume", action="store_true", help="keep what DIR holds if it was made from this input and these options")
+    add(
+        "--resume",
+        action="store_true",
+        help="keep what DIR holds if it was made from this input and these options",
+    )
     args, beam = parser.parse_known_args(argv)
     _check(args, ("sample_bytes",))
     if not 300 <= args.vocab_size <= 1 << 20:

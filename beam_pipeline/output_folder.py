@@ -32,7 +32,7 @@ class Found:
 
 def look(output: str) -> Found:
     """Looks at what the folder holds."""
-    files = tuple(path for path, _ in filesystem.match(filesystem.join(output, "**")))
+    files = tuple(filesystem.list_folder(output))
     fingerprint = None
     splits = []
     for path in files:
@@ -52,8 +52,7 @@ def look(output: str) -> Found:
 def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
     """Decides whether a run may use the folder, and clears away what is in its way.
 
-    A folder that holds the unfinished remains of the very same run may be used again as it is: the run makes
-    the same files. The remains of another run that finished no split are cleared away: there is no dataset to lose.
+    What a run left that ended before its first shard, and what the very same run left at any time, is in nobody's way.
 
     Returns:
       True where the folder holds the finished dataset already, and `resume` asks to keep it.
@@ -67,24 +66,46 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
     if overwrite:
         _delete_ours(output, found.files)
         return False
-    finished = set(splits) <= set(found.splits)
-    if found.fingerprint == fingerprint:
-        if not finished:
-            if not resume:
-                _delete_ours(output, found.files)
-            return False
+    if found.fingerprint == fingerprint and set(splits) <= set(found.splits):
         if resume:
+            clear_staging(output)  # a run killed in its last moment leaves it
             return True
         raise UsageError(
             f"--output {output}: holds this very dataset, finished; --resume keeps it, --overwrite makes it again"
         )
-    if found.fingerprint and not found.splits:
+    if found.fingerprint == fingerprint and resume:
+        return False
+    if found.fingerprint == fingerprint or _is_a_beginning(output, found.files):
         _delete_ours(output, found.files)
         return False
     what = "another run's dataset" if found.fingerprint else f"other files, {found.files[0]} for one"
     raise UsageError(
         f"--output {output}: already in use, it holds {what}; name an empty folder, or use --overwrite"
     )
+
+
+def give_up(output: str) -> int:
+    """After a run that failed: leaves nothing, but for finished shards, which `--resume` can use, and bad records.
+
+    Returns:
+      The number of finished shards.
+    """
+    files = filesystem.list_folder(output)
+    shards = sum(SHARD_NAME.fullmatch(path.rpartition("/")[2]) is not None for path in files)
+    if not shards and _is_a_beginning(output, files):
+        _delete_ours(output, [path for path in files if _folder_of(output, path) != BAD_RECORDS])
+    return shards
+
+
+def _is_a_beginning(output: str, files: Sequence[str]) -> bool:
+    """Whether there is nothing but what a run writes before its first shard."""
+    folders = {_folder_of(output, path) for path in files}
+    # A tokenizer alone may be anybody's; beside a staging folder it is a run's copy.
+    return folders <= {STAGING, TOKENIZER, BAD_RECORDS} and (STAGING in folders or TOKENIZER not in folders)
+
+
+def _folder_of(output: str, path: str) -> str:
+    return path[len(output) :].strip("/").partition("/")[0]
 
 
 def write_staging(output: str, fingerprint: str, files: dict[str, bytes]) -> None:
@@ -102,7 +123,7 @@ def clear_staging(output: str) -> None:
     if filesystem.is_local(output):
         filesystem.delete([folder])
     else:
-        filesystem.delete([path for path, _ in filesystem.match(filesystem.join(folder, "**"))])
+        filesystem.delete(filesystem.list_folder(folder))
 
 
 def _delete_ours(output: str, files: Sequence[str]) -> None:
@@ -113,7 +134,11 @@ def _delete_ours(output: str, files: Sequence[str]) -> None:
 
 
 def _ours(output: str, files: Sequence[str]) -> Iterator[str]:
+    splits = {_folder_of(output, path) for path in files if SHARD_NAME.fullmatch(path.rpartition("/")[2])}
+    splits.update(look(output).splits)  # a split may have no shards
     for path in files:
-        folder, _, name = path[len(output) :].strip("/").partition("/")
-        if folder in (STAGING, TOKENIZER, BAD_RECORDS) or name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name):
+        folder = _folder_of(output, path)
+        name = path[len(output) :].strip("/").removeprefix(folder + "/")
+        of_a_split = folder in splits and (name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name))
+        if of_a_split or folder in (STAGING, TOKENIZER, BAD_RECORDS):
             yield path

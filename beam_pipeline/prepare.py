@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Sequence
 
@@ -55,8 +56,14 @@ def main(argv: Sequence[str]) -> None:
             template=tokenizer.template,
             progress=display.address if display else None,
         )
-        _stage(job, planned, tokenizer, description)
-        run(lambda pipeline: graph.build(pipeline, job), options)
+        try:
+            _stage(job, planned, tokenizer, description)
+            run(lambda pipeline: graph.build(pipeline, job), options)
+        except Exception:
+            finished = output_folder.give_up(output)
+            if finished:
+                print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
+            raise
     _summarise(config, output, time.monotonic() - began)
 
 

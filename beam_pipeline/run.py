@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
 
 import apache_beam as beam
@@ -11,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
 from beam_pipeline import beam_options
-from beam_pipeline.errors import DataError, message_of
+from beam_pipeline.errors import DataError, WorkerDied, message_of
 from beam_pipeline.progress import ProgressDisplay
 
 
@@ -38,7 +40,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     try:
-        with _errors_told_once():
+        with _noticing_dead_workers(), _errors_told_once():
             result = pipeline.run()
             state = result.wait_until_finish()
     except Exception as error:
@@ -48,6 +50,39 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
         raise DataError(message) from error
     if state != PipelineState.DONE:
         raise RuntimeError(f"the job ended in the state {state}, not {PipelineState.DONE}")
+
+
+@contextlib.contextmanager
+def _noticing_dead_workers() -> Iterator[None]:
+    """Ends a local run when one of its worker processes dies (killed for memory, say).
+
+    Beam's FnApiRunner watches each worker process in a thread of that name, which raises when the process ends badly;
+    but the run itself goes on waiting for the worker for ever. So the thread's exception interrupts the run.
+
+    Raises:
+      WorkerDied: where one did.
+    """
+    died: list[str] = []
+    before = threading.excepthook
+
+    def notice(failure: threading.ExceptHookArgs) -> None:
+        if failure.thread is None or "run_worker" not in failure.thread.name:
+            before(failure)
+        elif not died:
+            died.append(str(failure.exc_value))
+            _thread.interrupt_main()
+
+    threading.excepthook = notice
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not died:
+            raise
+        raise WorkerDied(
+            f"a worker process died, of too little memory perhaps ({died[0]}); what is finished is kept with --resume"
+        ) from None
+    finally:
+        threading.excepthook = before
 
 
 @contextlib.contextmanager
