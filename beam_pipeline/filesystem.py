@@ -17,7 +17,14 @@ def join(folder: str, *names: str) -> str:
 
 
 def match(pattern: str) -> list[tuple[str, int]]:
-    """The files that match a path or glob, as (path, size in bytes), sorted by path; [] where none do."""
+    """The files that match a path or glob, as (path, size in bytes), sorted by path; [] where none do.
+
+    Raises:
+      OSError: where the file system cannot list them.
+      ValueError: where there is no such file system.
+    """
+    if is_local(pattern) and Path(pattern).is_dir():
+        return []  # Beam takes a folder's path for a file
     try:
         found = FileSystems.match([pattern])[0].metadata_list
     except BeamIOError as error:

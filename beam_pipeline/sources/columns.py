@@ -25,7 +25,8 @@ def check_column(where: str, schema: pa.Schema, key: str) -> None:
         )
     kind = schema.field(key).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not any(is_text(value) for is_text in _TEXT_TYPES):
+    # A column of nulls alone, such as an empty table's, may have no other type.
+    if not pa.types.is_null(kind) and not any(is_text(value) for is_text in _TEXT_TYPES):
         texts = [field.name for field in schema if any(is_text(field.type) for is_text in _TEXT_TYPES)]
         raise UsageError(
             f"{where}: its column {key!r} (--text_key) is of type {kind}, not a string; its string columns are "

@@ -12,7 +12,7 @@ from beam_pipeline.sources.units import Part, WorkUnit
 _MOST_PARTS = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """A file of the input: its path, its size in bytes, and the format that reads it."""
 
@@ -21,7 +21,7 @@ class InputFile:
     format: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A stretch of a file that can be read on its own: as in `Part`, and about how many bytes of text it has."""
 
@@ -31,7 +31,7 @@ class Piece:
     at: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Listed:
     """A file with what is read of it.
 

@@ -48,7 +48,9 @@ def row_groups(path: str, text_key: str) -> list[RowGroup]:
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """The rows of the row groups [part.start, part.end), a few MiB at a time."""
-    parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=_PAGE_BUFFER)
+    parquet = pq.ParquetFile(
+        pa.PythonFile(file, mode="r"), buffer_size=_PAGE_BUFFER, page_checksum_verification=True
+    )
     metadata = parquet.metadata
     column = _column_index(metadata, options.text_key)
     row = sum(metadata.row_group(index).num_rows for index in range(part.start))
@@ -61,11 +63,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             columns=[options.text_key],
             use_threads=False,
         ):
-            yield column_records(part.name, batch.column(0), row)
+            yield column_records(part.name, batch.column(options.text_key), row)
             row += batch.num_rows
 
 
 def _column_index(metadata: pq.FileMetaData, text_key: str) -> int:
-    """The number of the leaf column; a text column has just one leaf, named like itself."""
-    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    return names.index(text_key)
+    """The number of the text's leaf column. A field `b` of a struct `a` has the path `a.b`, too, but another name."""
+    leaves = [metadata.schema.column(index) for index in range(metadata.num_columns)]
+    return [leaf.path == leaf.name == text_key for leaf in leaves].index(True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
+from apache_beam.io.filesystem import FileMetadata, MatchResult
+from apache_beam.io.localfilesystem import LocalFileSystem
 
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources import read_unit
@@ -59,3 +62,55 @@ def read() -> Callable[..., Corpus]:
         return Corpus(InputConfig(input=patterns, **options))
 
     return read_corpus
+
+
+class Box(LocalFileSystem):
+    """A file system that is none of the machine's own: `box://x/y` is a file below `Box.folder`. Like an object store
+    it has no folders, so that nothing can be asked of one."""
+
+    folder = ""
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "box"
+
+    def _local(self, path: str) -> str:
+        return path.replace("box://", self.folder + "/", 1)
+
+    def match(self, patterns: list[str], limits: list[int] | None = None) -> list[MatchResult]:
+        results = super().match([self._local(pattern) for pattern in patterns], limits)
+        return [
+            MatchResult(
+                pattern,
+                [
+                    FileMetadata(found.path.replace(self.folder + "/", "box://", 1), found.size_in_bytes)
+                    for found in result.metadata_list
+                ],
+            )
+            for pattern, result in zip(patterns, results, strict=True)
+        ]
+
+    def create(self, path: str, *args: object, **kwargs: object) -> BinaryIO:
+        Path(self._local(path)).parent.mkdir(parents=True, exist_ok=True)
+        return super().create(self._local(path), *args, **kwargs)
+
+    def open(self, path: str, *args: object, **kwargs: object) -> BinaryIO:
+        return super().open(self._local(path), *args, **kwargs)
+
+    def exists(self, path: str) -> bool:
+        return Path(self._local(path)).is_file()
+
+    def rename(self, sources: list[str], targets: list[str]) -> None:
+        super().rename([self._local(path) for path in sources], [self._local(path) for path in targets])
+
+    def delete(self, paths: list[str]) -> None:
+        super().delete([self._local(path) for path in paths])
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder behind `box://`, a remote file system as far as the pipeline can tell."""
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    monkeypatch.setattr(Box, "folder", str(folder))
+    return folder

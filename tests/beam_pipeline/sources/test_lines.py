@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 from hypothesis import example, given
@@ -26,7 +27,7 @@ def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
 def test_every_cut_gives_every_line_once(drawn: tuple[bytes, list[int], int]) -> None:
     content, bounds, block_bytes = drawn
     found = []
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in itertools.pairwise(bounds):
         for offset, block in whole_lines(io.BytesIO(content), start, end, block_bytes=block_bytes):
             assert content[offset : offset + len(block)] == block
             assert block.endswith(b"\n") or offset + len(block) == len(content)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 from hypothesis import example, given
@@ -44,7 +45,7 @@ def expected(content: bytes) -> list[tuple[int, bytes]]:
 def test_every_cut_gives_every_paragraph_once(drawn: tuple[bytes, list[int], int]) -> None:
     content, bounds, block_bytes = drawn
     found = []
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in itertools.pairwise(bounds):
         own = [
             entry
             for some in paragraphs(io.BytesIO(content), start, end, block_bytes=block_bytes)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.sources import describe, parquet
+from beam_pipeline.sources.plan import plan
+
+TYPES = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+
+
+def write_table(path: Path, texts: pa.Array | list[str | None], row_group_size: int = 3) -> str:
+    table = pa.table({"id": range(len(texts)), "text": texts})
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_documents_of_every_type(tmp_path: Path, read, kind: pa.DataType) -> None:
+    texts = ["zwölf\n日本 \0", "", "two", "two", " ", "last"]
+    column = pa.array(texts).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(texts, kind)
+    path = write_table(tmp_path / "a.parquet", column)
+    assert pq.read_schema(path).field("text").type == kind
+    for unit_bytes in (1, 1 << 20):
+        found = read(path, unit_bytes=unit_bytes)
+        assert [entry[1:] for entry in found.documents] == [
+            (0, texts[0]),
+            (2, "two"),
+            (3, "two"),
+            (5, "last"),
+        ]
+        assert found.blank == 2
+        assert len(found.units) == (2 if unit_bytes == 1 else 1)
+
+
+def test_units_are_runs_of_row_groups(tmp_path: Path, read) -> None:
+    texts = [f"{number:0100d}" for number in range(100)]
+    path = write_table(tmp_path / "a.parquet", texts, row_group_size=10)
+    (size,) = {group.bytes for group in parquet.row_groups(path, "text")}
+    assert 1000 < size < 1500
+    found = read(path, unit_bytes=3 * size)
+    assert found.texts == texts
+    assert [place for _, place, _ in found.documents] == list(range(100))
+    ranges = [(part.start, part.end) for unit in found.units for part in unit.parts]
+    assert ranges == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert all(len(unit.parts) == 1 and unit.bytes <= 3 * size for unit in found.units)
+
+
+def test_small_files_share_a_unit_and_empty_ones_have_none(tmp_path: Path, read) -> None:
+    for number in range(4):
+        write_table(tmp_path / f"{number}.parquet", [f"document {number}"] if number != 2 else [])
+    found = read(str(tmp_path / "*.parquet"))
+    assert found.texts == ["document 0", "document 1", "document 3"]
+    assert len(found.units) == 1
+    assert len(found.plan.files) == 4
+
+
+def test_null_is_a_bad_record_named_by_its_row(tmp_path: Path, read) -> None:
+    path = write_table(tmp_path / "a.parquet", ["a", "b", "c", "d", None, "f"])
+    found = read(path)
+    assert found.texts == ["a", "b", "c", "d", "f"]
+    assert [describe(found.units[0], bad) for bad in found.bad] == [
+        f"{path}, row 4 (counted from 0): null, where a text is needed"
+    ]
+
+
+def test_invalid_utf8_is_a_bad_record(tmp_path: Path, read) -> None:
+    broken = pa.array([b"fine", b"br\xffken", None, b"fine, too"], pa.binary()).view(pa.string())
+    path = write_table(tmp_path / "a.parquet", broken, row_group_size=10)
+    found = read(path)
+    assert [entry[1:] for entry in found.documents] == [(0, "fine"), (3, "fine, too")]
+    assert [(bad.place, bad.content) for bad in found.bad] == [(1, b"br\xffken"), (2, b"")]
+    assert "invalid UTF-8: byte 0xff at column 3" in found.bad[0].reason
+
+
+@pytest.mark.parametrize("key", ["body", "a.b"])
+def test_text_key_names_the_column(tmp_path: Path, read, key: str) -> None:
+    pq.write_table(pa.table({"a": [{"b": "no"}], key: ["one"], "n": [1]}), tmp_path / "a.parquet")
+    assert read(str(tmp_path / "a.parquet"), text_key=key).texts == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("body", "it has no column 'body' (--text_key names it); its columns are id, text"),
+        ("id", "its column 'id' (--text_key) is of type int64, not a string; its string columns are text"),
+    ],
+)
+def test_a_wrong_column_is_an_error_while_planning(tmp_path: Path, read, key: str, reason: str) -> None:
+    path = write_table(tmp_path / "a.parquet", ["a"])
+    with pytest.raises(UsageError) as error:
+        read(path, text_key=key)
+    assert str(error.value) == f"{path}: {reason}"
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"this is text, not a table"])
+def test_what_is_no_parquet_file_is_an_error_while_planning(write, read, content: bytes) -> None:
+    with pytest.raises(UsageError, match=r"a\.parquet: cannot be read as parquet: "):
+        read(write("a.parquet", content))
+
+
+def test_a_broken_page_is_an_error(tmp_path: Path, read) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a" * 1000]}), path, compression=None, write_page_checksum=True)
+    path.write_bytes(path.read_bytes().replace(b"aaaaa", b"aabaa", 1))
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read: .*CRC"):
+        read(str(path))
+
+
+def test_planning_reads_footers_only(tmp_path: Path, monkeypatch) -> None:
+    texts = [f"{number:01000d}" for number in range(5000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", compression=None, use_dictionary=False)
+    read_bytes = []
+
+    class Counting(io.BufferedReader):
+        def read(self, size: int | None = -1) -> bytes:
+            piece = super().read(size)
+            read_bytes.append(len(piece))
+            return piece
+
+    monkeypatch.setattr(parquet.filesystem, "open_file", lambda path: Counting(io.FileIO(path)))
+    planned = plan(InputConfig(input=(str(tmp_path / "a.parquet"),)))
+    assert planned.bytes > 5_000_000
+    assert 0 < sum(read_bytes) < 100_000

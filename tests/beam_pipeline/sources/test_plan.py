@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.sources.plan import plan
+
+
+@pytest.fixture
+def folder(write) -> Path:
+    for name in ("b.txt", "a.txt", "c.jsonl", "sub/a.txt"):
+        write(name, json.dumps({"text": name}) + "\n")
+    return Path(write("sub/d.txt", "sub\n")).parent.parent
+
+
+def test_the_order_of_patterns_is_irrelevant_and_duplicates_are_read_once(folder: Path) -> None:
+    patterns = [str(folder / name) for name in ("*.txt", "a.*", "sub/*", "c.jsonl", "b.txt")]
+    found = plan(InputConfig(input=tuple(patterns)))
+    assert found == plan(InputConfig(input=tuple(reversed(patterns))))
+    names = [file.path[len(found.root) :] for file in found.files]
+    assert names == ["a.txt", "b.txt", "c.jsonl", "sub/a.txt", "sub/d.txt"]
+    assert found.root == f"{folder}/"
+    assert [(unit.format, len(unit.parts)) for unit in found.units] == [
+        ("text", 2),
+        ("jsonl", 1),
+        ("text", 2),
+    ]
+    assert found.bytes == sum(file.size for file in found.files)
+
+
+def test_names_are_the_same_wherever_the_corpus_lies(write) -> None:
+    plans = []
+    for place in ("here", "there/below"):
+        write(f"{place}/x/1.txt", "one")
+        path = write(f"{place}/y/2.txt", "two")
+        plans.append(plan(InputConfig(input=(str(Path(path).parents[1] / "**"),))))
+    here, there = ([unit.parts for unit in found.units] for found in plans)
+    assert here == there
+
+
+def test_relative_paths(folder: Path, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    assert plan(InputConfig(input=("*.txt",))) == plan(InputConfig(input=(str(folder / "*.txt"),)))
+
+
+def test_repeats_count_as_text_to_read(write) -> None:
+    from beam_pipeline.input_options import parse_mix
+
+    path = write("a.txt", "x" * 100)
+    assert plan(InputConfig(mix=parse_mix(f"{path}*2.5"))).bytes == 300
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("no.txt", "--input no.txt: no file matches"),
+        ("*.csv", "--input *.csv: no file matches"),
+        ("sub", "--input sub: is a folder; name its files: 'sub/*'"),
+        ("sub/", "--input sub/: is a folder; name its files: 'sub/*'"),
+    ],
+)
+def test_nothing_matches(folder: Path, monkeypatch, pattern: str, reason: str) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(UsageError) as error:
+        plan(InputConfig(input=("a.txt", pattern)))
+    assert str(error.value) == reason
+
+
+def test_an_unknown_file_system(folder: Path) -> None:
+    with pytest.raises(UsageError, match="--input odd://x/y: cannot be listed: "):
+        plan(InputConfig(input=("odd://x/y",)))
+
+
+def test_an_unreadable_file(folder: Path, monkeypatch) -> None:
+    import os
+
+    # Root may read everything, so the permission itself is not what is tested.
+    monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("b.txt"))
+    with pytest.raises(UsageError, match=r"b\.txt cannot be read: its permissions do not allow it"):
+        plan(InputConfig(input=(str(folder / "*.txt"),)))
+
+
+def test_local_files_that_the_workers_do_not_see(folder: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"--input: .*a\.txt is on this machine, where the runner's workers do not"
+    ):
+        plan(InputConfig(input=(str(folder / "*.txt"),)), local_files=False)
+
+
+def test_document_needs_text_files(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"--document paragraph: .* none of the 1 files is one"):
+        plan(InputConfig(input=(str(folder / "c.jsonl"),), document="paragraph"))
+    assert plan(InputConfig(input=(str(folder / "*.*"),), document="paragraph")).units
+
+
+def test_whole_files_are_never_cut(write) -> None:
+    path = write("a.txt", "x" * 100)
+    (unit,) = plan(InputConfig(input=(path,), document="file", unit_bytes=10)).units
+    assert [(part.start, part.end) for part in unit.parts] == [(0, 100)]
+
+
+def test_all_formats_in_one_input(folder: Path, read) -> None:
+    pq.write_table(pa.table({"text": ["from parquet"]}), folder / "e.parquet")
+    found = read(str(folder / "*"))
+    assert found.texts == ['{"text": "a.txt"}', '{"text": "b.txt"}', "c.jsonl", "from parquet"]
