@@ -1,0 +1,122 @@
+"""`prepare` against its peers: whole processes, the same text, the same tokenizer, one run.
+
+    .venv/bin/python benchmarks/prepare.py --input big.txt --megabytes 150 [--models bpe unigram wordpiece]
+
+Prints a Markdown table for each tokenizer: MB/s, ratios to the first peer, CPU seconds, peak memory. The text should be
+real and large; `python benchmarks/corpus.py big.txt` makes about 150 MB from Debian's documentation packages. Peers that are not
+installed are left out with a line that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import Measured, measure, table
+
+PEERS = Path(__file__).with_name("peers")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", required=True, help="a text file, a document per line")
+    parser.add_argument("--megabytes", type=int, default=150, help="how much of it; repeated where it is less")
+    parser.add_argument("--models", nargs="+", default=["bpe", "unigram", "wordpiece"])
+    parser.add_argument("--vocab_size", type=int, default=25000)
+    parser.add_argument("--max_length", type=int, default=512)
+    parser.add_argument("--runs", type=int, default=1, help="runs of prepare; the median counts")
+    parser.add_argument("--no_peers", action="store_true", help="measure prepare alone")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder, "text.txt")
+        size = write_text(Path(args.input), text, args.megabytes * 1_000_000)
+        start = measure([sys.executable, "-c", "import apache_beam"], Path(folder, "log"))
+        print(f"{size / 1e6:.0f} MB of text, {os.cpu_count()} cores; `import apache_beam` takes {start.seconds:.1f} s\n")
+        for model in args.models:
+            compare(args, Path(folder), text, size, model)
+
+
+def write_text(source: Path, target: Path, size: int) -> int:
+    """Writes whole lines of `source`, again and again until there are `size` bytes; returns how many there are."""
+    data = source.read_bytes()
+    if not data.endswith(b"\n"):
+        data += b"\n"
+    with target.open("wb") as file:
+        while file.tell() + len(data) <= size:
+            file.write(data)
+        rest = data[: size - file.tell()]
+        file.write(rest[: rest.rfind(b"\n") + 1])
+        return file.tell()
+
+
+def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model: str) -> None:
+    """Measures `prepare` and each peer with one tokenizer, and prints the table."""
+    program = [sys.executable, "-m", "beam_pipeline"]
+    log, tokenizer = folder / "log", folder / f"tokenizer-{model}"
+    train = ["--input", str(text), "--output", str(tokenizer), "--model", model, "--sample_bytes", "10000000"]
+    measure([*program, "train-tokenizer", *train, "--vocab_size", str(args.vocab_size)], log)
+    common = ["--input", str(text), "--tokenizer", str(tokenizer), "--max_length", str(args.max_length)]
+    results: list[tuple[str, Measured]] = []
+    if not args.no_peers:
+        for name, command in peers(common, folder):
+            results.append((name, measure(command, log, {"TOKENIZERS_PARALLELISM": "false", "TF_CPP_MIN_LOG_LEVEL": "2"})))
+            clear(folder)
+    own = []
+    for _ in range(args.runs):
+        own.append(measure([*program, "prepare", *common, "--output", str(folder / "out")], log))
+        clear(folder)
+    median = sorted(own, key=lambda measured: measured.seconds)[len(own) // 2]
+    # A run on a single line takes what every run takes before and after its work.
+    single = folder / "single.txt"
+    single.write_text("One line.\n")
+    least = measure([*program, "prepare", *common[2:], "--input", str(single), "--output", str(folder / "out")], log)
+    clear(folder)
+    results.append(("prepare", median))
+    first = results[0][1]
+    rows = [
+        [
+            name,
+            f"{size / 1e6 / found.seconds:.1f}",
+            f"{first.seconds / found.seconds:.1f}×",
+            f"{found.seconds:.1f}",
+            f"{found.cpu_seconds:.1f}",
+            f"{found.peak_bytes / 1e9:.2f}",
+        ]
+        for name, found in results
+    ]
+    print(f"### {model}\n")
+    print(table(["program", "MB/s", "ratio", "wall s", "CPU s", "peak GB"], rows))
+    steady = (size / 1e6) / (median.seconds - least.seconds)
+    print(f"\nOf prepare's time {least.seconds:.1f} s are start and end; beyond them it runs at {steady:.1f} MB/s.\n", flush=True)
+
+
+def peers(common: list[str], folder: Path) -> list[tuple[str, list[str]]]:
+    """The peers' names and commands."""
+    out, cache = str(folder / "out"), str(folder / "cache")
+    processes = ["--processes", str(os.cpu_count())]
+    found = [
+        (
+            "HF example",
+            [sys.executable, str(PEERS / "hf_example.py"), *common, "--output", out, "--cache", cache, *processes],
+        )
+    ]
+    if importlib.util.find_spec("datatrove"):
+        command = [sys.executable, str(PEERS / "datatrove_tokenizer.py"), *common[:4], "--output", out, *processes]
+        found.append(("datatrove (tokens only)", command))
+    else:
+        print("datatrove is not installed: left out (pip install 'datatrove[processing,io]')")
+    return found
+
+
+def clear(folder: Path) -> None:
+    for name in ("out", "cache"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
