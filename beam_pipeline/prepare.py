@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from beam_pipeline import beam_options, filesystem, graph, output_folder
+from beam_pipeline.errors import UsageError
 from beam_pipeline.job import TOKENIZER, Job
 from beam_pipeline.manifest import read_manifest
 from beam_pipeline.options import PrepareConfig, parse_prepare
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
     output = filesystem.absolute(config.output)
     tokenizer = describe_tokenizer(config.tokenizer)
     pad_id = tokenizer.require("pad", "the end of the last row")
+    _check_padding(config, tokenizer, pad_id)
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
     description = _describe(config, planned, tokenizer)
     fingerprint = _fingerprint(description)
@@ -65,6 +67,17 @@ def main(argv: Sequence[str]) -> None:
                 print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
             raise
     _summarise(config, output, time.monotonic() - began)
+
+
+def _check_padding(config: PrepareConfig, tokenizer: TokenizerDescription, pad_id: int) -> None:
+    """Without a mask the pad id alone tells padding from tokens, so it must not stand for anything else."""
+    others = {name: token for name, token in tokenizer.special_token_ids.items() if name != "pad"}
+    shared = [name for name, token in others.items() if token == pad_id]
+    if not config.attention_mask and shared:
+        raise UsageError(
+            f"--no_attention_mask: the tokenizer's pad token is its {shared[0]} token, too, so padding could not be "
+            "told from text; leave the option out, or give the tokenizer a pad token of its own"
+        )
 
 
 def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> dict:
@@ -110,6 +123,10 @@ def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> Non
         )
         if not totals["rows"]:
             print(f"{name}: WARNING: this split is empty: no document fell to it")
+    left_out = {name: count for name, count in manifest["excluded"].items() if count and name != "records"}
+    if left_out:
+        counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items())
+        print(f"left out of {manifest['excluded']['records']:,} records: {counts}")
     if seconds is not None:
         print(
             f"{total_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
