@@ -78,7 +78,8 @@ class Box(LocalFileSystem):
         return path.replace("box://", self.folder + "/", 1)
 
     def match(self, patterns: list[str], limits: list[int] | None = None) -> list[MatchResult]:
-        results = super().match([self._local(pattern) for pattern in patterns], limits)
+        local = LocalFileSystem(None)
+        results = local.match([self._local(pattern) for pattern in patterns], limits)
         return [
             MatchResult(
                 pattern,

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.input_options import DatasetConfig, InputConfig, MixItem, parse_mix
+from beam_pipeline.options import parse_prepare, parse_train_tokenizer
+
+REST = ["--tokenizer", "t", "--output", "o"]
+
+
+def parse(*argv: str) -> InputConfig:
+    return parse_prepare([*argv, *REST])[0].input
+
+
+def test_defaults_are_those_of_the_dataclass() -> None:
+    assert parse("--input", "a", "b") == InputConfig(input=("a", "b"))
+
+
+def test_every_option_arrives() -> None:
+    config = parse(
+        *["--input", "a", "--input_format", "text", "--document", "file", "--text_key", "body"],
+        *["--unit_bytes", "7", "--seed", "3"],
+    )
+    assert config == InputConfig(
+        input=("a",), input_format="text", document="file", text_key="body", unit_bytes=7, seed=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("a*1", [("a", 1, 0.0)]),
+        ("a.jsonl*2,b.jsonl*0.5", [("a.jsonl", 2, 0.0), ("b.jsonl", 0, 0.5)]),
+        ("x/*.txt*2.1, gs://b/**/y-[0-9]*3", [("x/*.txt", 2, 0.1), ("gs://b/**/y-[0-9]", 3, 0.0)]),
+        ("x/**1e1", [("x/*", 10, 0.0)]),
+    ],
+)
+def test_mix(text: str, items: list[tuple[str, int, float]]) -> None:
+    assert parse_mix(text) == tuple(MixItem(*item) for item in items)
+    assert parse("--mix", text).mix == parse_mix(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "a*", "a*x", "*2", "a*0", "a*-1", "a*nan", "a*inf", "a*1001", "a*1,", "a*1,b", "a*1,,b*2"],
+)
+def test_a_mix_without_proper_weights(text: str) -> None:
+    with pytest.raises(UsageError, match="is not GLOB\\*WEIGHT with a weight above 0 and up to 1000"):
+        parse("--mix", text)
+
+
+def test_a_dataset() -> None:
+    config = parse(
+        *["--dataset_name", "Salesforce/wikitext", "--dataset_config", "wikitext-103-raw-v1"],
+        *["--dataset_revision", "main", "--dataset_cache", "gs://b/c"],
+    )
+    assert config.dataset == DatasetConfig(
+        "Salesforce/wikitext", "wikitext-103-raw-v1", "train", "main", "gs://b/c"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "read", "written"),
+    [
+        ([], "train", ["train"]),
+        (["--split", "validation"], "validation", ["validation"]),
+        (["--dataset_split", "train[:10%]"], "train[:10%]", ["train"]),
+        (["--split", "small", "--dataset_split", "train+test"], "train+test", ["small"]),
+        (["--splits", "a=0.5,b=0.5"], "train", ["a", "b"]),
+        (["--splits", "a=0.5,b=0.5", "--dataset_split", "test"], "test", ["a", "b"]),
+    ],
+)
+def test_split_names_what_is_read_and_what_is_written(
+    options: list[str], read: str, written: list[str]
+) -> None:
+    config, _ = parse_prepare(["--dataset_name", "d", *options, *REST])
+    assert config.input.dataset.split == read
+    assert list(config.split_names) == written
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["--input", "a", "--dataset_config", "c"], "--dataset_config goes with --dataset_name"),
+        (["--mix", "a*1", "--dataset_split", "s"], "--dataset_split goes with --dataset_name"),
+        (["--input", "a", "--dataset_cache", "c"], "--dataset_cache goes with --dataset_name"),
+        (
+            ["--dataset_name", "d", "--document", "file"],
+            "--document file: a dataset's documents are the rows",
+        ),
+        (["--dataset_name", "d", "--input_format", "text"], "--input_format text: a dataset's documents are"),
+        (
+            ["--dataset_name", "d", "--split", "train[:10%]"],
+            r"use --dataset_split 'train\[:10%\]' --split NAME",
+        ),
+        (["--input", "a", "--unit_bytes", "0"], "--unit_bytes 0: must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_together(argv: list[str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        parse(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["--input", "a", "--mix", "b*1"], ["--mix", "b*1", "--dataset_name", "d"]]
+)
+def test_one_input_is_needed(argv: list[str], capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse(*argv)
+    assert "--input" in capsys.readouterr().err
+
+
+def test_the_identity_tells_mixtures_apart_but_not_their_order() -> None:
+    def identity(*argv: str) -> str:
+        return json.dumps(parse_prepare([*argv, *REST])[0].identity(), sort_keys=True)
+
+    assert identity("--mix", "a*2,b*0.5") == identity("--mix", "b*0.50,a*2.0")
+    assert identity("--mix", "a*2,b*0.5") != identity("--mix", "a*2,b*0.6")
+    assert identity("--input", "a") == identity("--input", "b"), "the files are in the list of inputs"
+    assert identity("--input", "a") != identity("--input", "a", "--document", "paragraph")
+    assert identity("--dataset_name", "d") != identity("--dataset_name", "d", "--dataset_split", "test")
+    cached = identity("--dataset_name", "d", "--dataset_cache", "/x")
+    assert identity("--dataset_name", "d") == cached
+
+
+def test_train_tokenizer_takes_the_same_options() -> None:
+    config, _ = parse_train_tokenizer(["--dataset_name", "d", "--dataset_split", "test", "--output", "o"])
+    assert config.input == InputConfig(dataset=DatasetConfig("d", split="test"))
+    config, _ = parse_train_tokenizer(["--mix", "a*1.5", "--document", "paragraph", "--output", "o"])
+    assert config.input == InputConfig(mix=(MixItem("a", 1, 0.5),), document="paragraph")
