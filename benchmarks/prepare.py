@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/prepare.py --input big.txt --megabytes 150 [--models bpe unigram wordpiece]
 
-Prints a Markdown table for each tokenizer: MB/s, ratios to the first peer, CPU seconds, peak memory. The text should be
-real and large; `python benchmarks/corpus.py big.txt` makes about 150 MB from Debian's documentation packages. Peers that are not
-installed are left out with a line that says so.
+Prints a Markdown table for each tokenizer: MB/s, ratios to the first peer, CPU seconds, peak memory. The text should
+be real and large; `python benchmarks/corpus.py big.txt` makes about 160 MB from Debian's documentation packages. Peers
+that are not installed are left out with a line that says so.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ PEERS = Path(__file__).with_name("peers")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--input", required=True, help="a text file, a document per line")
-    parser.add_argument("--megabytes", type=int, default=150, help="how much of it; repeated where it is less")
+    parser.add_argument(
+        "--megabytes", type=int, default=150, help="how much of it; repeated where it is less"
+    )
     parser.add_argument("--models", nargs="+", default=["bpe", "unigram", "wordpiece"])
     parser.add_argument("--vocab_size", type=int, default=25000)
     parser.add_argument("--max_length", type=int, default=512)
@@ -36,7 +40,9 @@ def main() -> None:
         text = Path(folder, "text.txt")
         size = write_text(Path(args.input), text, args.megabytes * 1_000_000)
         start = measure([sys.executable, "-c", "import apache_beam"], Path(folder, "log"))
-        print(f"{size / 1e6:.0f} MB of text, {os.cpu_count()} cores; `import apache_beam` takes {start.seconds:.1f} s\n")
+        print(
+            f"{size / 1e6:.0f} MB of text, {os.cpu_count()} cores; `import apache_beam` takes {start.seconds:.1f} s\n"
+        )
         for model in args.models:
             compare(args, Path(folder), text, size, model)
 
@@ -64,7 +70,12 @@ def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model
     results: list[tuple[str, Measured]] = []
     if not args.no_peers:
         for name, command in peers(common, folder):
-            results.append((name, measure(command, log, {"TOKENIZERS_PARALLELISM": "false", "TF_CPP_MIN_LOG_LEVEL": "2"})))
+            results.append(
+                (
+                    name,
+                    measure(command, log, {"TOKENIZERS_PARALLELISM": "false", "TF_CPP_MIN_LOG_LEVEL": "2"}),
+                )
+            )
             clear(folder)
     own = []
     for _ in range(args.runs):
@@ -74,7 +85,9 @@ def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model
     # A run on a single line takes what every run takes before and after its work.
     single = folder / "single.txt"
     single.write_text("One line.\n")
-    least = measure([*program, "prepare", *common[2:], "--input", str(single), "--output", str(folder / "out")], log)
+    least = measure(
+        [*program, "prepare", *common[2:], "--input", str(single), "--output", str(folder / "out")], log
+    )
     clear(folder)
     results.append(("prepare", median))
     first = results[0][1]
@@ -92,7 +105,10 @@ def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model
     print(f"### {model}\n")
     print(table(["program", "MB/s", "ratio", "wall s", "CPU s", "peak GB"], rows))
     steady = (size / 1e6) / (median.seconds - least.seconds)
-    print(f"\nOf prepare's time {least.seconds:.1f} s are start and end; beyond them it runs at {steady:.1f} MB/s.\n", flush=True)
+    print(
+        f"\nOf prepare's time {least.seconds:.1f} s are start and end; beyond them it runs at {steady:.1f} MB/s.\n",
+        flush=True,
+    )
 
 
 def peers(common: list[str], folder: Path) -> list[tuple[str, list[str]]]:
@@ -102,11 +118,27 @@ def peers(common: list[str], folder: Path) -> list[tuple[str, list[str]]]:
     found = [
         (
             "HF example",
-            [sys.executable, str(PEERS / "hf_example.py"), *common, "--output", out, "--cache", cache, *processes],
+            [
+                sys.executable,
+                str(PEERS / "hf_example.py"),
+                *common,
+                "--output",
+                out,
+                "--cache",
+                cache,
+                *processes,
+            ],
         )
     ]
     if importlib.util.find_spec("datatrove"):
-        command = [sys.executable, str(PEERS / "datatrove_tokenizer.py"), *common[:4], "--output", out, *processes]
+        command = [
+            sys.executable,
+            str(PEERS / "datatrove_tokenizer.py"),
+            *common[:4],
+            "--output",
+            out,
+            *processes,
+        ]
         found.append(("datatrove (tokens only)", command))
     else:
         print("datatrove is not installed: left out (pip install 'datatrove[processing,io]')")

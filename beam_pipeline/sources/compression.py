@@ -28,8 +28,8 @@ class DecompressedFile:
     """The content of a gzip, bzip2 or Zstandard file as a stream, of which little is in memory at a time.
 
     Files of several members or frames are read to their end. A file that ends within one, and bytes that are none,
-    are errors: Arrow's decompressors notice both, where those of Python's zlib and zstandard stop silently. (Arrow's for
-    bzip2 fails on an empty member between others, so Python's is used there.)
+    are errors: Arrow's decompressors notice both, where those of Python's zlib and zstandard stop silently. (Arrow's
+    for bzip2 fails on an empty member between others, so Python's is used there.)
 
     Args:
       file: the compressed file, at its beginning.

@@ -36,7 +36,11 @@ def main() -> None:
         data = Path(args.input).read_bytes()
         first = 0
         for number in range(args.processes):
-            end = len(data) if number == args.processes - 1 else data.find(b"\n", len(data) * (number + 1) // args.processes) + 1
+            end = (
+                len(data)
+                if number == args.processes - 1
+                else data.find(b"\n", len(data) * (number + 1) // args.processes) + 1
+            )
             Path(folder, f"{number}.txt").write_bytes(data[first:end])
             first = end
         del data
