@@ -16,9 +16,9 @@ _MAX_LENGTH = 128
 _SENTENCES = 5
 _GUESSES = 5
 
-# A Unigram vocabulary that a text supports: about one token for every so many bytes, within these bounds.
-_BYTES_PER_TOKEN = 200
-_LEAST_TOKENS, _MOST_TOKENS = 300, 8000
+# The size of a vocabulary that a text is enough for: a token for every so many bytes, within these bounds.
+_BYTES_PER_TOKEN = 100
+_LEAST_TOKENS, _MOST_TOKENS = 2000, 8000
 
 # What decides a step's result besides its command and its data: the code, and the versions it runs on.
 _PIPELINE_CODE = ("beam_pipeline/**/*.py", "requirements-dev.lock")
@@ -123,7 +123,7 @@ def later_steps(paths: Paths, *, inputs: Sequence[Path], config: Path, trainer: 
             name="tokenizer",
             title="Train a Unigram tokenizer",
             command=_command(
-                (sys.executable, "-m", "beam_pipeline", "train-tokenizer"),
+                (sys.executable, "-m", "beam_pipeline", "train-tokenizer", "--allow_smaller_vocab"),
                 {
                     "input": inputs,
                     "model": "unigram",
