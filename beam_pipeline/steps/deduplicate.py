@@ -47,7 +47,7 @@ class HashDocuments(beam.DoFn):
         bucket = seen["high"] % np.uint64(self._buckets)
         for number in np.unique(bucket).tolist():
             # Repeats that a mixture asks for are no duplicates of each other.
-            yield (0, number), seen[bucket == number].tobytes()
+            yield (unit.repeat, number), seen[bucket == number].tobytes()
 
 
 class FindDuplicates(beam.DoFn):
