@@ -74,18 +74,24 @@ def describe_place(unit: WorkUnit, name: str, place: int) -> str:
 
 def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBatch:
     """Of these records the unit's share, less the blank ones."""
-    bad, kept = records.bad, range(len(records.texts))
+    texts, bad = records.texts, records.bad
+    if unit.share == 1 and all(texts) and not any(map(str.isspace, texts)):
+        return DocumentBatch(name, texts, records.places, records.bytes, 0, bad)
+    kept = range(len(texts))
     if unit.share < 1:
         kept = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
         places = np.array([record.place for record in bad], np.int64)
         bad = [bad[index] for index in np.flatnonzero(_in_share(places, unit.share, seed, name))]
-    solid = [index for index in kept if (line := records.texts[index]) and not line.isspace()]
-    blank = len(kept) - len(solid)
-    if len(solid) == len(records.texts):
-        return DocumentBatch(name, records.texts, records.places, records.bytes, blank, bad)
-    texts = [records.texts[index] for index in solid]
+    solid = [index for index in kept if texts[index] and not texts[index].isspace()]
     chosen = np.array(solid, np.int64)
-    return DocumentBatch(name, texts, records.places[chosen], records.bytes[chosen], blank, bad)
+    return DocumentBatch(
+        name,
+        [texts[index] for index in solid],
+        records.places[chosen],
+        records.bytes[chosen],
+        len(kept) - len(solid),
+        bad,
+    )
 
 
 def _in_share(places: np.ndarray, share: float, seed: int, name: str) -> np.ndarray:

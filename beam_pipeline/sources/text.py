@@ -45,7 +45,7 @@ def _lines(name: str, offset: int, block: bytes) -> Records:
     if not texts[-1]:
         texts.pop()
     sizes = ends - starts
-    if b"\r\n" in block or block.endswith(b"\r"):
+    if b"\r" in block:
         sizes -= np.fromiter((text.endswith("\r") for text in texts), np.int64, len(texts))
         texts = [text.removesuffix("\r") for text in texts]
     return Records(texts, places, sizes)
@@ -57,7 +57,8 @@ def _documents(name: str, found: Sequence[tuple[int, bytes]]) -> Records:
     places: list[int] = []
     bad: list[BadRecord] = []
     for place, content in found:
-        content = content.removesuffix(b"\r").replace(b"\r\n", b"\n")
+        if b"\r" in content:
+            content = content.removesuffix(b"\r").replace(b"\r\n", b"\n")
         try:
             texts.append(content.decode())
             places.append(place)

@@ -132,5 +132,8 @@ class DocumentBatch:
 
 def utf8_sizes(texts: list[str]) -> np.ndarray:
     """int64 [texts]: the length of each in UTF-8."""
-    sizes = (len(text) if text.isascii() else len(text.encode()) for text in texts)
-    return np.fromiter(sizes, np.int64, len(texts))
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    ascii_only = np.fromiter(map(str.isascii, texts), bool, len(texts))
+    for index in np.flatnonzero(~ascii_only).tolist():
+        sizes[index] = len(texts[index].encode())
+    return sizes

@@ -238,4 +238,4 @@ def test_a_small_set_of_rows_is_learnt_by_heart(vocabulary: Vocabulary) -> None:
     sums = task.evaluation_sums(batch)
     # Not 0: a token that stays or is drawn at random cannot be told from one that is not to be predicted.
     assert float(sums.loss / sums.targets) < 0.15
-    assert float(sums.correct / sums.targets) == 1
+    assert float(sums.correct / sums.targets) > 0.95
