@@ -6,7 +6,8 @@ so that the mean is right when replicas have different numbers of them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras as keras
@@ -131,9 +132,24 @@ class Task(keras.Model):
     def train_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """One optimizer step; called by Keras in each replica. Returns the running means for Keras' logs."""
         context = tf.distribute.get_replica_context()
-        replica = tf.convert_to_tensor(context.replica_id_in_sync_group, tf.int32)
+        return self.step(
+            batch,
+            replica=tf.convert_to_tensor(context.replica_id_in_sync_group, tf.int32),
+            all_reduce=lambda values: context.all_reduce(tf.distribute.ReduceOp.SUM, values),
+        )
+
+    def step(
+        self, batch: Batch, *, replica: tf.Tensor, all_reduce: Callable[[list[Any]], list[Any]]
+    ) -> dict[str, tf.Tensor]:
+        """The optimizer step of one replica. compile-check compiles this, with an `all_reduce` of its own.
+
+        Args:
+            batch: This replica's rows, as data.py gives them.
+            replica: int32 scalar, the replica's number.
+            all_reduce: Sums a nest of tensors over all replicas.
+        """
         sums, gradients = self._gradients(batch, self.optimizer.iterations, replica)
-        sums, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, [sums, gradients])
+        sums, gradients = all_reduce([sums, gradients])
         sums = Sums(*sums)
         divisor = tf.maximum(sums.targets, 1.0)  # a batch without a target changes nothing
         gradients = [gradient / divisor for gradient in gradients]
