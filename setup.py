@@ -13,6 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
+    package_data={"beam_pipeline": ["report.css"]},
     install_requires=[
         "apache-beam[gcp]>=2.77,<3",
         "tensorflow>=2.21,<2.22",

@@ -40,11 +40,11 @@ def main() -> int:
     except WorkerDied as error:
         print(f"{verb}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
-    except (DataError, OSError) as error:
-        print(f"{verb}: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # whoever read our output (`head`, say) has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (DataError, OSError) as error:
+        print(f"{verb}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -12,10 +12,13 @@ from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.options import InspectConfig, parse_inspect
 from beam_pipeline.reading import Origin, Row, Split, open_dataset
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.tracing import DocumentPart, NotTraced, trace
+from beam_pipeline.tracing import DocumentPart, NotTraced, Tracer
 
 _ROWS_PER_SEARCH = 1024
 _CONTEXT = 60  # characters shown on each side of what `--grep` found
+_AUTO_SECONDS = 10.0  # what `--trace auto` may take, about
+_COUNTED = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, where not bytes
+_HINT = " (--trace always takes the time it needs)"
 _MOST_FILES = 5  # named of a unit that holds many
 
 
@@ -106,11 +109,13 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
     )
     yield from _source_lines(origin)
     yield f"tokens  {len(row.ids):,}, and {row.padding:,} of padding"
-    try:
-        parts = trace(split, origin, row, config.trace)
-    except NotTraced as reason:
-        yield f"traced  {reason}"
-        parts = None
+    parts = None
+    if config.trace != "never":
+        try:
+            most_seconds = _AUTO_SECONDS if config.trace == "auto" else None
+            parts = Tracer(split).trace(origin, row, most_seconds=most_seconds)
+        except NotTraced as reason:
+            yield f"traced  to its work unit only: {reason}{_HINT * (config.trace == 'auto')}"
     yield ""
     yield from _content(row, parts, decoder, config.tokens)
 
@@ -122,20 +127,25 @@ def _source_lines(origin: Origin) -> Iterator[str]:
             "so nothing is lost"
         )
         return
-    for line, label in zip(describe_unit(origin.unit), ["source", *[""] * _MOST_FILES], strict=False):
+    for line, label in zip(describe_unit(origin.unit), ["source", *[""] * (_MOST_FILES + 1)], strict=False):
         yield f"{label:<6}  {line}"
 
 
 def describe_unit(unit: WorkUnit) -> list[str]:
     """A unit's files with their ranges, a line each; of many only the first are named."""
-    ranges = []
+    lines = []
     for part in unit.parts:
-        kind = "row groups" if unit.format == "parquet" else "bytes"
-        ranges.append(
-            f"{unit.root}{visible(part.name, one_line=True)}, {kind} {part.start:,} to {part.end:,}"
-        )
-    more = len(ranges) - _MOST_FILES
-    return ranges if more <= 1 else [*ranges[: _MOST_FILES - 1], f"… and {more + 1:,} files more"]
+        within = f"bytes {part.start:,} to {part.end:,}"
+        if unit.format in _COUNTED:
+            within = f"{_COUNTED[unit.format]} {part.start:,} to {part.end - 1:,}, counted from 0"
+        lines.append(f"{visible(unit.root + part.name, one_line=True)}, {within}")
+    more = len(lines) - _MOST_FILES
+    if more > 1:
+        lines = [*lines[: _MOST_FILES - 1], f"… and {more + 1:,} files more"]
+    if unit.repeat or unit.share < 1:
+        share = f", {unit.share:.3g} of the documents" if unit.share < 1 else ""
+        lines.append(f"repeat {unit.repeat + 1} of the mixture{share}")
+    return lines
 
 
 def _content(row: Row, parts: list[DocumentPart] | None, decoder: RowDecoder, tokens: bool) -> Iterator[str]:

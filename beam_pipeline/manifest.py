@@ -15,6 +15,8 @@ MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
 SCHEMA = "transformed_metadata/schema.pbtxt"
+TRANSFORM_FN = "transform_fn"
+REPORT = "report.html"  # in the dataset's folder, beside the splits'
 
 
 def to_bytes(data: Mapping[str, Any]) -> bytes:

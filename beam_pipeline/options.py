@@ -44,6 +44,7 @@ class PrepareConfig:
     attention_mask: bool
     segment_ids: bool
     position_ids: bool
+    analyze: bool
     overwrite: bool
     resume: bool
 
@@ -194,6 +195,11 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         help="add segment_ids: which of the row's documents a token is of",
     )
     add("--position_ids", action="store_true", help="add position_ids: each token's position in its document")
+    add(
+        "--analyze",
+        action="store_true",
+        help="add OUT/*/transform_fn: tensorflow-transform over the dataset's statistics (as the verb analyze does)",
+    )
     add("--overwrite", action="store_true", help="replace the dataset that OUT holds")
     add(
         "--resume", action="store_true", help="keep what an earlier run with the same options finished in OUT"
@@ -232,6 +238,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         attention_mask=not args.no_attention_mask,
         segment_ids=args.segment_ids,
         position_ids=args.position_ids,
+        analyze=args.analyze,
         overwrite=args.overwrite,
         resume=args.resume,
     )

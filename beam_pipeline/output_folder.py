@@ -130,6 +130,9 @@ def _delete_ours(output: str, files: Sequence[str]) -> None:
     """Deletes what a run wrote there, manifests first, so that no half of a dataset ever has one."""
     ours = sorted(_ours(output, files), key=lambda path: not path.endswith("/" + manifest.MANIFEST))
     filesystem.delete(ours)
+    if filesystem.is_local(output):  # where folders are, they stay when their files go
+        inside = f"/{manifest.TRANSFORM_FN}/"
+        filesystem.delete({path.partition(inside)[0] + inside.rstrip("/") for path in ours if inside in path})
     clear_staging(output)
 
 
@@ -139,6 +142,8 @@ def _ours(output: str, files: Sequence[str]) -> Iterator[str]:
     for path in files:
         folder = _folder_of(output, path)
         name = path[len(output) :].strip("/").removeprefix(folder + "/")
-        of_a_split = folder in splits and (name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name))
-        if of_a_split or folder in (STAGING, TOKENIZER, BAD_RECORDS):
+        known = (
+            name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name) or name.startswith(manifest.TRANSFORM_FN + "/")
+        )
+        if (folder in splits and known) or folder in (STAGING, TOKENIZER, BAD_RECORDS, manifest.REPORT):
             yield path

@@ -9,10 +9,12 @@ import time
 from collections.abc import Sequence
 
 from beam_pipeline import beam_options, filesystem, graph, output_folder
+from beam_pipeline.analysis import analyze
 from beam_pipeline.errors import UsageError
 from beam_pipeline.job import TOKENIZER, Job
-from beam_pipeline.manifest import read_manifest
+from beam_pipeline.manifest import REPORT, TRANSFORM_FN, read_manifest
 from beam_pipeline.options import PrepareConfig, parse_prepare
+from beam_pipeline.report import write_report
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
@@ -44,6 +46,7 @@ def main(argv: Sequence[str]) -> None:
         output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
     ):
         print(f"{config.output} holds this very dataset, finished: nothing to do")
+        _add_views(config, output)
         _summarise(config, output, None)
         return
     with progress(options, _STAGES, planned.bytes) as display:
@@ -66,7 +69,19 @@ def main(argv: Sequence[str]) -> None:
             if finished:
                 print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
             raise
-    _summarise(config, output, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    _add_views(config, output)
+    _summarise(config, output, seconds)
+
+
+def _add_views(config: PrepareConfig, output: str) -> None:
+    """What is made of the finished dataset, where it is not there yet: the report, and the analysis if asked for."""
+    if not filesystem.exists(filesystem.join(output, REPORT)):
+        write_report(output)
+    models = [filesystem.join(output, name, TRANSFORM_FN, "saved_model.pb") for name in config.split_names]
+    if config.analyze and not all(map(filesystem.exists, models)):
+        for line in analyze(output):
+            print(line)
 
 
 def _check_padding(config: PrepareConfig, tokenizer: TokenizerDescription, pad_id: int) -> None:

@@ -133,13 +133,14 @@ class Split:
         """
         path = self.shard_path(shard)
         max_length = self.manifest["max_length"]
+        pad_id = self.manifest["tokenizer"]["special_token_ids"]["pad"]
         try:
             with filesystem.open_file(path) as file:
                 frames = islice(read_frames(file, path), first, None if count is None else first + count)
                 while batch := list(islice(frames, _RECORDS_PER_DECODE)):
                     columns = decode_examples(batch, max_length=max_length, features=self.features)
                     for index in range(len(batch)):
-                        yield _row({name: values[index] for name, values in columns.items()})
+                        yield _row({name: values[index] for name, values in columns.items()}, pad_id)
         except RecordError as error:
             raise DataError(f"{path}: {str(error).removeprefix(path).lstrip(': ')}") from error
         except OSError as error:
@@ -222,10 +223,9 @@ def open_dataset(path: str) -> list[Split]:
     return [open_split(filesystem.join(path, name)) for name in names]
 
 
-def _row(columns: Mapping[str, np.ndarray]) -> Row:
+def _row(columns: Mapping[str, np.ndarray], pad_id: int) -> Row:
     ids = columns["input_ids"]
-    mask = columns.get("attention_mask")
-    tokens = len(ids) if mask is None else int(mask.sum())
+    tokens = int(columns.get("attention_mask", ids != pad_id).sum())
     starts = None
     if "segment_ids" in columns:
         starts = np.flatnonzero(np.diff(columns["segment_ids"][:tokens], prepend=0))

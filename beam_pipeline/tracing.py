@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
-from beam_pipeline.job import Job
-from beam_pipeline.options import PrepareConfig, parse_prepare
+from beam_pipeline.input_options import InputConfig
 from beam_pipeline.packing import Documents, Tail, pack, pack_tails
 from beam_pipeline.reading import Origin, Row, Split
 from beam_pipeline.rows import RowBlock
 from beam_pipeline.sources import describe_place, read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
-from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
+from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.unit_rows import SplitChooser, text_hashes
-
-# `--trace auto` gives up where it would take longer, judged by the first batch of documents.
-_AUTO_SECONDS = 10.0
 
 _PADDING = -1
 
@@ -79,134 +75,129 @@ class _UnitDocuments:
     places: list[int]
 
 
-def trace(split: Split, origin: Origin, row: Row, when: str) -> list[DocumentPart]:
-    """The documents of a row, in its order.
+class Tracer:
+    """Traces the rows of one split.
 
     Args:
-      split: the row's split.
-      origin: where the row came from.
-      row: the record.
-      when: `never`, `always`, or `auto`: only where that takes a few seconds at most.
-
-    Raises:
-      NotTraced: where that is not asked for, would take long, or the source is not what it was.
+      split: the split, finished.
     """
-    if when == "never":
-        raise NotTraced("to its work unit only (--trace never)")
-    tracer = _Tracer(split)
-    of_tails = origin.unit is None
-    # The tails of all units were packed together, and what is a duplicate depends on all units before.
-    last = len(split.units) if of_tails else origin.unit_index + 1
-    read = split.units[:last] if of_tails or tracer.dedup else [origin.unit]
-    size = tracer.check_sources(read)
-    try:
-        found = list(tracer.documents(read, read if of_tails else [origin.unit], size, when == "auto"))
-    except DataError as error:
-        raise NotTraced(f"to its work unit only: {error}") from error
-    packed = _pack_numbers(found, tracer.job)
-    rows = pack_tails([tail for _, tail in packed], tracer.job.config.max_length, _PADDING, False)
-    numbers = (rows if of_tails else packed[0][0]).ids[origin.position :][:1]
-    numbers = numbers[numbers != _PADDING]
-    stream = np.concatenate([unit.documents.ids for unit in found])
-    if not np.array_equal(stream[numbers], row.ids):
-        raise NotTraced("to its work unit only: the source gives other tokens now, so it has changed since")
-    return list(_parts(found, numbers))
-
-
-class _Tracer:
-    """The dataset's run, as far as its documents' tokens depend on it."""
 
     def __init__(self, split: Split):
         self._split = split
+        config = split.manifest["config"]
         tokenizer = describe_tokenizer(split.tokenizer_folder)
-        self.job = job_of(split, tokenizer)
         self._tokenizer = DocumentTokenizer(
             tokenizer_json=tokenizer.json,
             vocab_size=tokenizer.vocab_size,
             template=tokenizer.template,
             engine="auto",
         )
-        config = self.job.config
-        self._choose = SplitChooser(config.splits, config.seed, config.split_by)
+        names = split.manifest["splits"]
+        shares = tuple((name, config["splits"][name]) for name in names)
+        self._choose = SplitChooser(shares, config["seed"], config["split_by"])
+        self._split_index = names.index(split.name)
+        self._input = InputConfig(
+            document=config["document"], text_key=config["text_key"], seed=config["seed"]
+        )
+        self._last: tuple[int, list[_UnitDocuments]] | None = None
+
+    def trace(
+        self, origin: Origin, row: Row, *, most_bytes: int | None = None, most_seconds: float | None = None
+    ) -> list[DocumentPart]:
+        """The documents of a row, in its order.
+
+        Args:
+          origin: where the row came from.
+          row: the record.
+          most_bytes: how much of the source may be read again.
+          most_seconds: how long that may take, about.
+
+        Raises:
+          NotTraced: where more is needed than that, or the source is not what it was.
+        """
+        found = self._unit_documents(origin, most_bytes, most_seconds)
+        packed = _pack_numbers(found, self._split.manifest["config"])
+        if origin.unit is None:
+            tails = [tail for _, tail in packed]
+            rows = pack_tails(tails, self._split.manifest["max_length"], _PADDING, False)
+        else:
+            rows = packed[0][0]
+        numbers = rows.ids[origin.position :][:1]
+        numbers = numbers[numbers != _PADDING]
+        stream = np.concatenate([unit.documents.ids for unit in found])
+        if not np.array_equal(stream[numbers], row.ids):
+            raise NotTraced("the source gives other tokens now: it has changed since")
+        return list(_parts(found, numbers))
+
+    def _unit_documents(
+        self, origin: Origin, most_bytes: int | None, most_seconds: float | None
+    ) -> list[_UnitDocuments]:
+        """The documents of the row's unit; of all units for the tails, which were packed together."""
+        if self._last is not None and self._last[0] == origin.unit_index:
+            return self._last[1]
+        wanted: Sequence[WorkUnit] = self._split.units if origin.unit is None else [origin.unit]
+        # What is a duplicate depends on all units before.
+        read = self._split.units[: origin.unit_index + 1] if self._dedup else wanted
+        size = sum(unit.bytes for unit in read)
+        if most_bytes is not None and size > most_bytes:
+            raise NotTraced(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
+        self._check_sources(read)
+        try:
+            documents = list(self._documents(read, wanted, size, most_seconds))
+        except DataError as error:
+            raise NotTraced(str(error)) from error
+        self._last = (origin.unit_index, documents)
+        return documents
 
     @property
-    def dedup(self) -> bool:
-        return self.job.config.dedup != "none"
+    def _dedup(self) -> bool:
+        return self._split.manifest["config"]["dedup"] != "none"
 
-    def check_sources(self, units: Sequence[WorkUnit]) -> int:
-        """The size of the units' files; raises NotTraced where they are not as they were."""
+    def _check_sources(self, units: Sequence[WorkUnit]) -> None:
+        """Raises NotTraced where the units' files are not as they were."""
         sizes = {file["path"]: file["bytes"] for file in self._split.manifest["inputs"]}
-        paths = sorted({unit.root + part.name for unit in units for part in unit.parts})
-        for path in paths:
+        for path in sorted({unit.root + part.name for unit in units for part in unit.parts}):
             found = dict(filesystem.match(path)).get(path)
             if found is None:
-                raise NotTraced(f"to its work unit only: {path} is not there any more")
+                raise NotTraced(f"{path} is not there any more")
             if found != sizes[path]:
-                raise NotTraced(
-                    f"to its work unit only: {path} has changed, from {sizes[path]:,} bytes to {found:,}"
-                )
-        return sum(sizes[path] for path in paths)
+                raise NotTraced(f"{path} has changed, from {sizes[path]:,} bytes to {found:,}")
 
-    def documents(
-        self, units: Sequence[WorkUnit], wanted: Sequence[WorkUnit], size: int, in_time: bool
+    def _documents(
+        self,
+        units: Sequence[WorkUnit],
+        wanted: Sequence[WorkUnit],
+        size: int,
+        most_seconds: float | None,
     ) -> Iterator[_UnitDocuments]:
         """What the `wanted` units gave to the split; all are read, since duplicates depend on those before.
 
-        Raises NotTraced where it must be done `in_time` and would not be.
+        Raises NotTraced where that would take longer than `most_seconds`, judged by the first batches.
         """
-        split = self.job.config.split_names.index(self._split.name)
+        numbers = {unit.index for unit in wanted}
         seen: set[bytes] = set()
         began, done = time.monotonic(), 0
         for unit in units:
             parts = [Documents(np.empty(0, np.int64), np.empty(0, np.int64))]
             names: list[str] = []
             places: list[int] = []
-            for batch in read_unit(unit, self.job.read_options):
+            for batch in read_unit(unit, self._input):
                 done += int(batch.bytes.sum())
-                if self.dedup:
+                if self._dedup:
                     batch = _first_of_their_text(batch, seen)
-                if unit in wanted and batch.texts:
-                    chosen = self._choose(batch) == split
+                if unit.index in numbers and batch.texts:
+                    chosen = self._choose(batch) == self._split_index
                     parts.append(self._tokenizer.encode(batch.texts).select(chosen))
                     places += batch.places[chosen].tolist()
                     names += [batch.name] * int(chosen.sum())
                 seconds = time.monotonic() - began
                 expected = seconds * size / max(1, done)
-                if in_time and seconds > 1 and expected > _AUTO_SECONDS:
-                    raise NotTraced(
-                        f"to its work unit only: to find the documents takes about {expected:.0f} s; "
-                        "--trace always does"
-                    )
-            if unit in wanted:
+                if most_seconds is not None and seconds > 1 and expected > most_seconds:
+                    raise NotTraced(f"to find the documents would take about {expected:.0f} s")
+            if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])
                 yield _UnitDocuments(unit, Documents(ids, lengths), names, places)
-
-
-def job_of(split: Split, tokenizer: TokenizerDescription) -> Job:
-    """The run that made a split, from its manifest: whatever decides the dataset's bytes is as it was."""
-    recorded: Mapping[str, Any] = split.manifest["config"]
-    defaults, _ = parse_prepare(["--input", "", "--tokenizer", "", "--output", ""])
-    splits = tuple((name, recorded["splits"][name]) for name in split.manifest["splits"])
-    config = replace(
-        _with_recorded(defaults, recorded), input=_with_recorded(defaults.input, recorded), splits=splits
-    )
-    return Job(
-        config=config,
-        output=split.folder.rstrip("/").rpartition("/")[0],
-        fingerprint=split.manifest["fingerprint"],
-        num_units=len(split.units),
-        input_bytes=sum(file["bytes"] for file in split.manifest["inputs"]),
-        vocab_size=tokenizer.vocab_size,
-        pad_id=tokenizer.require("pad", "padding"),
-        template=tokenizer.template,
-        progress=None,
-    )
-
-
-def _with_recorded(config: PrepareConfig, recorded: Mapping[str, Any]) -> Any:
-    names = {field.name for field in fields(config)}
-    return replace(config, **{name: value for name, value in recorded.items() if name in names})
 
 
 def _first_of_their_text(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatch:
@@ -220,7 +211,7 @@ def _first_of_their_text(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatc
     return batch.without(np.array(dropped, np.int64)) if dropped else batch
 
 
-def _pack_numbers(found: Sequence[_UnitDocuments], job: Job) -> list[tuple[RowBlock, Tail]]:
+def _pack_numbers(found: Sequence[_UnitDocuments], config: Mapping[str, Any]) -> list[tuple[RowBlock, Tail]]:
     """The rows and the tail of each unit, with the tokens' numbers, counted over all of them, in place of ids."""
     packed = []
     first = 0
@@ -230,8 +221,8 @@ def _pack_numbers(found: Sequence[_UnitDocuments], job: Job) -> list[tuple[RowBl
         packed.append(
             pack(
                 Documents(numbers, unit.documents.lengths),
-                packing=job.config.packing,
-                max_length=job.config.max_length,
+                packing=config["packing"],
+                max_length=config["max_length"],
                 pad_id=_PADDING,
                 keep_starts=False,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -82,15 +83,16 @@ def _load(wanted: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dat
                 keep_in_memory=False,
             )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        cause = f" ({_first_line(error.__cause__)})" if error.__cause__ else ""
-        raise UsageError(f"{where}: cannot be loaded: {_first_line(error)}{cause}") from error
+        cause = f" ({_said(error.__cause__)})" if error.__cause__ else ""
+        raise UsageError(f"{where}: cannot be loaded: {_said(error)}{cause}") from error
     if isinstance(loaded, datasets.Dataset):
         return {str(loaded.split or "train"): loaded}
     return {str(name): split for name, split in loaded.items()}
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _said(error: BaseException) -> str:
+    """An error's message in one line."""
+    return textwrap.shorten(str(error), 400, placeholder=" …") or type(error).__name__
 
 
 def _row_ranges(wanted: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -> list[tuple[str, int, int]]:
@@ -102,7 +104,7 @@ def _row_ranges(wanted: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -
         absolute = instruction.to_absolute({name: len(split) for name, split in splits.items()})
     except (ValueError, AssertionError) as error:
         raise UsageError(
-            f"--dataset_split {wanted.split}: {_first_line(error)}; the dataset's splits are {', '.join(splits)}"
+            f"--dataset_split {wanted.split}: {_said(error).rstrip('.')}; the dataset's splits are {', '.join(splits)}"
         ) from error
     ranges = sorted((part.splitname, part.from_, part.to) for part in absolute)
     for (name, _, end), (after, begin, _) in pairwise(ranges):

@@ -110,6 +110,24 @@ def test_the_file_formats_that_the_library_reads(load, tmp_path: Path) -> None:
     assert load(tmp_path / "csv", text_key="body").texts == TEST
 
 
+def test_a_dataset_of_the_hub_comes_from_the_local_cache(load, tmp_path: Path, monkeypatch) -> None:
+    """The cache's layout is the library's own: what it prepared once works without a network."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    prepared = Path(load().plan.root)
+    cached = Path(shutil.copytree(prepared, tmp_path / "acme___poems" / "large" / "0.0.0" / prepared.name))
+    for split in ("train", "test"):
+        (cached / f"corpus-{split}.arrow").rename(cached / f"poems-{split}.arrow")
+    info = cached / "dataset_info.json"
+    info.write_text(info.read_text().replace('"config_name": "default"', '"config_name": "large"'))
+    assert load("acme/poems", config="large", cache=str(tmp_path)).texts == TRAIN
+    with pytest.raises(
+        UsageError, match=r"cannot be loaded: .*'small' Available configs in the cache: \['large'\]"
+    ):
+        load("acme/poems", config="small", cache=str(tmp_path))
+    with pytest.raises(UsageError, match="--dataset_name acme/prose: cannot be loaded: "):
+        load("acme/prose", cache=str(tmp_path))
+
+
 def test_reading_begins_at_the_units_own_batch(load) -> None:
     found = load(unit_bytes=5_000)
     batches = arrow.record_batches(found.plan.files[0].path, "text")

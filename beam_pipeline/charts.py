@@ -1,0 +1,272 @@
+"""Charts as inline SVG: text in, text out, the same bytes for the same numbers; colours come from the page's CSS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_WIDTH, _HEIGHT = 540, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 14, 40
+_MOST_COLUMNS = 240
+_WIDEST_COLUMN = 44.0
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often values fall into bins.
+
+    Attributes:
+      name: of the series.
+      edges: ascending, one more than `counts`.
+      counts: of each bin.
+    """
+
+    name: str
+    edges: Sequence[float]
+    counts: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points with ascending positive x and positive y."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def short(value: float) -> str:
+    """A number in few characters: 1500 → 1.5k."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def histogram_chart(
+    histograms: Sequence[Histogram],
+    *,
+    x_label: str,
+    of: str,
+    log: bool = False,
+    marker: tuple[float, str] | None = None,
+) -> str:
+    """Histograms as shares of their sums, the first filled, the others as lines.
+
+    Args:
+      histograms: one for each series; all-zero ones are left out.
+      x_label: under the chart.
+      of: what is counted: "documents", say.
+      log: whether bins are as wide as the logarithms of their edges; the first then begins at 1.
+      marker: a value to mark with a line, and its label.
+    """
+    shown = [(number, one) for number, one in enumerate(histograms) if sum(one.counts)]
+    if not shown:
+        return _empty(f"no {of}")
+    low, high = _used_range([one for _, one in shown], log)
+    if marker:
+        high = max(high, marker[0] * 1.1)
+    x = _axis(low, high, _LEFT, _WIDTH - _RIGHT, log)
+    top = max(max(one.counts) / sum(one.counts) for _, one in shown)
+    y = _axis(0, top * 1.06, _HEIGHT - _BOTTOM, _TOP, False)
+    parts = [
+        *_frame(_ticks(low, high, log), x, _ticks(0, top * 1.06, False), y, x_label, f"share of {of}", "%")
+    ]
+    for number, one in reversed(shown):
+        total = sum(one.counts)
+        points = [(x(low), y(0))]
+        for count, first, end in _bins(one, low):
+            points += [(x(first), y(count / total)), (x(end), y(count / total))]
+        points.append((points[-1][0], y(0)))
+        fill = "" if number == shown[0][0] else " line"
+        parts.append(f'<path class="s{number % 6}{fill}" d="{_path(points)}"/>')
+    if marker and low < marker[0] <= high:
+        at = x(marker[0])
+        anchor = "end" if at > _WIDTH / 2 else "start"
+        parts.append(f'<path class="mark" d="M{at:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
+        parts.append(
+            f'<text class="mark" x="{at + (-5 if anchor == "end" else 5):.1f}" y="{_TOP + 9}" text-anchor="{anchor}">'
+            f"{escape(marker[1])}</text>"
+        )
+    for count, first, end in _bins(shown[0][1], low):
+        share = count / sum(shown[0][1].counts)
+        label = f"{first:g} to {end:g}: {count:,} {of} ({share:.2%})"
+        parts.append(_hit(x(first), x(end), f"{shown[0][1].name}, {label}"))
+    return _svg(parts, f"histogram of {of} by {x_label}")
+
+
+def log_log_chart(curves: Sequence[Curve], *, x_label: str, y_label: str, slope: float | None = None) -> str:
+    """Curves on two logarithmic axes; `slope` adds a dashed line of that slope from the first curve's first point."""
+    shown = [(number, curve) for number, curve in enumerate(curves) if len(curve.x)]
+    if not shown:
+        return _empty("no tokens")
+    high = max(max(curve.x) for _, curve in shown) * 1.05
+    bottom = min(min(curve.y) for _, curve in shown) / 1.5
+    top = max(max(curve.y) for _, curve in shown) * 1.5
+    x = _axis(1, max(high, 10), _LEFT, _WIDTH - _RIGHT, True)
+    y = _axis(bottom, top, _HEIGHT - _BOTTOM, _TOP, True)
+    parts = [
+        *_frame(_ticks(1, max(high, 10), True), x, _ticks(bottom, top, True), y, x_label, y_label, "log%")
+    ]
+    if slope is not None:
+        first = shown[0][1]
+        reach = min(max(high, 10), first.x[0] * (bottom / first.y[0]) ** (1 / slope))
+        line = [(first.x[0], first.y[0]), (reach, first.y[0] * (reach / first.x[0]) ** slope)]
+        parts.append(f'<path class="mark" d="{_path([(x(a), y(b)) for a, b in line])}"/>')
+    for number, curve in reversed(shown):
+        points = [(x(a), y(b)) for a, b in zip(curve.x, curve.y, strict=True)]
+        parts.append(f'<path class="s{number % 6} line" d="{_path(points)}"/>')
+        if number == shown[0][0]:
+            for (a, b), rank, share in zip(points, curve.x, curve.y, strict=True):
+                parts.append(
+                    f'<circle class="hit" cx="{a:.1f}" cy="{b:.1f}" r="5"><title>{escape(curve.name)}, {x_label} '
+                    f"{rank:,.0f}: {share:.3g}</title></circle>"
+                )
+    return _svg(parts, f"{y_label} by {x_label}")
+
+
+def column_chart(
+    values: Sequence[float], labels: Sequence[str], *, series: int, x_label: str, y_label: str
+) -> str:
+    """A column for each value from 0 on; neighbours share one, of their mean, where there are very many.
+
+    Args:
+      values: of the columns.
+      labels: what each one's tooltip says.
+      series: the colour's number.
+      x_label, y_label: of the axes.
+    """
+    if not values:
+        return _empty("no shards")
+    size = -(-len(values) // _MOST_COLUMNS)
+    groups = [values[first : first + size] for first in range(0, len(values), size)]
+    x = _axis(0, len(values), _LEFT, _WIDTH - _RIGHT, False)
+    top = max(values) * 1.06
+    y = _axis(0, top, _HEIGHT - _BOTTOM, _TOP, False)
+    numbers = [tick for tick in _ticks(0, len(values) - 1, False) if tick == int(tick)]
+    centre = _axis(-0.5, len(values) - 0.5, _LEFT, _WIDTH - _RIGHT, False)
+    parts = [*_frame(numbers, centre, _ticks(0, top, False), y, x_label, y_label, "short")]
+    gap = 2.0 if len(groups) < 120 else 0.0
+    for index, group in enumerate(groups):
+        slot = x(index * size + len(group)) - x(index * size)
+        width = max(0.5, min(slot - gap, _WIDEST_COLUMN))
+        first = x(index * size) + (slot - width) / 2
+        height = y(0) - y(sum(group) / len(group))
+        label = labels[index * size]
+        if len(group) > 1:
+            label = f"{label} and {len(group) - 1} more: {short(min(group))} to {short(max(group))}"
+        parts.append(
+            f'<rect class="s{series % 6} solid" x="{first:.1f}" y="{y(0) - height:.1f}" '
+            f'width="{width:.1f}" height="{height:.1f}"><title>{escape(label)}</title></rect>'
+        )
+    return _svg(parts, f"{y_label} by {x_label}")
+
+
+def _svg(parts: Sequence[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _empty(text: str) -> str:
+    return _svg(
+        [f'<text class="axis" x="{_WIDTH / 2}" y="{_HEIGHT / 2}" text-anchor="middle">{escape(text)}</text>'],
+        text,
+    )
+
+
+def _axis(low: float, high: float, first: float, last: float, log: bool) -> Callable[[float], float]:
+    """From values to positions."""
+    if high <= low:
+        high = low * 2 if low else 1.0
+    if log:
+        low, high = math.log(low), math.log(high)
+        return lambda value: first + (math.log(max(value, 1e-300)) - low) / (high - low) * (last - first)
+    return lambda value: first + (value - low) / (high - low) * (last - first)
+
+
+def _ticks(low: float, high: float, log: bool) -> list[float]:
+    """Round values from low to high: powers of ten and parts of them, or up to 7 steps of 1, 2 or 5."""
+    if log:
+        decades = math.log10(high / low)
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        if decades > 4:
+            every = max(1, round(decades / 6))
+            found = [10.0**power for power in powers if power % every == 0]
+        else:
+            steps = (1, 2, 5) if decades < 3.5 else (1, 3)
+            found = [step * 10.0**power for power in powers for step in steps]
+        return [tick for tick in found if low * 0.999 <= tick <= high * 1.001]
+    if high <= low:
+        return [low]
+    step = 10 ** math.floor(math.log10((high - low) / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def _frame(
+    x_ticks: Sequence[float],
+    x: Callable[[float], float],
+    y_ticks: Sequence[float],
+    y: Callable[[float], float],
+    x_label: str,
+    y_label: str,
+    y_format: str,
+) -> Iterator[str]:
+    """Grid, axes and their labels."""
+    bottom = _HEIGHT - _BOTTOM
+    for tick in y_ticks:
+        text = _tick_text(tick, y_format)
+        yield f'<path class="grid" d="M{_LEFT} {y(tick):.1f}H{_WIDTH - _RIGHT}"/>'
+        yield f'<text class="axis" x="{_LEFT - 6}" y="{y(tick) + 3.5:.1f}" text-anchor="end">{text}</text>'
+    for tick in x_ticks:
+        yield f'<path class="tick" d="M{x(tick):.1f} {bottom}v4"/>'
+        yield f'<text class="axis" x="{x(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{short(tick)}</text>'
+    yield f'<path class="base" d="M{_LEFT} {bottom}H{_WIDTH - _RIGHT}"/>'
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    yield f'<text class="axis" x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+    yield (
+        f'<text class="axis" transform="translate(10 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
+        f"{escape(y_label)}</text>"
+    )
+
+
+def _tick_text(tick: float, kind: str) -> str:
+    if kind == "short":
+        return short(tick)
+    return f"{100 * tick:.3g}%" if kind == "%" or tick >= 1e-6 else f"{100 * tick:.0e}%"
+
+
+def _used_range(histograms: Sequence[Histogram], log: bool) -> tuple[float, float]:
+    """From the lower edge of the first bin that is not empty to the upper edge of the last."""
+    lows, highs = [], []
+    for one in histograms:
+        used = [index for index, count in enumerate(one.counts) if count]
+        lows.append(one.edges[used[0]])
+        highs.append(one.edges[used[-1] + 1])
+    return max(1, min(lows)) if log else min(lows), max(highs)
+
+
+def _bins(one: Histogram, low: float) -> Iterator[tuple[int, float, float]]:
+    """(count, lower edge, upper edge) of the bins within the range that is shown."""
+    last = max(index for index, count in enumerate(one.counts) if count)
+    for count, first, end in zip(one.counts[: last + 1], one.edges, one.edges[1:], strict=False):
+        if end > low:
+            yield count, max(first, low), end
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+
+
+def _hit(first: float, end: float, label: str) -> str:
+    """An invisible column that shows a tooltip."""
+    return (
+        f'<rect class="hit" x="{first:.1f}" y="{_TOP}" width="{end - first:.1f}" '
+        f'height="{_HEIGHT - _BOTTOM - _TOP}"><title>{escape(label)}</title></rect>'
+    )
