@@ -210,3 +210,45 @@ class FillMaskConfig:
 
     def __post_init__(self) -> None:
         _require(self.top_k >= 1, "top_k", self.top_k, "must be at least 1")
+
+
+@dataclass(frozen=True)
+class CompileCheckConfig(FitConfig):
+    """Compiles the training step for a TPU, without one; says whether it fits and what it costs. Runs nothing."""
+
+    output_dir: str = ""
+    """Not used: nothing is trained. A configuration of `fit` may hold it."""
+    data: DataConfig = field(default_factory=lambda: DataConfig(train=""))
+    """Not needed. With data.train, the vocabulary and the rows' shape are the dataset's."""
+    topology: str = "v5e:2x4"
+    """Generation and chips along each side: v3, v5e and v6e have two sides (v5e:2x4), v4 and v5p three (v4:2x2x1)."""
+    vocab_size: int | None = None
+    """Without data.train: tokens in the vocabulary. Default: the model type's own, such as RoBERTa's 50265."""
+    max_length: int | None = None
+    """Without data.train: tokens in a row. Default: the positions of the model type's own configuration."""
+    find_batch_size: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """Find the largest batch of a replica that fits, instead of checking train.batch_size."""
+    batch_multiple: int = 8
+    """find_batch_size tries multiples of this only; a TPU's arrays are padded to multiples of 8 rows."""
+    compare: list[str] | None = field(
+        default=None, metadata={"argument": {"nargs": 2, "metavar": ("A", "B")}}
+    )
+    """Configurations to check side by side, instead of --config: `--compare a.yaml b.yaml`. What they train with stands
+    in them; only the options that no configuration of `fit` has may stand beside --compare."""
+    output: str | None = None
+    """JSON file to write; default: none, the figures are printed as a table only."""
+    hlo: str | None = None
+    """Folder for the compiled programs' text (XLA's optimized HLO); default: not written."""
+    cache: str | None = None
+    """Folder that keeps what the compiler said. Default: tokenmill/compile-check in the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("vocab_size", "max_length"):
+            value = getattr(self, name)
+            # Below that there is no room for the special tokens and one to predict.
+            _require(value is None or value >= 8, name, value, "must be at least 8")
+            _require(
+                value is None or not self.data.train, name, value, "it is the dataset's, with --data.train"
+            )
+        _require(self.batch_multiple >= 1, "batch_multiple", self.batch_multiple, "must be at least 1")
