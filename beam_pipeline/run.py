@@ -98,7 +98,9 @@ def _wait(pipeline: beam.Pipeline) -> str:
 
 def _end_children(parent: int) -> None:
     """Ends the processes below `parent`: without their runner the other workers would linger for minutes."""
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
     pairs = [tuple(map(int, line.split())) for line in listing.splitlines()]
     for pid in [pid for pid, above in pairs if above == parent]:
         _end_children(pid)

@@ -17,9 +17,8 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.packing import Documents, Tail, pack, pack_tails
+from beam_pipeline.packing import Documents, Packer, Tail, pack_tails
 from beam_pipeline.reading import Origin, Row, Split
-from beam_pipeline.rows import RowBlock
 from beam_pipeline.sources import describe_place, read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.description import describe_tokenizer
@@ -118,11 +117,11 @@ class Tracer:
         found = self._unit_documents(origin, most_bytes, most_seconds)
         packed = _pack_numbers(found, self._split.manifest["config"])
         if origin.unit is None:
-            tails = [tail for _, tail in packed]
-            rows = pack_tails(tails, self._split.manifest["max_length"], _PADDING, False)
+            tails = [tail for _, tail in packed if tail is not None]
+            rows = pack_tails(tails, self._split.manifest["max_length"], _PADDING, False).ids
         else:
             rows = packed[0][0]
-        numbers = rows.ids[origin.position :][:1]
+        numbers = rows[origin.position :][:1]
         numbers = numbers[numbers != _PADDING]
         stream = np.concatenate([unit.documents.ids for unit in found])
         if not np.array_equal(stream[numbers], row.ids):
@@ -211,22 +210,23 @@ def _first_of_their_text(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatc
     return batch.without(np.array(dropped, np.int64)) if dropped else batch
 
 
-def _pack_numbers(found: Sequence[_UnitDocuments], config: Mapping[str, Any]) -> list[tuple[RowBlock, Tail]]:
-    """The rows and the tail of each unit, with the tokens' numbers, counted over all of them, in place of ids."""
+def _pack_numbers(
+    found: Sequence[_UnitDocuments], config: Mapping[str, Any]
+) -> list[tuple[np.ndarray, Tail | None]]:
+    """The rows (int64 [rows, max_length]) and the tail of each unit, with the tokens' numbers, counted over all of
+    them, in place of ids."""
     packed = []
     first = 0
     for unit in found:
         numbers = np.arange(first, first + len(unit.documents.ids))
         first += len(numbers)
-        packed.append(
-            pack(
-                Documents(numbers, unit.documents.lengths),
-                packing=config["packing"],
-                max_length=config["max_length"],
-                pad_id=_PADDING,
-                keep_starts=False,
-            )
+        packer = Packer(
+            packing=config["packing"], max_length=config["max_length"], pad_id=_PADDING, keep_starts=False
         )
+        blocks = [*packer.add(Documents(numbers, unit.documents.lengths))]
+        last, tail = packer.finish()
+        rows = [block.ids for block in (*blocks, last) if block is not None]
+        packed.append((np.concatenate([np.empty((0, config["max_length"]), np.int64), *rows]), tail))
     return packed
 
 

@@ -14,13 +14,13 @@ from beam_pipeline.bad_records import Excluded, write_bad_records
 from beam_pipeline.dataset_statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
-from beam_pipeline.packing import Tail, pack_tails
+from beam_pipeline.packing import Packer, Tail, pack_tails
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows import id_dtype
 from beam_pipeline.sources import describe, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.documents import DocumentTokenizer
-from beam_pipeline.unit_rows import SplitChooser, unit_rows
+from beam_pipeline.unit_rows import SplitChooser, UnitRows
 
 BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "row_counts", "statistics", "excluded"
 
@@ -73,36 +73,41 @@ class TokenizeUnit(beam.DoFn):
         dropped = np.sort(
             np.concatenate([np.empty(0, np.int64), *(np.frombuffer(d, np.int64) for d in duplicates)])
         )
-        results = unit_rows(
-            self._documents(unit, dropped, excluded, bad),
+        config = job.config
+        packing = {
+            "packing": config.packing,
+            "max_length": config.max_length,
+            "pad_id": job.pad_id,
+            "keep_starts": job.keep_starts,
+        }
+        rows = UnitRows(
             tokenizer=self._tokenizer,
             choose=self._choose,
-            num_splits=len(job.config.splits),
-            packing=job.config.packing,
-            max_length=job.config.max_length,
-            pad_id=job.pad_id,
-            keep_starts=job.keep_starts,
+            packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
         )
+        counts = [0] * len(config.splits)
+        rows_per_block = max(1, _BLOCK_BYTES // (config.max_length * id_dtype(job.vocab_size).itemsize))
+        for split, packed in rows.blocks(self._documents(unit, dropped, excluded, bad)):
+            for first in range(0, len(packed), rows_per_block):
+                block = packed.take(slice(first, first + rows_per_block))
+                yield TaggedOutput(BLOCKS, (split, unit.index, counts[split], block.to_bytes()))
+                counts[split] += len(block)
         if bad:
             write_bad_records(job.output, unit, bad)
-        rows_per_block = max(1, _BLOCK_BYTES // (job.config.max_length * id_dtype(job.vocab_size).itemsize))
-        for split, result in enumerate(results):
-            for first in range(0, len(result.block), rows_per_block):
-                block = result.block.take(slice(first, first + rows_per_block))
-                yield TaggedOutput(BLOCKS, (split, unit.index, first, block.to_bytes()))
-            if len(result.tail.ids):
-                tail = (unit.index, result.tail.ids.tobytes(), result.tail.starts.tobytes())
-                yield TaggedOutput(TAILS, (split, tail))
-            yield TaggedOutput(STATISTICS, (split, result.statistics))
+        for split, (tail, statistics) in enumerate(zip(rows.tails, rows.statistics, strict=True)):
+            if tail is not None:
+                data = (unit.index, tail.ids.tobytes(), tail.starts.tobytes())
+                yield TaggedOutput(TAILS, (split, data))
+            yield TaggedOutput(STATISTICS, (split, statistics))
             for name in ("documents", "bytes", "tokens", "rows"):
-                self._count[name].inc(getattr(result.statistics, name))
+                self._count[name].inc(getattr(statistics, name))
         for name in Excluded.NAMES:
             self._count[name].inc(getattr(excluded, name))
-        self._unit_tokens.update(sum(result.statistics.tokens for result in results))
-        yield TaggedOutput(ROW_COUNTS, (unit.index, tuple(len(result.block) for result in results)))
+        self._unit_tokens.update(sum(statistics.tokens for statistics in rows.statistics))
+        yield TaggedOutput(ROW_COUNTS, (unit.index, tuple(counts)))
         yield TaggedOutput(EXCLUDED, excluded)
-        self._reporter.add("tokenize", unit.bytes, of_next=sum(len(result.block) for result in results))
+        self._reporter.add("tokenize", unit.bytes, of_next=sum(counts))
 
     def _documents(
         self, unit: WorkUnit, dropped: np.ndarray, excluded: Excluded, bad: list[BadRecord]
