@@ -175,7 +175,7 @@ class Tracer:
         Raises NotTraced where that would take longer than `most_seconds`, judged by the first batches.
         """
         numbers = {unit.index for unit in wanted}
-        seen: set[bytes] = set()
+        seen: dict[int, set[bytes]] = {}  # by repeat: a mixture's repeats are no duplicates of each other
         began, done = time.monotonic(), 0
         for unit in units:
             parts = [Documents(np.empty(0, np.int64), np.empty(0, np.int64))]
@@ -184,7 +184,7 @@ class Tracer:
             for batch in read_unit(unit, self._input):
                 done += int(batch.bytes.sum())
                 if self._dedup:
-                    batch = _first_of_their_text(batch, seen)
+                    batch = _first_of_their_text(batch, seen.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
                     chosen = self._choose(batch) == self._split_index
                     parts.append(self._tokenizer.encode(batch.texts).select(chosen))
