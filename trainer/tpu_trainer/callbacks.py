@@ -56,7 +56,13 @@ class PeriodicEvaluation(StepCallback):
     """Evaluates every `every` steps. Not at the last step: `fit` does that itself, when the weights are saved."""
 
     def __init__(
-        self, *, evaluate: Callable[[int], Evaluation | None], first_step: int, steps: int, every: int, due: bool
+        self,
+        *,
+        evaluate: Callable[[int], Evaluation | None],
+        first_step: int,
+        steps: int,
+        every: int,
+        due: bool,
     ) -> None:
         """
         Args:
@@ -129,7 +135,13 @@ class Profile(StepCallback):
     """Profiles steps `first` to `last`, both included, into a folder that TensorBoard's profile plugin reads."""
 
     def __init__(
-        self, *, folder: str, first: int, last: int, first_step: int, paused: Callable[[], AbstractContextManager[None]]
+        self,
+        *,
+        folder: str,
+        first: int,
+        last: int,
+        first_step: int,
+        paused: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """
         Args:

@@ -135,7 +135,7 @@ class Checkpoints:
     def restore(self, step: int, **state: Any) -> None:
         """Reads a checkpoint back into `state`, which may be some of the parts it was saved with.
 
-        Raises UsageError where a variable is missing from it, of another shape, or damaged.
+        Raises UsageError where a variable is missing from it or of another shape, or where it cannot be read.
         """
         prefix = files.join(self.path(step), "state")
         try:
@@ -148,9 +148,10 @@ class Checkpoints:
                         "the checkpoint is of another model"
                     )
                 variable.assign(reader.get_tensor(name))
-        except tf.errors.DataLossError as error:
+        except tf.errors.OpError as error:
             raise UsageError(
-                f"{prefix}: damaged ({error.message}); remove {self.path(step)} to use the checkpoint before it"
+                f"{prefix}: cannot be read ({error.message}); where it is damaged, remove {self.path(step)} to use the "
+                "checkpoint before it"
             ) from error
 
 

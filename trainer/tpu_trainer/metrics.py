@@ -38,7 +38,13 @@ class MetricsLog:
             self._show(record)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Adds a record."""
+        """Adds a record; an evaluation takes the place of an earlier one of the same step."""
+        if (
+            "eval" in record
+            and (kept := [r for r in self.records if not ("eval" in r and r["step"] == record["step"])])
+            != self.records
+        ):
+            self.records, self._whole = kept, False
         self.records.append(record)
         self._write()
         self._show(record)

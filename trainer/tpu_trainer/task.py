@@ -63,6 +63,8 @@ class MaskedLanguageModelling:
     def __init__(self, *, model: MaskedLanguageModel, masking: Masking) -> None:
         self.model = model
         self._masking = masking
+        self.predicted_positions = masking.max_targets
+        """Positions of a row that go through the output layer."""
 
     def sums(self, batch: Batch, *, key: tuple[tf.Tensor, tf.Tensor], training: bool) -> Sums:
         """Masks `batch` (see data.py) with `key`, predicts the masked tokens and compares."""
@@ -110,6 +112,7 @@ class Task(keras.Model):
         super().__init__()
         self.network = objective.model.network
         self._objective = objective
+        self.predicted_positions = objective.predicted_positions
         self._seed = seed
         self._clip_norm = clip_norm
         self._gradients = (
