@@ -23,6 +23,7 @@ from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.unit_rows import SplitChooser, unit_rows
 
 BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "row_counts", "statistics", "excluded"
+TAIL_SIZES = "tail_sizes"
 
 # The largest element: some runners hold several in memory, and Dataflow refuses very large ones.
 _BLOCK_BYTES = 16 << 20
@@ -123,7 +124,7 @@ class TokenizeUnit(beam.DoFn):
 
 
 class PackTails(beam.DoFn):
-    """A split's tails, in the order of their units → its last rows, ranked after all others."""
+    """A split's tails, in the order of their units → its last rows, ranked after all others; and the tails' sizes."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -136,10 +137,11 @@ class PackTails(beam.DoFn):
     def process(self, element: tuple[int, Iterable[tuple[int, bytes, bytes]]]) -> Iterator[TaggedOutput]:
         job, (split, tails) = self._job, element
         dtype = id_dtype(job.vocab_size)
-        ordered = [
-            Tail(np.frombuffer(ids, dtype), np.frombuffer(starts, np.int64))
-            for _, ids, starts in sorted(tails)
-        ]
+        sizes = np.zeros(job.num_units, np.int64)
+        ordered = []
+        for unit, ids, starts in sorted(tails):
+            ordered.append(Tail(np.frombuffer(ids, dtype), np.frombuffer(starts, np.int64)))
+            sizes[unit] = len(ordered[-1].ids)
         block = pack_tails(ordered, job.config.max_length, job.pad_id, job.keep_starts)
         statistics = SplitStatistics.empty(job.vocab_size)
         statistics.add_rows(block)
@@ -147,6 +149,7 @@ class PackTails(beam.DoFn):
         counts[split] = len(block)
         yield TaggedOutput(BLOCKS, (split, job.num_units, 0, block.to_bytes()))
         yield TaggedOutput(ROW_COUNTS, (job.num_units, tuple(counts)))
+        yield TaggedOutput(TAIL_SIZES, (split, sizes.tobytes()))
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))
         self._padding.inc(statistics.padding)
