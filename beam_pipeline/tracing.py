@@ -89,8 +89,9 @@ class Tracer:
         self._tokenizer = DocumentTokenizer(
             tokenizer_json=tokenizer.json,
             vocab_size=tokenizer.vocab_size,
-            template=tokenizer.template,
+            template=tokenizer.template_of(config["append_eos"]),
             engine="auto",
+            parse_special_tokens=config["parse_special_tokens"],
         )
         names = split.manifest["splits"]
         shares = tuple((name, config["splits"][name]) for name in names)
@@ -186,7 +187,7 @@ class Tracer:
                     batch = _first_of_their_text(batch, seen.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
                     chosen = self._choose(batch) == self._split_index
-                    parts.append(self._tokenizer.encode(batch.texts).select(chosen))
+                    parts.append(self._tokenizer.encode(batch).select(chosen))
                     places += batch.places[chosen].tolist()
                     names += [batch.name] * int(chosen.sum())
                 seconds = time.monotonic() - began

@@ -88,7 +88,7 @@ def unit_rows(
     gathered: list[list[Documents]] = [[] for _ in range(num_splits)]
     statistics = [SplitStatistics.empty(vocab_size) for _ in range(num_splits)]
     for batch in batches:
-        documents = tokenizer.encode(batch.texts)
+        documents = tokenizer.encode(batch)
         splits = choose(batch)
         for split in range(num_splits):
             chosen = splits == split

@@ -17,9 +17,10 @@ from beam_pipeline.job import Job
 from beam_pipeline.packing import Tail, pack_tails
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows import id_dtype
-from beam_pipeline.sources import describe, read_unit
+from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.documents import DocumentTokenizer
+from beam_pipeline.tokenization.sample_check import EngineMismatch
 from beam_pipeline.unit_rows import SplitChooser, unit_rows
 
 BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "row_counts", "statistics", "excluded"
@@ -54,11 +55,16 @@ class TokenizeUnit(beam.DoFn):
             vocab_size=job.vocab_size,
             template=job.template,
             engine=job.config.engine,
+            parse_special_tokens=job.config.parse_special_tokens,
+            threads=job.engine_threads,
+            input_bytes=job.input_bytes,
+            seed=job.config.seed,
         )
         self._choose = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
         self._reporter = Reporter(job.progress)
         names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
         self._count = {name: Metrics.counter("prepare", name) for name in names}
+        self._misses = Metrics.counter("prepare", "engine_misses")
         self._unit_tokens = Metrics.distribution("prepare", "tokens_per_unit")
 
     def process(self, element: tuple[int, str, list[bytes]]) -> Iterator[TaggedOutput]:
@@ -74,17 +80,23 @@ class TokenizeUnit(beam.DoFn):
         dropped = np.sort(
             np.concatenate([np.empty(0, np.int64), *(np.frombuffer(d, np.int64) for d in duplicates)])
         )
-        results = unit_rows(
-            self._documents(unit, dropped, excluded, bad),
-            tokenizer=self._tokenizer,
-            choose=self._choose,
-            num_splits=len(job.config.splits),
-            packing=job.config.packing,
-            max_length=job.config.max_length,
-            pad_id=job.pad_id,
-            keep_starts=job.keep_starts,
-            vocab_size=job.vocab_size,
-        )
+        misses = self._tokenizer.misses
+        try:
+            results = unit_rows(
+                self._documents(unit, dropped, excluded, bad),
+                tokenizer=self._tokenizer,
+                choose=self._choose,
+                num_splits=len(job.config.splits),
+                packing=job.config.packing,
+                max_length=job.config.max_length,
+                pad_id=job.pad_id,
+                keep_starts=job.keep_starts,
+                vocab_size=job.vocab_size,
+            )
+        except EngineMismatch as error:
+            place = describe_place(unit, error.name, error.place)
+            raise DataError(f"{place}, work unit {unit.index}: {error}") from error
+        self._misses.inc(self._tokenizer.misses - misses)
         if bad:
             write_bad_records(job.output, unit, bad)
         rows_per_block = max(1, _BLOCK_BYTES // (job.config.max_length * id_dtype(job.vocab_size).itemsize))
