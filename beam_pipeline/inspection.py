@@ -19,6 +19,7 @@ _CONTEXT = 60  # characters shown on each side of what `--grep` found
 _AUTO_SECONDS = 10.0  # what `--trace auto` may take, about
 _COUNTED = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, where not bytes
 _HINT = " (--trace always takes the time it needs)"
+_MOST_UNITS = 8  # named of a row of tails
 _MOST_FILES = 5  # named of a unit that holds many
 
 
@@ -101,7 +102,7 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
     row = split.row(shard, record)
     origin = split.origin(shard, record)
     decoder = RowDecoder(split.tokenizer_json())
-    unit = "the tails" if origin.unit is None else f"work unit {origin.unit_index}"
+    unit = "the tails" if origin.is_of_tails else f"work unit {origin.units[0].index}"
     yield f"record  {split.shard_path(shard)}, number {record}"
     yield (
         f"row     {origin.position:,} of the {origin.rows:,} from {unit}; "
@@ -121,14 +122,17 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
 
 
 def _source_lines(origin: Origin) -> Iterator[str]:
-    if origin.unit is None:
-        yield (
-            "source  the ends of the work units, each less than a row, packed together in the units' order: "
-            "so nothing is lost"
-        )
-        return
-    for line, label in zip(describe_unit(origin.unit), ["source", *[""] * (_MOST_FILES + 1)], strict=False):
-        yield f"{label:<6}  {line}"
+    if origin.is_of_tails:
+        yield "tail    what is left over at a unit's end, less than a row, is packed together, so that nothing is lost"
+    for number, line in enumerate(describe_units(origin.units)):
+        yield f"{'source' if number == 0 else '':<6}  {line}"
+
+
+def describe_units(units: Sequence[WorkUnit]) -> list[str]:
+    """The units' files with their ranges, a line each; of many units only the first are named."""
+    lines = [line for unit in units[:_MOST_UNITS] for line in describe_unit(unit)]
+    more = len(units) - _MOST_UNITS
+    return lines if more <= 0 else [*lines, f"… and {more:,} work units more"]
 
 
 def describe_unit(unit: WorkUnit) -> list[str]:

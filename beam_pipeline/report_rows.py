@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from beam_pipeline.decoding import RowDecoder, visible
-from beam_pipeline.inspection import describe_unit
+from beam_pipeline.inspection import describe_units
 from beam_pipeline.reading import Origin, Row, Split
 from beam_pipeline.tracing import DocumentPart, NotTraced, Tracer
 
@@ -53,11 +53,8 @@ def _row(
     decoder: RowDecoder,
     is_open: bool,
 ) -> Iterator[str]:
-    source = (
-        "; ".join(describe_unit(origin.unit))
-        if origin.unit
-        else "the ends of the work units, packed together"
-    )
+    source = "; ".join(describe_units(origin.units))
+    source = f"the ends of {source}" if origin.is_of_tails else source
     padding = f", {row.padding:,} of padding" if row.padding else ""
     yield (
         f"<details{' open' * is_open}><summary><code>{escape(split.name)}:{shard}:{record}</code> "

@@ -17,7 +17,7 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.packing import Documents, Packer, Tail, pack_tails
+from beam_pipeline.packing import Documents, Packer, Tail
 from beam_pipeline.reading import Origin, Row, Split
 from beam_pipeline.sources import describe_place, read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
@@ -88,8 +88,9 @@ class Tracer:
         self._tokenizer = DocumentTokenizer(
             tokenizer_json=tokenizer.json,
             vocab_size=tokenizer.vocab_size,
-            template=tokenizer.template,
+            template=tokenizer.template_of(config["append_eos"]),
             engine="auto",
+            parse_special_tokens=config["parse_special_tokens"],
         )
         names = split.manifest["splits"]
         shares = tuple((name, config["splits"][name]) for name in names)
@@ -98,7 +99,7 @@ class Tracer:
         self._input = InputConfig(
             document=config["document"], text_key=config["text_key"], seed=config["seed"]
         )
-        self._last: tuple[int, list[_UnitDocuments]] | None = None
+        self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None
 
     def trace(
         self, origin: Origin, row: Row, *, most_bytes: int | None = None, most_seconds: float | None = None
@@ -116,13 +117,12 @@ class Tracer:
         """
         found = self._unit_documents(origin, most_bytes, most_seconds)
         packed = _pack_numbers(found, self._split.manifest["config"])
-        if origin.unit is None:
-            tails = [tail for _, tail in packed if tail is not None]
-            rows = pack_tails(tails, self._split.manifest["max_length"], _PADDING, False).ids
+        if origin.is_of_tails:
+            joined = np.concatenate([tail.ids for _, tail in packed if tail is not None])
+            numbers = joined[origin.skip :][: self._split.manifest["max_length"]]
         else:
-            rows = packed[0][0]
-        numbers = rows[origin.position :][:1]
-        numbers = numbers[numbers != _PADDING]
+            numbers = packed[0][0][origin.position :][:1]
+            numbers = numbers[numbers != _PADDING]
         stream = np.concatenate([unit.documents.ids for unit in found])
         if not np.array_equal(stream[numbers], row.ids):
             raise NotTraced("the source gives other tokens now: it has changed since")
@@ -131,12 +131,12 @@ class Tracer:
     def _unit_documents(
         self, origin: Origin, most_bytes: int | None, most_seconds: float | None
     ) -> list[_UnitDocuments]:
-        """The documents of the row's unit; of all units for the tails, which were packed together."""
-        if self._last is not None and self._last[0] == origin.unit_index:
+        """The documents of the row's units."""
+        wanted = origin.units
+        if self._last is not None and self._last[0] == wanted:
             return self._last[1]
-        wanted: Sequence[WorkUnit] = self._split.units if origin.unit is None else [origin.unit]
         # What is a duplicate depends on all units before.
-        read = self._split.units[: origin.unit_index + 1] if self._dedup else wanted
+        read = self._split.units[: wanted[-1].index + 1] if self._dedup else wanted
         size = sum(unit.bytes for unit in read)
         if most_bytes is not None and size > most_bytes:
             raise NotTraced(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
@@ -145,7 +145,7 @@ class Tracer:
             documents = list(self._documents(read, wanted, size, most_seconds))
         except DataError as error:
             raise NotTraced(str(error)) from error
-        self._last = (origin.unit_index, documents)
+        self._last = (wanted, documents)
         return documents
 
     @property
@@ -186,7 +186,7 @@ class Tracer:
                     batch = _first_of_their_text(batch, seen.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
                     chosen = self._choose(batch) == self._split_index
-                    parts.append(self._tokenizer.encode(batch.texts).select(chosen))
+                    parts.append(self._tokenizer.encode(batch).select(chosen))
                     places += batch.places[chosen].tolist()
                     names += [batch.name] * int(chosen.sum())
                 seconds = time.monotonic() - began

@@ -81,7 +81,7 @@ class UnitRows:
     def blocks(self, batches: Iterable[DocumentBatch]) -> Iterator[tuple[int, RowBlock]]:
         """The rows of the unit's documents, which come in order: (the split's index, its next rows)."""
         for batch in batches:
-            documents = self._tokenizer.encode(batch.texts)
+            documents = self._tokenizer.encode(batch)
             splits = self._choose(batch)
             for split, packer in enumerate(self._packers):
                 chosen = splits == split

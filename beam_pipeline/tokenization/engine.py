@@ -24,13 +24,25 @@ class Engine(Protocol):
     Attributes:
       name: as `--engine` takes it.
       misses: how many texts it has left to HF so far, in part or as a whole.
+      reference: HF's tokenizer, which gives the same ids; None where the engine is HF's.
     """
 
     name: str
     misses: int
+    reference: Tokenizer | None
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns ids (unsigned integers [tokens]) and how many of them each text has (int64 [texts])."""
+
+
+def check_engine(name: str, tokenizer_json: str, *, parse_special_tokens: bool) -> None:
+    """Checks before a run that its workers can make this engine.
+
+    Raises:
+      UsageError: where it cannot do this tokenizer.
+    """
+    if name in CORES:  # the others can always
+        make_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
 
 
 def make_engine(

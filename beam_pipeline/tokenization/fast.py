@@ -164,7 +164,7 @@ class FastEngine:
         self.misses = 0
         self._core = core
         self._anatomy = anatomy
-        self._whole = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
+        self.reference = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
         self._exact = Tokenizer.from_str(json.dumps(anatomy.core))
         self._literal = re.compile("|".join(map(re.escape, anatomy.literals)) or r"(?!)")
         self._inexact: CharacterSet | None = None
@@ -178,7 +178,7 @@ class FastEngine:
         self.misses += len(whole)
         others = np.delete(np.arange(len(texts)), whole)
         flats = [
-            encode_flat(self._whole, [texts[index] for index in whole]),
+            encode_flat(self.reference, [texts[index] for index in whole]),
             self._encode([texts[index] for index in others.tolist()]),
         ]
         return _interleave(np.concatenate([whole, others]).astype(np.int64), flats)

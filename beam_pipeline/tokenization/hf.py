@@ -61,6 +61,7 @@ class HFEngine:
     """See `Engine`."""
 
     name = "hf"
+    reference = None
 
     def __init__(self, tokenizer_json: str, *, parse_special_tokens: bool = False):
         self.misses = 0

@@ -68,9 +68,11 @@ def test_a_tail_is_explained(inspect, dataset: Path):
     split = open_dataset(str(dataset))[0]
     for shard, info in enumerate(split.manifest["shards"]):
         for record in range(info["records"]):
-            if split.origin(shard, record).unit is None:
+            origin = split.origin(shard, record)
+            if origin.is_of_tails:
                 printed = inspect("--record", f"train:{shard}:{record}")
-                assert "from the tails" in printed and "the ends of the work units" in printed
+                assert "from the tails" in printed and "what is left over at a unit's end" in printed
+                assert printed.count("corpus.txt, bytes ") == len(origin.units) > 1
                 assert "corpus.txt, line" in printed  # its documents are found, too
                 return
     raise AssertionError("no tails")
@@ -133,4 +135,5 @@ def test_a_units_files_are_described_by_what_their_ranges_count():
     assert inspection.describe_unit(unit("parquet", 1))[0].endswith("row groups 0 to 1, counted from 0")
     many = inspection.describe_unit(unit("text", 100, repeat=1, share=0.5))
     assert len(many) == 6
+    assert inspection.describe_units([unit("text", 1)] * 10)[-1] == "… and 2 work units more"
     assert many[-2:] == ["… and 96 files more", "repeat 2 of the mixture, 0.5 of the documents"]

@@ -91,7 +91,7 @@ def test_a_source_that_is_not_what_it_was_is_noticed(make, source):
     split = make()[0]
     origin, row = split.origin(0, 0), split.row(0, 0)
     assert Tracer(split).trace(origin, row)
-    path = Path(origin.unit.root + origin.unit.parts[0].name)
+    path = Path(origin.units[0].root + origin.units[0].parts[0].name)
     data = path.read_bytes()
     path.write_bytes(data.swapcase() if path.suffix != ".gz" else data[::-1])
     with pytest.raises(NotTraced, match=r"has changed since|broken"):
