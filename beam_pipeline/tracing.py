@@ -32,6 +32,10 @@ class NotTraced(Exception):
     """The documents of a record are not known; the message says why."""
 
 
+class TakesLong(NotTraced):
+    """To find them would take longer than is allowed."""
+
+
 @dataclass(frozen=True)
 class DocumentPart:
     """A part of a row that is (a part of) one document.
@@ -85,10 +89,11 @@ class Tracer:
         self._split = split
         config = split.manifest["config"]
         tokenizer = describe_tokenizer(split.tokenizer_folder)
+        self._template = tokenizer.template_of(config["append_eos"])
         self._tokenizer = DocumentTokenizer(
             tokenizer_json=tokenizer.json,
             vocab_size=tokenizer.vocab_size,
-            template=tokenizer.template_of(config["append_eos"]),
+            template=self._template,
             engine="auto",
             parse_special_tokens=config["parse_special_tokens"],
         )
@@ -128,6 +133,26 @@ class Tracer:
             raise NotTraced("the source gives other tokens now: it has changed since")
         return list(_parts(found, numbers))
 
+    def starts(self, origin: Origin, row: Row) -> np.ndarray | None:
+        """Where each document's part begins in the row, as far as that is known without its source.
+
+        As the record says, or as the special tokens around each document tell, if they can only stand there.
+        """
+        config, prefix, suffix = self._split.manifest["config"], self._template.prefix, self._template.suffix
+        if row.starts is not None:
+            return row.starts
+        if config["packing"] == "pad":
+            return np.zeros(1, np.int64)
+        in_text = config["parse_special_tokens"] or set(prefix) & set(suffix)
+        # Parts that neither begin nor end their document meet in the tails; with best_fit, ends of documents that are
+        # longer than a row stand behind others.
+        unmarked = origin.is_of_tails or (config["packing"] == "best_fit" and not suffix)
+        if in_text or unmarked or not (prefix or suffix):
+            return None
+        begins = np.flatnonzero(row.ids == prefix[0]) if prefix else np.empty(0, np.int64)
+        after = np.flatnonzero(row.ids[:-1] == suffix[-1]) + 1 if suffix else np.empty(0, np.int64)
+        return np.union1d(np.union1d(begins, after), [0])
+
     def _unit_documents(
         self, origin: Origin, most_bytes: int | None, most_seconds: float | None
     ) -> list[_UnitDocuments]:
@@ -139,7 +164,7 @@ class Tracer:
         read = self._split.units[: wanted[-1].index + 1] if self._dedup else wanted
         size = sum(unit.bytes for unit in read)
         if most_bytes is not None and size > most_bytes:
-            raise NotTraced(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
+            raise TakesLong(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
         self._check_sources(read)
         try:
             documents = list(self._documents(read, wanted, size, most_seconds))
@@ -192,7 +217,7 @@ class Tracer:
                 seconds = time.monotonic() - began
                 expected = seconds * size / max(1, done)
                 if most_seconds is not None and seconds > 1 and expected > most_seconds:
-                    raise NotTraced(f"to find the documents would take about {expected:.0f} s")
+                    raise TakesLong(f"to find the documents would take about {expected:.0f} s")
             if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,26 @@ def test_every_row_is_made_of_the_documents_that_are_named(make, source, tokeniz
         # Each document's tokens are in the rows once.
         assert sum(seen.values()) == split.manifest["totals"]["tokens"]
         assert len(seen) == split.manifest["totals"]["documents"]
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
+def test_special_tokens_tell_where_documents_meet_just_as_segment_ids_do(make, packing):
+    known = 0
+    for split in make("--packing", packing, "--segment_ids"):
+        tracer = Tracer(split)
+        for shard in range(len(split.manifest["shards"])):
+            for record, row in enumerate(split.rows(shard)):
+                starts = tracer.starts(split.origin(shard, record), replace(row, starts=None))
+                assert split.origin(shard, record).is_of_tails == (starts is None)
+                if starts is not None:
+                    known += 1
+                    assert starts.tolist() == row.starts.tolist()
+    assert known > 100
+
+
+def test_special_tokens_that_may_stand_in_the_text_tell_nothing(make):
+    split = make("--parse_special_tokens")[0]
+    assert Tracer(split).starts(split.origin(0, 0), split.row(0, 0)) is None
 
 
 def test_a_source_that_is_not_what_it_was_is_noticed(make, source):
