@@ -146,6 +146,7 @@ def later_steps(paths: Paths, *, inputs: Sequence[Path], config: Path, trainer: 
                     "output": paths.dataset,
                     "max_length": _MAX_LENGTH,
                     "splits": ",".join(f"{split}={share}" for split, share in SPLITS.items()),
+                    "split_by": "text",
                 },
             ),
             inputs=(*inputs, tokenizer, *pipeline_code),

@@ -8,7 +8,9 @@ import random
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from beam_pipeline import prepare
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -45,6 +47,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, documents: list[s
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
         vocab_size=400, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
     )
@@ -57,4 +60,14 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, documents: list[s
     names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "<mask>", **names}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folder: Path) -> Path:
+    """A finished dataset of two splits, several work units and shards, with segment_ids. Not to be changed."""
+    folder = tmp_path_factory.mktemp("dataset") / "out"
+    options = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
+    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", str(folder)]
+    prepare.main([*what, "--splits", "train=0.8,validation=0.2", *options])
     return folder
