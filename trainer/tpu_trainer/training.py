@@ -13,7 +13,9 @@ from tpu_trainer.data import training_batches
 from tpu_trainer.dataset import Split
 from tpu_trainer.errors import UsageError
 from tpu_trainer.evaluation import Evaluator
+from tpu_trainer.faults import check_records
 from tpu_trainer.masking import Masking
+from tpu_trainer.mixture import MixedOrder, Mixture
 from tpu_trainer.model import MaskedLanguageModel, unigram_entropy
 from tpu_trainer.optimizer import build_optimizer
 from tpu_trainer.run import Run, report
@@ -64,7 +66,7 @@ def _schedule(config: FitConfig) -> Schedule:
     return Schedule(config.schedule, peak=config.optimizer.learning_rate, steps=config.train.steps)
 
 
-def _baselines(train: Split, vocabulary: Vocabulary) -> dict[str, float]:
+def _baselines(train: Mixture, vocabulary: Vocabulary) -> dict[str, float]:
     """Losses that a model should beat, nats per token, by name: those that the data's statistics tell."""
     statistics = train.statistics()
     if statistics is None:
@@ -76,14 +78,16 @@ def _baselines(train: Split, vocabulary: Vocabulary) -> dict[str, float]:
 
 
 def train_run(
-    config: FitConfig, *, folder: RunFolder, train: Split, validation: Split | None
+    config: FitConfig, *, folder: RunFolder, train: Mixture, validation: Split | None
 ) -> dict[str, Any]:
     """Trains from the newest checkpoint in `folder`, or from the beginning, to the last step.
 
     Returns the summary, which is also written to the folder and printed. Raises UsageError where the tokenizer, the
     strategy or the checkpoint does not fit, and what Run.train raises.
     """
-    vocabulary = load_vocabulary(train)
+    vocabulary = load_vocabulary(train.splits[0])
+    for split in train.splits if validation is None else (*train.splits, validation):
+        check_records(split, vocabulary)
     token_counts = train.token_counts()
     if config.model.init_output_bias and token_counts is None:
         raise UsageError(
@@ -93,6 +97,9 @@ def train_run(
         tf.config.experimental.enable_op_determinism()
     strategy = build_strategy(config.strategy)
     check_batch_size(config.train.batch_size, strategy, "train.batch_size")
+    hosts = num_hosts(strategy)
+    # Refused here where there are too few shards for the hosts.
+    MixedOrder(train, seed=config.seed, window_shards=config.data.window_shards, hosts=hosts)
     with strategy.scope():
         task = build_task(
             config,
@@ -119,7 +126,7 @@ def train_run(
         train=train,
         evaluator=evaluator,
         baselines=_baselines(train, vocabulary),
-        hosts=num_hosts(strategy),
+        hosts=hosts,
     )
     parameters = sum(variable.shape.num_elements() for variable in task.network.trainable_variables)
     print(
