@@ -14,8 +14,8 @@ import tf_keras as keras
 from tqdm import tqdm
 
 from tpu_trainer.evaluation import Evaluator
+from tpu_trainer.objectives import Sums
 from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.task import Sums
 
 
 class Stopwatch:

@@ -16,12 +16,13 @@ from tpu_trainer.dataset import Split
 from tpu_trainer.errors import UsageError
 from tpu_trainer.evaluation import Evaluator
 from tpu_trainer.masking import Masking
-from tpu_trainer.model import MaskedLanguageModel, unigram_entropy
+from tpu_trainer.model import LanguageModel, target_counts, unigram_entropy
+from tpu_trainer.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
 from tpu_trainer.optimizer import build_optimizer
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.schedule import Schedule
 from tpu_trainer.strategy import build_strategy, check_batch_size, is_tpu
-from tpu_trainer.task import MaskedLanguageModelling, Task
+from tpu_trainer.task import Task
 from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -37,15 +38,18 @@ def build_task(
 
     `token_counts` (float[vocabulary.size]), where given, make the initial output bias.
     """
-    model = MaskedLanguageModel.create(
-        config.model, vocabulary=vocabulary, max_length=max_length, seed=config.seed
+    model = LanguageModel.create(
+        config.model,
+        objective=config.objective,
+        vocabulary=vocabulary,
+        max_length=max_length,
+        seed=config.seed,
     )
     if token_counts is not None:
-        model.init_output_bias(token_counts)
-    masking = Masking(vocabulary=vocabulary, max_length=max_length, probability=config.mlm.probability)
+        model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
     alone = strategy.num_replicas_in_sync == 1
     task = Task(
-        objective=MaskedLanguageModelling(model=model, masking=masking),
+        objective=_objective(config, model, max_length),
         seed=config.seed,
         clip_norm=config.optimizer.clip_norm,
         compile_gradients=not alone and not is_tpu(strategy),
@@ -60,6 +64,13 @@ def build_task(
     return task
 
 
+def _objective(config: FitConfig, model: LanguageModel, max_length: int) -> Objective:
+    if config.objective == "clm":
+        return CausalLanguageModelling(model=model)
+    masking = Masking(vocabulary=model.vocabulary, max_length=max_length, probability=config.mlm.probability)
+    return MaskedLanguageModelling(model=model, masking=masking)
+
+
 def _schedule(config: FitConfig) -> Schedule:
     return Schedule(config.schedule, peak=config.optimizer.learning_rate, steps=config.train.steps)
 
@@ -72,7 +83,7 @@ def train_run(
     Returns the summary, which is also written to the folder and printed. Raises UsageError where the tokenizer, the
     strategy or the checkpoint does not fit.
     """
-    vocabulary = load_vocabulary(train)
+    vocabulary = load_vocabulary(train, config.objective)
     token_counts = train.token_counts()
     if config.model.init_output_bias and token_counts is None:
         raise UsageError(
@@ -107,7 +118,7 @@ def train_run(
     def save(step: int) -> None:
         checkpoints.save(step, metadata={"data": train.fingerprint, "max_length": train.max_length}, **state)
 
-    entropy = None if token_counts is None else unigram_entropy(token_counts, vocabulary)
+    entropy = None if token_counts is None else unigram_entropy(token_counts, vocabulary, config.objective)
     stopwatch = Stopwatch()
     log = ProgressLog(
         folder=folder,
@@ -142,6 +153,10 @@ def train_run(
         f"{strategy.num_replicas_in_sync} replica(s)",
         file=sys.stderr,
     )
+    for feature in task.objective.model.unheeded(train.features):
+        print(
+            f"fit: a model of type {config.model.type!r} does not heed the rows' {feature}", file=sys.stderr
+        )
     if first_step < config.train.steps:
         batches = training_batches(
             train,
