@@ -1,6 +1,7 @@
 # make setup   two environments: .venv (the pipeline) and trainer/.venv (the trainer)
 # make demo    text → tokenizer → shards → a trained model; INPUT=path uses your own text
 # make test    the whole test suite
+# make compile-check CONFIG=… TOPOLOGY=v5e:2x4   would this training fit a TPU, and what would it cost? (no TPU needed)
 # make lint    what CI lints
 # make lock    refresh both environments' locked dependencies
 
@@ -12,8 +13,12 @@ OUTPUT ?= demo-output
 PIPELINE := .venv/bin/python
 TRAINER := trainer/.venv/bin/python
 UV := .venv/bin/uv
+TPU_CHECK := trainer/.venv-tpu-check/bin/python
+CONFIG ?= trainer/configs/tiny-mlm.yaml
+TOPOLOGY ?= v5e:2x4
+OPTIONS ?=
 
-.PHONY: setup demo test lint lock clean
+.PHONY: setup demo test test-tpu-check compile-check lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -35,12 +40,25 @@ trainer/.venv/.ready: $(UV) trainer/requirements-dev.lock trainer/pyproject.toml
 	$(UV) pip install --quiet --python $(TRAINER) --no-deps -e trainer
 	@touch $@
 
+trainer/.venv-tpu-check/.ready: $(UV) trainer/requirements-tpu-check.lock trainer/pyproject.toml
+	$(UV) venv --quiet --allow-existing --python $(PIPELINE) trainer/.venv-tpu-check
+	$(UV) pip install --quiet --python $(TPU_CHECK) --require-hashes -r trainer/requirements-tpu-check.lock
+	$(UV) pip install --quiet --python $(TPU_CHECK) --no-deps -e trainer
+	@touch $@
+
+# OPTIONS holds more of the verb's: OPTIONS="--find-batch-size --output figures.json".
+compile-check: trainer/.venv-tpu-check/.ready
+	$(TPU_CHECK) -m tpu_trainer compile-check --config $(CONFIG) --topology $(TOPOLOGY) $(OPTIONS)
+
 demo: setup
 	$(PIPELINE) -m demo --output $(OUTPUT) $(if $(INPUT),--input $(INPUT))
 
 test: setup
 	$(PIPELINE) -m pytest tests/beam_pipeline tests/end_to_end
 	$(TRAINER) -m pytest tests/tpu_trainer
+
+test-tpu-check: trainer/.venv-tpu-check/.ready
+	$(TPU_CHECK) -m pytest tests/tpu_check
 
 lint: setup
 	.venv/bin/ruff check .
@@ -55,6 +73,9 @@ lock: $(UV)
 	  --no-emit-index-url --upgrade pyproject.toml -o requirements.lock
 	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
 	  --no-emit-index-url --upgrade pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+	  --no-emit-index-url --upgrade pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock \
+	  -o requirements-tpu-check.lock
 
 clean:
-	rm -rf .venv trainer/.venv demo-output
+	rm -rf .venv trainer/.venv trainer/.venv-tpu-check demo-output

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    PipelineOptions,
+    PortableOptions,
+    StandardOptions,
+)
 
 from beam_pipeline.errors import UsageError
 
@@ -43,6 +49,13 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
 def runs_here(options: PipelineOptions) -> bool:
     """Whether no runner was asked for, so that the pipeline runs on this machine."""
     return options.view_as(StandardOptions).runner is None
+
+
+def engine_threads(options: PipelineOptions) -> int:
+    """How many threads a tokenization engine may use: all cores where one process does all the work, else one, since
+    the runner starts a process for each core."""
+    in_process = options.view_as(DirectOptions).direct_running_mode == "in_memory"
+    return len(os.sched_getaffinity(0)) if runs_here(options) and in_process else 1
 
 
 def workers_see_local_files(options: PipelineOptions) -> bool:

@@ -40,7 +40,7 @@ class Curve:
 def short(value: float) -> str:
     """A number in few characters: 1500 → 1.5k."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
+        if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
 

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+import numpy as np
+
 from beam_pipeline import filesystem, manifest
 from beam_pipeline.bad_records import Excluded
 from beam_pipeline.dataset_statistics import SplitStatistics
@@ -24,6 +26,7 @@ def commit(
     layouts: Sequence[Layout],
     statistics: Mapping[int, SplitStatistics],
     excluded: Excluded,
+    tail_sizes: Mapping[int, np.ndarray],
     shards: Sequence[ShardInfo],
 ) -> None:
     """Makes the shards a dataset. May run again after a failure at any point: it writes the same files.
@@ -34,6 +37,7 @@ def commit(
       layouts: of each split.
       statistics: of each split, by its index.
       excluded: counts of the records that became no documents.
+      tail_sizes: int64 [units], tokens in each unit's tail, by the split's index; splits without tails may miss.
       shards: all shards of all splits, in any order.
 
     Raises:
@@ -55,7 +59,7 @@ def commit(
         filesystem.write_bytes(
             filesystem.join(folder, manifest.STATISTICS), manifest.to_bytes(counted.to_json())
         )
-        filesystem.write_bytes(filesystem.join(folder, manifest.UNITS), _units(job, table, split))
+        filesystem.write_bytes(filesystem.join(folder, manifest.UNITS), _units(job, table, split, tail_sizes))
         filesystem.write_bytes(
             filesystem.join(folder, manifest.SCHEMA),
             manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
@@ -111,11 +115,13 @@ def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Se
         )
 
 
-def _units(job: Job, table: RowTable, split: int) -> bytes:
-    """units.jsonl: the plan's lines, each with the number of rows that the unit gave to this split."""
+def _units(job: Job, table: RowTable, split: int, tail_sizes: Mapping[int, np.ndarray]) -> bytes:
+    """units.jsonl: the plan's lines, each with what the unit gave to this split: rows, and the tokens of its tail."""
+    tails = tail_sizes.get(split, np.zeros(job.num_units, np.int64))
     lines = []
     for line in filesystem.read_bytes(job.plan_path).decode().splitlines():
         unit = json.loads(line)
-        lines.append(json.dumps({**unit, "rows": int(table.rows[unit["unit"], split])}))
+        number = unit["unit"]
+        lines.append(json.dumps({**unit, "rows": int(table.rows[number, split]), "tail": int(tails[number])}))
     lines.append(json.dumps({"unit": job.num_units, "tails": True, "rows": int(table.rows[-1, split])}))
     return ("\n".join(lines) + "\n").encode()

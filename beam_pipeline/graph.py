@@ -28,6 +28,7 @@ from beam_pipeline.steps.tokenize import (
     EXCLUDED,
     ROW_COUNTS,
     STATISTICS,
+    TAIL_SIZES,
     TAILS,
     MergeStatistics,
     PackTails,
@@ -49,7 +50,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     tails = (
         tokenized[TAILS]
         | "GroupTails" >> beam.GroupByKey()
-        | "PackTails" >> beam.ParDo(PackTails(job)).with_outputs(BLOCKS, ROW_COUNTS, STATISTICS)
+        | "PackTails" >> beam.ParDo(PackTails(job)).with_outputs(BLOCKS, ROW_COUNTS, STATISTICS, TAIL_SIZES)
     )
     row_table = (
         (tokenized[ROW_COUNTS], tails[ROW_COUNTS])
@@ -77,7 +78,12 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "Once" >> beam.Create([None])
         | "Commit"
         >> beam.ParDo(
-            CommitDataset(job), AsSingleton(row_table), AsIter(statistics), AsIter(excluded), AsIter(shards)
+            CommitDataset(job),
+            AsSingleton(row_table),
+            AsIter(statistics),
+            AsIter(excluded),
+            AsIter(tails[TAIL_SIZES]),
+            AsIter(shards),
         )
     )
 

@@ -6,19 +6,21 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import numpy as np
+
 from beam_pipeline import filesystem
 from beam_pipeline.decoding import RowDecoder, visible
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.options import InspectConfig, parse_inspect
 from beam_pipeline.reading import Origin, Row, Split, open_dataset
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.tracing import DocumentPart, NotTraced, Tracer
+from beam_pipeline.tracing import DocumentPart, NotTraced, TakesLong, Tracer
 
 _ROWS_PER_SEARCH = 1024
 _CONTEXT = 60  # characters shown on each side of what `--grep` found
 _AUTO_SECONDS = 10.0  # what `--trace auto` may take, about
 _COUNTED = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, where not bytes
-_HINT = " (--trace always takes the time it needs)"
+_MOST_UNITS = 8  # named of a row of tails
 _MOST_FILES = 5  # named of a unit that holds many
 
 
@@ -101,7 +103,7 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
     row = split.row(shard, record)
     origin = split.origin(shard, record)
     decoder = RowDecoder(split.tokenizer_json())
-    unit = "the tails" if origin.unit is None else f"work unit {origin.unit_index}"
+    unit = "the tails" if origin.is_of_tails else f"work unit {origin.units[0].index}"
     yield f"record  {split.shard_path(shard)}, number {record}"
     yield (
         f"row     {origin.position:,} of the {origin.rows:,} from {unit}; "
@@ -109,26 +111,32 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
     )
     yield from _source_lines(origin)
     yield f"tokens  {len(row.ids):,}, and {row.padding:,} of padding"
+    tracer = Tracer(split)
     parts = None
     if config.trace != "never":
         try:
             most_seconds = _AUTO_SECONDS if config.trace == "auto" else None
-            parts = Tracer(split).trace(origin, row, most_seconds=most_seconds)
+            parts = tracer.trace(origin, row, most_seconds=most_seconds)
         except NotTraced as reason:
-            yield f"traced  to its work unit only: {reason}{_HINT * (config.trace == 'auto')}"
+            hint = "; --trace always takes the time it needs" if isinstance(reason, TakesLong) else ""
+            yield f"traced  to its work unit only: {visible(str(reason), one_line=True)}{hint}"
     yield ""
-    yield from _content(row, parts, decoder, config.tokens)
+    stretches = stretches_of(row, parts, tracer.starts(origin, row))
+    yield from _content(row, stretches, decoder, config.tokens)
 
 
 def _source_lines(origin: Origin) -> Iterator[str]:
-    if origin.unit is None:
-        yield (
-            "source  the ends of the work units, each less than a row, packed together in the units' order: "
-            "so nothing is lost"
-        )
-        return
-    for line, label in zip(describe_unit(origin.unit), ["source", *[""] * (_MOST_FILES + 1)], strict=False):
-        yield f"{label:<6}  {line}"
+    if origin.is_of_tails:
+        yield "tail    what is left over at a unit's end, less than a row, is packed together, so that nothing is lost"
+    for number, line in enumerate(describe_units(origin.units)):
+        yield f"{'source' if number == 0 else '':<6}  {line}"
+
+
+def describe_units(units: Sequence[WorkUnit]) -> list[str]:
+    """The units' files with their ranges, a line each; of many units only the first are named."""
+    lines = [line for unit in units[:_MOST_UNITS] for line in describe_unit(unit)]
+    more = len(units) - _MOST_UNITS
+    return lines if more <= 0 else [*lines, f"… and {more:,} work units more"]
 
 
 def describe_unit(unit: WorkUnit) -> list[str]:
@@ -148,20 +156,34 @@ def describe_unit(unit: WorkUnit) -> list[str]:
     return lines
 
 
-def _content(row: Row, parts: list[DocumentPart] | None, decoder: RowDecoder, tokens: bool) -> Iterator[str]:
-    """The row's text, or its tokens, a stretch for each document that is known."""
+def stretches_of(
+    row: Row, parts: Sequence[DocumentPart] | None, starts: np.ndarray | None
+) -> list[tuple[int, int, str]]:
+    """A row cut where its documents meet, as well as that is known.
+
+    Args:
+      row: the row.
+      parts: its documents, where they were found.
+      starts: where they begin, where that is known.
+
+    Returns:
+      (first token, end, what is known of it) of each stretch.
+    """
     if parts is not None:
-        stretches = [(part.first, part.end, part.describe()) for part in parts]
-    elif row.starts is not None:
-        ends = [*row.starts[1:].tolist(), len(row.ids)]
-        stretches = [(first, end, "") for first, end in zip(row.starts.tolist(), ends, strict=True)]
-    else:
-        stretches = [(0, len(row.ids), "where documents meet is not recorded (--segment_ids does)")]
-    known = parts is not None or row.starts is not None
-    for number, (first, end, remark) in enumerate(stretches, 1):
-        label = f"document {number} of {len(stretches)}: " if known else ""
-        remark = f"; {remark}" if remark else ""
-        yield f"── {label}tokens {first} to {end - 1}{remark}"
+        return [(part.first, part.end, part.describe()) for part in parts]
+    if starts is None:
+        return [(0, len(row.ids), "where documents meet is not recorded (--segment_ids does)")]
+    ends = [*starts[1:].tolist(), len(row.ids)]
+    return [(first, end, "") for first, end in zip(starts.tolist(), ends, strict=True)]
+
+
+def _content(
+    row: Row, stretches: Sequence[tuple[int, int, str]], decoder: RowDecoder, tokens: bool
+) -> Iterator[str]:
+    """The row's text, or its tokens, stretch by stretch."""
+    for first, end, remark in stretches:
+        remark = f"; {visible(remark, one_line=True)}" if remark else ""
+        yield f"── tokens {first} to {end - 1}{remark}"
         if tokens:
             for piece in decoder.pieces(row.ids[first:end].tolist()):
                 for position in range(first + piece.first, first + piece.end):

@@ -25,7 +25,9 @@ class Job:
       fingerprint: of config, inputs and tokenizer: the same fingerprint, the same shards.
       num_units: how many work units the plan has.
       input_bytes: the size of all input files.
-      vocab_size, pad_id, template: of the tokenizer.
+      vocab_size, pad_id: of the tokenizer.
+      template: what stands around each document.
+      engine_threads: how many threads an engine uses: the output never depends on it.
       progress: where workers report to, in local runs.
     """
 
@@ -37,6 +39,7 @@ class Job:
     vocab_size: int
     pad_id: int
     template: Template
+    engine_threads: int
     progress: Address | None
 
     @property

@@ -12,7 +12,7 @@ from beam_pipeline.input_options import InputConfig, add_input_options, input_co
 
 PACKINGS = ("concat", "best_fit", "pad")
 SHARD_SIZE = 5000
-ENGINES = ("auto", "hf")
+ENGINES = ("auto", "hf", "gigatoken", "tokie")
 TOKENIZER_MODELS = ("unigram", "bpe", "wordpiece")
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -41,6 +41,9 @@ class PrepareConfig:
     shuffle: str
     seed: int
     engine: str
+    parse_special_tokens: bool
+    append_eos: bool
+    pad_token: str | None
     attention_mask: bool
     segment_ids: bool
     position_ids: bool
@@ -67,6 +70,9 @@ class PrepareConfig:
             "num_shards": self.num_shards,
             "shuffle": self.shuffle,
             "seed": self.seed,
+            "parse_special_tokens": self.parse_special_tokens,
+            "append_eos": self.append_eos,
+            "pad_token": self.pad_token,
             "attention_mask": self.attention_mask,
             "segment_ids": self.segment_ids,
             "position_ids": self.position_ids,
@@ -183,7 +189,25 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     sizes.add_argument("--num_shards", type=int, help="shards of each split, instead of their size")
     add("--shuffle", choices=("global", "none"), default="global", help="order of the rows (default: global)")
     add("--seed", type=int, default=0, help="decides the shuffle and the splits (default: 0)")
-    add("--engine", choices=ENGINES, default="auto", help="what tokenizes (default: auto)")
+    add(
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="what tokenizes; the ids are always those of hf, the others are faster, and auto is the fastest that can "
+        "do the tokenizer (default: auto)",
+    )
+    add(
+        "--parse_special_tokens",
+        action="store_true",
+        help="special tokens that stand in the text, such as </s>, become the special tokens; only for text you trust "
+        "(default: they are text like any other)",
+    )
+    add("--append_eos", action="store_true", help="end each document with the tokenizer's eos token")
+    add(
+        "--pad_token",
+        metavar="TOKEN",
+        help="the token of the tokenizer's vocabulary that pads; for tokenizers without a pad token, such as GPT-2's",
+    )
     add(
         "--no_attention_mask",
         action="store_true",
@@ -235,6 +259,9 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         shuffle=args.shuffle,
         seed=args.seed,
         engine=args.engine,
+        parse_special_tokens=args.parse_special_tokens,
+        append_eos=args.append_eos,
+        pad_token=args.pad_token,
         attention_mask=not args.no_attention_mask,
         segment_ids=args.segment_ids,
         position_ids=args.position_ids,

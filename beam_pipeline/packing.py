@@ -1,4 +1,4 @@
-"""Documents → rows of `max_length` tokens. Pure NumPy: one call packs a whole work unit.
+"""Documents → rows of `max_length` tokens, in pure NumPy: many documents a call.
 
 Three ways: `concat` cuts all documents as one stream, and leaves a tail; `best_fit` puts whole documents
 together; `pad` gives each document rows of its own. Whatever the way, every token stands in one row, once.
@@ -6,8 +6,10 @@ together; `pad` gives each document rows of its own. Whatever the way, every tok
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,15 @@ class Documents:
     def starts(self) -> np.ndarray:
         """int64 [documents]: where each document begins in `ids`."""
         return np.cumsum(self.lengths) - self.lengths
+
+    @classmethod
+    def join(cls, parts: Sequence[Documents]) -> Documents:
+        """The documents of all parts, of which there must be one at least."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts])
+        )
 
     def select(self, chosen: np.ndarray) -> Documents:
         """The documents at the indices or the boolean mask `chosen`, in that order."""
@@ -60,35 +71,71 @@ def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
 
 
-def pack(
-    documents: Documents, *, packing: str, max_length: int, pad_id: int, keep_starts: bool
-) -> tuple[RowBlock, Tail]:
-    """Packs what one unit gave to one split.
+class Packer:
+    """Packs what one unit gives to one split, as it comes: of a unit of any size little is in memory at a time.
+
+    `concat` makes the same rows whatever the documents come in. `best_fit` packs stretches of the unit one by one:
+    they end with the document that brings them to 2**24 tokens, which most units never reach.
 
     Args:
-      documents: in their order.
       packing: `concat`, `best_fit` or `pad`.
       max_length: tokens in a row.
       pad_id: fills up rows that are not full.
       keep_starts: whether the rows record where documents begin.
-
-    Returns:
-      The rows, and the tail: empty but for `concat`. Together they hold every token once.
     """
-    if packing == "concat":
-        return pack_concat(documents, max_length, keep_starts)
+
+    _STRETCH = 1 << 24
+
+    def __init__(self, *, packing: str, max_length: int, pad_id: int, keep_starts: bool):
+        self._packing, self._max_length = packing, max_length
+        self._pad_id, self._keep_starts = pad_id, keep_starts
+        self._gathered: list[Documents] = []
+        self._tokens = 0
+        self._tail: Tail | None = None
+
+    def add(self, documents: Documents) -> Iterator[RowBlock]:
+        """Takes the next documents; yields the rows that are complete."""
+        self._gathered.append(documents)
+        self._tokens += len(documents.ids)
+        while self._tokens >= self._STRETCH:
+            joined = Documents.join(self._gathered)
+            ends = np.cumsum(joined.lengths)
+            count = int(np.searchsorted(ends, self._STRETCH)) + 1
+            cut = int(ends[count - 1])
+            self._gathered = [Documents(joined.ids[cut:], joined.lengths[count:])]
+            self._tokens -= cut
+            yield self._pack(Documents(joined.ids[:cut], joined.lengths[:count]))
+
+    def finish(self) -> tuple[RowBlock | None, Tail | None]:
+        """The last rows, and the tail; None where there are none."""
+        block = self._pack(Documents.join(self._gathered)) if self._gathered else None
+        return block, self._tail if self._tail is not None and len(self._tail.ids) else None
+
+    def _pack(self, documents: Documents) -> RowBlock:
+        if self._packing == "concat":
+            ids, starts = documents.ids, documents.starts[documents.lengths > 0]
+            if self._tail is not None and len(self._tail.ids):
+                starts = np.concatenate([self._tail.starts, starts + len(self._tail.ids)])
+                ids = np.concatenate([self._tail.ids, ids])
+            block, self._tail = pack_stream(ids, starts, self._max_length, self._keep_starts)
+            return block
+        fit = best_fit if self._packing == "best_fit" else one_each
+        return _pack_whole(documents, fit, self._max_length, self._pad_id, self._keep_starts)
+
+
+def _pack_whole(
+    documents: Documents, fit: Callable[..., Any], max_length: int, pad_id: int, keep_starts: bool
+) -> RowBlock:
+    """Puts documents (those longer than a row in pieces) where `fit` says."""
     pieces = _cut_long(documents, max_length)
-    rows, offsets = (
-        best_fit(pieces.lengths, max_length) if packing == "best_fit" else one_each(pieces.lengths)
-    )
+    rows, offsets = fit(pieces.lengths, max_length)
     count = int(rows.max(initial=-1)) + 1
     ids = np.full(count * max_length, pad_id, documents.ids.dtype)
     targets = rows * max_length + offsets
     ids[ranges(targets, pieces.lengths)] = documents.ids
     lengths = np.bincount(rows, pieces.lengths, count).astype(np.uint32)
     bits = start_bits(targets, count, max_length) if keep_starts else None
-    nothing = Tail(documents.ids[:0], np.empty(0, np.int64))
-    return RowBlock(ids.reshape(count, max_length), lengths, bits), nothing
+    return RowBlock(ids.reshape(count, max_length), lengths, bits)
 
 
 def _cut_long(documents: Documents, max_length: int) -> Documents:
@@ -101,7 +148,7 @@ def _cut_long(documents: Documents, max_length: int) -> Documents:
     return Documents(documents.ids, lengths)
 
 
-def one_each(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def one_each(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and offsets (int64 [pieces]) where every piece has a row of its own."""
     return np.arange(len(lengths)), np.zeros(len(lengths), np.int64)
 
@@ -162,26 +209,28 @@ def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarr
     return number[rows], offsets
 
 
-def pack_concat(documents: Documents, max_length: int, keep_starts: bool) -> tuple[RowBlock, Tail]:
-    """Cuts the documents' tokens, taken as one stream, into full rows; documents may cross rows.
+def pack_stream(
+    ids: np.ndarray, starts: np.ndarray, max_length: int, keep_starts: bool
+) -> tuple[RowBlock, Tail]:
+    """Cuts a stream of tokens into full rows; documents may cross rows.
 
     Args:
-      documents: what one unit gave to one split.
+      ids: integers [tokens].
+      starts: int64, ascending: where documents begin in `ids`.
       max_length: tokens in a row.
       keep_starts: whether the rows record where documents begin.
 
     Returns:
       The full rows, and the tail: together they hold every token once, in order.
     """
-    rows = len(documents.ids) // max_length
+    rows = len(ids) // max_length
     cut = rows * max_length
-    starts = documents.starts[documents.lengths > 0]
     block = RowBlock(
-        ids=documents.ids[:cut].reshape(rows, max_length),
+        ids=ids[:cut].reshape(rows, max_length),
         lengths=np.full(rows, max_length, np.uint32),
         starts=start_bits(starts[starts < cut], rows, max_length) if keep_starts else None,
     )
-    return block, Tail(documents.ids[cut:], starts[starts >= cut] - cut)
+    return block, Tail(ids[cut:].copy(), starts[starts >= cut] - cut)
 
 
 def pack_tails(tails: list[Tail], max_length: int, pad_id: int, keep_starts: bool) -> RowBlock:

@@ -18,6 +18,7 @@ from beam_pipeline.report import write_report
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
+from beam_pipeline.tokenization.engine import check_engine
 
 # Part of every fingerprint: raised whenever a change to the code changes the shards.
 _BYTES_VERSION = 1
@@ -36,7 +37,9 @@ def main(argv: Sequence[str]) -> None:
     config, rest = parse_prepare(argv)
     options = beam_options.parse(rest)
     output = filesystem.absolute(config.output)
-    tokenizer = describe_tokenizer(config.tokenizer)
+    tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
+    template = tokenizer.template_of(config.append_eos)
+    check_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens)
     pad_id = tokenizer.require("pad", "the end of the last row")
     _check_padding(config, tokenizer, pad_id)
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
@@ -58,7 +61,8 @@ def main(argv: Sequence[str]) -> None:
             input_bytes=planned.bytes,
             vocab_size=tokenizer.vocab_size,
             pad_id=pad_id,
-            template=tokenizer.template,
+            template=template,
+            engine_threads=beam_options.engine_threads(options),
             progress=display.address if display else None,
         )
         try:

@@ -42,17 +42,22 @@ class Origin:
 
     Attributes:
       rank: the row's number in the split before the shuffle.
-      unit: the work unit it was packed from; None for the tails, what was left over at the units' ends.
-      unit_index: the unit's number.
-      position: the row's number among the unit's.
-      rows: how many rows the unit gave to the split.
+      units: the work unit it was packed from; for a row of tails, all whose ends are in it.
+      position: the row's number among those of its unit, or among those of the tails.
+      rows: how many rows the unit gave to the split, or the tails did.
+      skip: for a row of tails, how many tokens of the first unit's tail stand in the row before; None for others.
     """
 
     rank: int
-    unit: WorkUnit | None
-    unit_index: int
+    units: tuple[WorkUnit, ...]
     position: int
     rows: int
+    skip: int | None = None
+
+    @property
+    def is_of_tails(self) -> bool:
+        """Whether the row holds what was left over at the units' ends."""
+        return self.skip is not None
 
 
 @dataclass(frozen=True)
@@ -168,10 +173,20 @@ class Split:
           DataError: where units.jsonl is missing or is not this split's.
         """
         rank = int(self.layout.rank(np.array(shard), np.array(record)))
-        lines, table = self._unit_lines
-        unit, position = table.unit_of(rank, 0)
-        made = WorkUnit.from_json(lines[unit]) if unit < len(lines) - 1 else None
-        return Origin(rank, made, unit, position, int(table.rows[unit, 0]))
+        lines, table, tails = self._unit_lines
+        number, position = table.unit_of(rank, 0)
+        rows = int(table.rows[number, 0])
+        if number < len(lines) - 1:
+            return Origin(rank, (WorkUnit.from_json(lines[number]),), position, rows)
+        max_length = self.manifest["max_length"]
+        ends = np.cumsum(tails)
+        first, last = np.searchsorted(ends, [position * max_length + 1, (position + 1) * max_length])
+        units = tuple(
+            WorkUnit.from_json(lines[unit])
+            for unit in range(first, last + 1)
+            if unit < len(tails) and tails[unit]
+        )
+        return Origin(rank, units, position, rows, position * max_length - int(ends[first] - tails[first]))
 
     @cached_property
     def units(self) -> list[WorkUnit]:
@@ -179,19 +194,21 @@ class Split:
         return [WorkUnit.from_json(line) for line in self._unit_lines[0][:-1]]
 
     @cached_property
-    def _unit_lines(self) -> tuple[list[str], RowTable]:
-        """The lines of units.jsonl, the last of which stands for the tails, and the rows of each."""
+    def _unit_lines(self) -> tuple[list[str], RowTable, np.ndarray]:
+        """The lines of units.jsonl, of which the last stands for the tails; the rows of each; the tails' tokens."""
         path = filesystem.join(self.folder, manifests.UNITS)
         lines = self._read(path).decode().splitlines()
         try:
-            rows = np.array([json.loads(line)["rows"] for line in lines], np.int64).reshape(-1, 1)
+            units = [json.loads(line) for line in lines]
+            rows = np.array([unit["rows"] for unit in units], np.int64).reshape(-1, 1)
+            tails = np.array([unit["tail"] for unit in units[:-1]], np.int64)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: cannot be read: {error!r}") from error
         if int(rows.sum()) != self.manifest["num_records"]:
             raise DataError(
                 f"{path}: the units' rows add up to {int(rows.sum())}, num_records is {self.manifest['num_records']}"
             )
-        return lines, RowTable(rows)
+        return lines, RowTable(rows), tails
 
     def _read(self, path: str) -> bytes:
         if not filesystem.exists(path):

@@ -13,8 +13,9 @@ import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline import manifest as manifests
-from beam_pipeline.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart, short
+from beam_pipeline.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.decoding import RowDecoder, visible
+from beam_pipeline.html_elements import card, figure, human_bytes, key, plain, table
 from beam_pipeline.options import parse_report
 from beam_pipeline.reading import Split, open_dataset
 from beam_pipeline.report_rows import row_sections
@@ -104,20 +105,6 @@ def quantile(histogram: Histogram, share: float) -> float:
     return low + (high - low) * (wanted - before) / max(counts[index], 1)
 
 
-def human_bytes(size: float) -> str:
-    """1234567 → 1.23 MB."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000
-    raise AssertionError("unreachable")
-
-
-def _figure(count: int) -> str:
-    """A count, in full where that is short."""
-    return f"{count:,}" if count < 10**6 else short(count)
-
-
 def _head(shown: Sequence[_Shown]) -> Iterator[str]:
     total = {name: sum(one.totals[name] for one in shown) for name in shown[0].totals}
     first = shown[0].split.manifest
@@ -131,10 +118,10 @@ def _head(shown: Sequence[_Shown]) -> Iterator[str]:
     )
     yield '<div class="figures">'
     for value, label, exact in (
-        (_figure(total["documents"]), "documents", f"{total['documents']:,}"),
+        (figure(total["documents"]), "documents", f"{total['documents']:,}"),
         (human_bytes(total["bytes"]), "of text", f"{total['bytes']:,} bytes"),
-        (_figure(total["tokens"]), "tokens", f"{total['tokens']:,}"),
-        (_figure(total["rows"]), f"rows of {first['max_length']:,}", f"{total['rows']:,}"),
+        (figure(total["tokens"]), "tokens", f"{total['tokens']:,}"),
+        (figure(total["rows"]), f"rows of {first['max_length']:,}", f"{total['rows']:,}"),
         (f"{total['bytes'] / tokens:.2f}", "bytes a token", None),
         (f"{tokens / max(1, total['documents']):,.1f}", "tokens a document", None),
         (
@@ -169,7 +156,7 @@ def _splits(shown: Sequence[_Shown]) -> Iterator[str]:
         totals, shards = one.totals, one.split.manifest["shards"]
         rows.append(
             (
-                f"{_key(number)}{one.name}",
+                f"{key(number)}{one.name}",
                 f"{totals['documents']:,}",
                 human_bytes(totals["bytes"]),
                 f"{totals['tokens']:,}",
@@ -185,7 +172,7 @@ def _splits(shown: Sequence[_Shown]) -> Iterator[str]:
         '<p class="note">Entropy is that of the token frequencies: the loss of a model that knows them and nothing '
         "else. A trained model must end below it.</p>"
     )
-    yield f'<div class="card scroll">{_table(header, rows)}{note}</div>'
+    yield f'<div class="card scroll">{table(header, rows)}{note}</div>'
 
 
 def _documents(shown: Sequence[_Shown]) -> Iterator[str]:
@@ -200,7 +187,7 @@ def _documents(shown: Sequence[_Shown]) -> Iterator[str]:
         chart = histogram_chart(
             histograms, x_label=f"{unit} in a document", of="documents", log=True, marker=marker
         )
-        yield _card(f"Length in {unit}", _legend(shown), chart)
+        yield card(f"Length in {unit}", _legend(shown), chart)
     yield "</div>"
     header = ("length", *(f"{100 * share:g}%" for share in _QUANTILES), "longest", "mean")
     rows = []
@@ -209,14 +196,14 @@ def _documents(shown: Sequence[_Shown]) -> Iterator[str]:
             histogram = one.histogram(name)
             rows.append(
                 (
-                    f"{_key(number)}{one.name}, in {unit}",
+                    f"{key(number)}{one.name}, in {unit}",
                     *(f"{quantile(histogram, share):,.0f}" for share in _QUANTILES),
                     f"{one.statistics[name]['max']:,}",
                     f"{one.statistics[name]['mean']:,.1f}",
                 )
             )
     note = '<p class="note">Quantiles are read off the histograms, so they are right to within a bin.</p>'
-    yield _card("Quantiles", _table(header, rows), note)
+    yield card("Quantiles", table(header, rows), note)
 
 
 def _tokens(shown: Sequence[_Shown], decoder: RowDecoder) -> Iterator[str]:
@@ -235,8 +222,8 @@ def _tokens(shown: Sequence[_Shown], decoder: RowDecoder) -> Iterator[str]:
     ratios = [one.histogram("document_bytes_per_token") for one in shown]
     per_token = histogram_chart(ratios, x_label="bytes a token, in a document", of="documents")
     yield '<div class="grid"><div class="stack">'
-    yield _card("Frequency by rank (dashed: Zipf's law, 1 ÷ rank)", _legend(shown), zipf)
-    yield _card("Bytes a token stands for", _legend(shown), per_token)
+    yield card("Frequency by rank (dashed: Zipf's law, 1 ÷ rank)", _legend(shown), zipf)
+    yield card("Bytes a token stands for", _legend(shown), per_token)
     yield '</div><div class="stack">'
     largest = max(1, int(counts[order[0]]))
     items = [
@@ -245,7 +232,7 @@ def _tokens(shown: Sequence[_Shown], decoder: RowDecoder) -> Iterator[str]:
         f"<em>{counts[token] / total:.2%}</em></li>"
         for token in order[: min(_TOP_TOKENS, used)].tolist()
     ]
-    yield _card("The most frequent tokens", f'<ol class="tokens">{"".join(items)}</ol>')
+    yield card("The most frequent tokens", f'<ol class="tokens">{"".join(items)}</ol>')
     special = shown[0].split.manifest["tokenizer"]["special_token_ids"]
     rows = [
         (
@@ -258,7 +245,7 @@ def _tokens(shown: Sequence[_Shown], decoder: RowDecoder) -> Iterator[str]:
         for name, token in sorted(special.items())
         if token is not None
     ]
-    yield _card("Special tokens", _table(("role", "token", "id", "times", "share"), rows))
+    yield card("Special tokens", table(("role", "token", "id", "times", "share"), rows))
     yield "</div></div>"
 
 
@@ -283,23 +270,23 @@ def _rows_and_shards(shown: Sequence[_Shown]) -> Iterator[str]:
         fill = totals["tokens"] / max(1, totals["tokens"] + totals["padding"])
         bar = f'<div class="bar"><i class="k{number % 6}" style="width:{100 * fill:.2f}%"></i></div>'
         cells = (f"{fill:.3%}", f"{totals['rows']:,}", f"{totals['tokens']:,}", f"{totals['padding']:,}")
-        rows.append((f"{_key(number)}{one.name}", bar, *cells))
-    table = _table(("split", "", "filled", "rows", "tokens", "padding"), rows)
+        rows.append((f"{key(number)}{one.name}", bar, *cells))
+    fills = table(("split", "", "filled", "rows", "tokens", "padding"), rows)
     yield '<div class="grid">'
-    yield _card("Fill of the rows", table)
+    yield card("Fill of the rows", fills)
     if any(one.statistics["fill"] < _FULL and one.totals["rows"] > 1 for one in shown):
-        fills = []
+        shares = []
         for one in shown:
             found = one.histogram("row_fill")
-            fills.append(Histogram(found.name, [100 * edge for edge in found.edges], found.counts))
-        chart = histogram_chart(fills, x_label="% of a row's positions that hold tokens", of="rows")
-        yield _card("Rows by their fill", _legend(shown), chart)
+            shares.append(Histogram(found.name, [100 * edge for edge in found.edges], found.counts))
+        chart = histogram_chart(shares, x_label="% of a row's positions that hold tokens", of="rows")
+        yield card("Rows by their fill", _legend(shown), chart)
     for number, one in enumerate(shown):
         shards = one.split.manifest["shards"]
         sizes = [shard["bytes"] for shard in shards]
         labels = [f"{s['name']}: {s['records']:,} records, {s['bytes']:,} bytes" for s in shards]
         chart = column_chart(sizes, labels, series=number, x_label="shard", y_label="bytes")
-        yield _card(f"Shards of {one.name}", f'<div class="legend">{_balance(shards)}</div>', chart)
+        yield card(f"Shards of {one.name}", f'<div class="legend">{_balance(shards)}</div>', chart)
     yield "</div>"
 
 
@@ -322,8 +309,8 @@ def _making(splits: Sequence[Split]) -> Iterator[str]:
     yield "<h2>How it was made</h2>"
     yield '<div class="grid">'
     config = {name: value for name, value in sorted(manifest["config"].items()) if value not in (None, [])}
-    rows = [(f"<code>{escape(n)}</code>", f"<code>{escape(_plain(v))}</code>") for n, v in config.items()]
-    yield _card("Options", _table(("option", "value"), rows))
+    rows = [(f"<code>{escape(n)}</code>", f"<code>{escape(plain(v))}</code>") for n, v in config.items()]
+    yield card("Options", table(("option", "value"), rows))
     inputs = manifest["inputs"]
     rows = [
         (f"<code>{escape(visible(file['path'], one_line=True))}</code>", human_bytes(file["bytes"]))
@@ -335,14 +322,14 @@ def _making(splits: Sequence[Split]) -> Iterator[str]:
     size = human_bytes(sum(file["bytes"] for file in inputs))
     yield '<div class="stack">'
     title = f"{len(inputs):,} input file{'s' * (len(inputs) != 1)}, {size}"
-    yield _card(title, _table(("file", "size"), rows, wrap=True))
+    yield card(title, table(("file", "size"), rows, wrap=True))
     records = manifest["excluded"]["records"]
     rows = [
         (name.replace("_", " "), f"{count:,}", f"{count / max(1, records):.3%}")
         for name, count in sorted(manifest["excluded"].items())
         if name != "records"
     ]
-    yield _card(f"Left out of {records:,} records", _table(("", "records", "share"), rows))
+    yield card(f"Left out of {records:,} records", table(("", "records", "share"), rows))
     yield "</div></div>"
     yield (
         f"<footer>fingerprint {escape(manifest['fingerprint'])}<br>tokenizer.json, SHA-256 "
@@ -350,37 +337,8 @@ def _making(splits: Sequence[Split]) -> Iterator[str]:
     )
 
 
-def _plain(value: Any) -> str:
-    """An option's value in words."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_plain(part)}" for name, part in value.items() if part is not None)
-    if isinstance(value, list):
-        return ", ".join(
-            " * ".join(map(_plain, part)) if isinstance(part, list) else _plain(part) for part in value
-        )
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else visible(str(value), one_line=True)
-
-
 def _legend(shown: Sequence[_Shown]) -> str:
     if len(shown) == 1:
         return ""
-    keys = "".join(f"<span>{_key(number)}{one.name}</span>" for number, one in enumerate(shown))
+    keys = "".join(f"<span>{key(number)}{one.name}</span>" for number, one in enumerate(shown))
     return f'<div class="legend">{keys}</div>'
-
-
-def _key(number: int) -> str:
-    """A split's colour."""
-    return f'<span class="key k{number % 6}"></span>'
-
-
-def _card(title: str, *content: str) -> str:
-    return f'<div class="card scroll"><h3>{title}</h3>{"".join(content)}</div>'
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: bool = False) -> str:
-    """A table of cells that are HTML already; `wrap` breaks the first column's lines."""
-    head = "".join(f"<th>{cell}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table{' class=wrap' * wrap}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from beam_pipeline.decoding import RowDecoder, visible
-from beam_pipeline.inspection import describe_unit
+from beam_pipeline.inspection import describe_units, stretches_of
 from beam_pipeline.reading import Origin, Row, Split
-from beam_pipeline.tracing import DocumentPart, NotTraced, Tracer
+from beam_pipeline.tracing import NotTraced, Tracer
 
 _ROWS_OF_A_SPLIT = 3
 
@@ -32,7 +32,8 @@ def row_sections(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[str]:
                 parts = tracer.trace(origin, row, most_bytes=_MOST_BYTES_TO_TRACE)
             except NotTraced:
                 parts = None
-            yield from _row(split, shard, record, row, origin, parts, decoder, is_open=number == 0)
+            stretches = stretches_of(row, parts, tracer.starts(origin, row))
+            yield from _row(split, shard, record, row, origin, stretches, decoder, is_open=number == 0)
 
 
 def _chosen(split: Split) -> Iterator[tuple[int, int]]:
@@ -49,28 +50,18 @@ def _row(
     record: int,
     row: Row,
     origin: Origin,
-    parts: list[DocumentPart] | None,
+    stretches: Sequence[tuple[int, int, str]],
     decoder: RowDecoder,
     is_open: bool,
 ) -> Iterator[str]:
-    source = (
-        "; ".join(describe_unit(origin.unit))
-        if origin.unit
-        else "the ends of the work units, packed together"
-    )
+    source = "; ".join(describe_units(origin.units))
+    source = f"the ends of {source}" if origin.is_of_tails else source
     padding = f", {row.padding:,} of padding" if row.padding else ""
     yield (
         f"<details{' open' * is_open}><summary><code>{escape(split.name)}:{shard}:{record}</code> "
         f"<span>{len(row.ids):,} tokens{padding}; row {origin.position:,} of the {origin.rows:,} from "
         f'{escape(source)}</span></summary><div class="row">'
     )
-    if parts is not None:
-        stretches = [(part.first, part.end, part.describe()) for part in parts]
-    elif row.starts is not None:
-        ends = [*row.starts[1:].tolist(), len(row.ids)]
-        stretches = [(first, end, "") for first, end in zip(row.starts.tolist(), ends, strict=True)]
-    else:
-        stretches = [(0, len(row.ids), "where documents meet in it is not recorded")]
     special = set(split.manifest["tokenizer"]["all_special_ids"])
     for first, end, remark in stretches:
         remark = f"; {escape(visible(remark, one_line=True))}" if remark else ""

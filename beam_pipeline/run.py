@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import logging
+import os
+import queue
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
@@ -40,9 +43,8 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     try:
-        with _noticing_dead_workers(), _errors_told_once():
-            result = pipeline.run()
-            state = result.wait_until_finish()
+        with _errors_told_once():
+            state = _wait(pipeline)
     except Exception as error:
         message = message_of(error)
         if message is None:
@@ -52,37 +54,58 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
         raise RuntimeError(f"the job ended in the state {state}, not {PipelineState.DONE}")
 
 
-@contextlib.contextmanager
-def _noticing_dead_workers() -> Iterator[None]:
-    """Ends a local run when one of its worker processes dies (killed for memory, say).
+def _wait(pipeline: beam.Pipeline) -> str:
+    """Runs a pipeline and returns the state it ended in.
 
-    Beam's FnApiRunner watches each worker process in a thread of that name, which raises when the process ends badly;
-    but the run itself goes on waiting for the worker for ever. So the thread's exception interrupts the run.
+    It runs in a thread of its own, for the sake of local runs whose worker processes may die (killed for memory, say):
+    Beam's FnApiRunner watches each in a thread named run_worker, which raises when the process ends badly; but the run
+    itself goes on waiting for the worker for ever.
 
     Raises:
-      WorkerDied: where one did.
+      WorkerDied: where a worker process did.
     """
-    died: list[str] = []
-    before = threading.excepthook
+    ended: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
+
+    def run_to_end() -> None:
+        try:
+            ended.put(pipeline.run().wait_until_finish())
+        except BaseException as error:
+            ended.put(error)
 
     def notice(failure: threading.ExceptHookArgs) -> None:
         if failure.thread is None or "run_worker" not in failure.thread.name:
             before(failure)
-        elif not died:
-            died.append(str(failure.exc_value))
-            _thread.interrupt_main()
+        else:
+            ended.put(
+                WorkerDied(
+                    f"a worker process died, of too little memory perhaps ({failure.exc_value}); what is finished is "
+                    "kept with --resume"
+                )
+            )
 
-    threading.excepthook = notice
+    before, threading.excepthook = threading.excepthook, notice
     try:
-        yield
-    except KeyboardInterrupt:
-        if not died:
-            raise
-        raise WorkerDied(
-            f"a worker process died, of too little memory perhaps ({died[0]}); what is finished is kept with --resume"
-        ) from None
+        threading.Thread(target=run_to_end, daemon=True).start()
+        end = ended.get()
     finally:
         threading.excepthook = before
+    if isinstance(end, WorkerDied):
+        _end_children(os.getpid())
+    if isinstance(end, BaseException):
+        raise end
+    return end
+
+
+def _end_children(parent: int) -> None:
+    """Ends the processes below `parent`: without their runner the other workers would linger for minutes."""
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
+    pairs = [tuple(map(int, line.split())) for line in listing.splitlines()]
+    for pid in [pid for pid, above in pairs if above == parent]:
+        _end_children(pid)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -17,9 +17,8 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.packing import Documents, Tail, pack, pack_tails
+from beam_pipeline.packing import Documents, Packer, Tail
 from beam_pipeline.reading import Origin, Row, Split
-from beam_pipeline.rows import RowBlock
 from beam_pipeline.sources import describe_place, read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.description import describe_tokenizer
@@ -31,6 +30,10 @@ _PADDING = -1
 
 class NotTraced(Exception):
     """The documents of a record are not known; the message says why."""
+
+
+class TakesLong(NotTraced):
+    """To find them would take longer than is allowed."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,13 @@ class Tracer:
         self._split = split
         config = split.manifest["config"]
         tokenizer = describe_tokenizer(split.tokenizer_folder)
+        self._template = tokenizer.template_of(config["append_eos"])
         self._tokenizer = DocumentTokenizer(
             tokenizer_json=tokenizer.json,
             vocab_size=tokenizer.vocab_size,
-            template=tokenizer.template,
+            template=self._template,
             engine="auto",
+            parse_special_tokens=config["parse_special_tokens"],
         )
         names = split.manifest["splits"]
         shares = tuple((name, config["splits"][name]) for name in names)
@@ -99,7 +104,7 @@ class Tracer:
         self._input = InputConfig(
             document=config["document"], text_key=config["text_key"], seed=config["seed"]
         )
-        self._last: tuple[int, list[_UnitDocuments]] | None = None
+        self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None
 
     def trace(
         self, origin: Origin, row: Row, *, most_bytes: int | None = None, most_seconds: float | None = None
@@ -117,36 +122,55 @@ class Tracer:
         """
         found = self._unit_documents(origin, most_bytes, most_seconds)
         packed = _pack_numbers(found, self._split.manifest["config"])
-        if origin.unit is None:
-            tails = [tail for _, tail in packed]
-            rows = pack_tails(tails, self._split.manifest["max_length"], _PADDING, False)
+        if origin.is_of_tails:
+            joined = np.concatenate([tail.ids for _, tail in packed if tail is not None])
+            numbers = joined[origin.skip :][: self._split.manifest["max_length"]]
         else:
-            rows = packed[0][0]
-        numbers = rows.ids[origin.position :][:1]
-        numbers = numbers[numbers != _PADDING]
+            numbers = packed[0][0][origin.position :][:1]
+            numbers = numbers[numbers != _PADDING]
         stream = np.concatenate([unit.documents.ids for unit in found])
         if not np.array_equal(stream[numbers], row.ids):
             raise NotTraced("the source gives other tokens now: it has changed since")
         return list(_parts(found, numbers))
 
+    def starts(self, origin: Origin, row: Row) -> np.ndarray | None:
+        """Where each document's part begins in the row, as far as that is known without its source.
+
+        As the record says, or as the special tokens around each document tell, if they can only stand there.
+        """
+        config, prefix, suffix = self._split.manifest["config"], self._template.prefix, self._template.suffix
+        if row.starts is not None:
+            return row.starts
+        if config["packing"] == "pad":
+            return np.zeros(1, np.int64)
+        in_text = config["parse_special_tokens"] or set(prefix) & set(suffix)
+        # Parts that neither begin nor end their document meet in the tails; with best_fit, ends of documents that are
+        # longer than a row stand behind others.
+        unmarked = origin.is_of_tails or (config["packing"] == "best_fit" and not suffix)
+        if in_text or unmarked or not (prefix or suffix):
+            return None
+        begins = np.flatnonzero(row.ids == prefix[0]) if prefix else np.empty(0, np.int64)
+        after = np.flatnonzero(row.ids[:-1] == suffix[-1]) + 1 if suffix else np.empty(0, np.int64)
+        return np.union1d(np.union1d(begins, after), [0])
+
     def _unit_documents(
         self, origin: Origin, most_bytes: int | None, most_seconds: float | None
     ) -> list[_UnitDocuments]:
-        """The documents of the row's unit; of all units for the tails, which were packed together."""
-        if self._last is not None and self._last[0] == origin.unit_index:
+        """The documents of the row's units."""
+        wanted = origin.units
+        if self._last is not None and self._last[0] == wanted:
             return self._last[1]
-        wanted: Sequence[WorkUnit] = self._split.units if origin.unit is None else [origin.unit]
         # What is a duplicate depends on all units before.
-        read = self._split.units[: origin.unit_index + 1] if self._dedup else wanted
+        read = self._split.units[: wanted[-1].index + 1] if self._dedup else wanted
         size = sum(unit.bytes for unit in read)
         if most_bytes is not None and size > most_bytes:
-            raise NotTraced(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
+            raise TakesLong(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
         self._check_sources(read)
         try:
             documents = list(self._documents(read, wanted, size, most_seconds))
         except DataError as error:
             raise NotTraced(str(error)) from error
-        self._last = (origin.unit_index, documents)
+        self._last = (wanted, documents)
         return documents
 
     @property
@@ -187,13 +211,13 @@ class Tracer:
                     batch = _first_of_their_text(batch, seen.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
                     chosen = self._choose(batch) == self._split_index
-                    parts.append(self._tokenizer.encode(batch.texts).select(chosen))
+                    parts.append(self._tokenizer.encode(batch).select(chosen))
                     places += batch.places[chosen].tolist()
                     names += [batch.name] * int(chosen.sum())
                 seconds = time.monotonic() - began
                 expected = seconds * size / max(1, done)
                 if most_seconds is not None and seconds > 1 and expected > most_seconds:
-                    raise NotTraced(f"to find the documents would take about {expected:.0f} s")
+                    raise TakesLong(f"to find the documents would take about {expected:.0f} s")
             if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])
@@ -211,22 +235,23 @@ def _first_of_their_text(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatc
     return batch.without(np.array(dropped, np.int64)) if dropped else batch
 
 
-def _pack_numbers(found: Sequence[_UnitDocuments], config: Mapping[str, Any]) -> list[tuple[RowBlock, Tail]]:
-    """The rows and the tail of each unit, with the tokens' numbers, counted over all of them, in place of ids."""
+def _pack_numbers(
+    found: Sequence[_UnitDocuments], config: Mapping[str, Any]
+) -> list[tuple[np.ndarray, Tail | None]]:
+    """The rows (int64 [rows, max_length]) and the tail of each unit, with the tokens' numbers, counted over all of
+    them, in place of ids."""
     packed = []
     first = 0
     for unit in found:
         numbers = np.arange(first, first + len(unit.documents.ids))
         first += len(numbers)
-        packed.append(
-            pack(
-                Documents(numbers, unit.documents.lengths),
-                packing=config["packing"],
-                max_length=config["max_length"],
-                pad_id=_PADDING,
-                keep_starts=False,
-            )
+        packer = Packer(
+            packing=config["packing"], max_length=config["max_length"], pad_id=_PADDING, keep_starts=False
         )
+        blocks = [*packer.add(Documents(numbers, unit.documents.lengths))]
+        last, tail = packer.finish()
+        rows = [block.ids for block in (*blocks, last) if block is not None]
+        packed.append((np.concatenate([np.empty((0, config["max_length"]), np.int64), *rows]), tail))
     return packed
 
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 import numpy as np
 
 from beam_pipeline.dataset_statistics import SplitStatistics
-from beam_pipeline.packing import Documents, Tail, pack
+from beam_pipeline.packing import Packer, Tail
 from beam_pipeline.permutation import key64, mix64
 from beam_pipeline.rows import RowBlock
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.documents import DocumentTokenizer
-
-
-@dataclass(frozen=True)
-class UnitRows:
-    """What one unit gave to one split."""
-
-    block: RowBlock
-    tail: Tail
-    statistics: SplitStatistics
 
 
 class SplitChooser:
@@ -60,57 +50,52 @@ def text_hashes(texts: list[str]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
 
 
-def unit_rows(
-    batches: Iterable[DocumentBatch],
-    *,
-    tokenizer: DocumentTokenizer,
-    choose: SplitChooser,
-    num_splits: int,
-    packing: str,
-    max_length: int,
-    pad_id: int,
-    keep_starts: bool,
-    vocab_size: int,
-) -> list[UnitRows]:
-    """Tokenizes and packs a unit.
+class UnitRows:
+    """Tokenizes and packs one unit. When `blocks` has ended, the rest of what the unit gave can be read off.
 
     Args:
-      batches: the unit's documents, in order.
       tokenizer: makes ids of texts.
       choose: sends documents to splits.
-      num_splits: how many splits there are.
-      packing, max_length, pad_id, keep_starts: as `packing.pack` takes them.
+      packers: a new one for each split.
       vocab_size: ids are below it.
 
-    Returns:
-      What the unit gave to each split, by the split's index.
+    Attributes:
+      statistics: of each split.
+      tails: of each split; None where nothing is left.
     """
-    gathered: list[list[Documents]] = [[] for _ in range(num_splits)]
-    statistics = [SplitStatistics.empty(vocab_size) for _ in range(num_splits)]
-    for batch in batches:
-        documents = tokenizer.encode(batch.texts)
-        splits = choose(batch)
-        for split in range(num_splits):
-            chosen = splits == split
-            if chosen.any():
-                part = documents.select(chosen)
-                gathered[split].append(part)
-                statistics[split].add_documents(part.ids, part.lengths, batch.bytes[chosen])
-    results = []
-    for parts, counted in zip(gathered, statistics, strict=True):
-        block, tail = pack(
-            _join(parts), packing=packing, max_length=max_length, pad_id=pad_id, keep_starts=keep_starts
-        )
-        counted.add_rows(block)
-        results.append(UnitRows(block, tail, counted))
-    return results
 
+    def __init__(
+        self,
+        *,
+        tokenizer: DocumentTokenizer,
+        choose: SplitChooser,
+        packers: Sequence[Packer],
+        vocab_size: int,
+    ):
+        self._tokenizer = tokenizer
+        self._choose = choose
+        self._packers = packers
+        self.statistics = [SplitStatistics.empty(vocab_size) for _ in packers]
+        self.tails: list[Tail | None] = [None] * len(packers)
 
-def _join(parts: list[Documents]) -> Documents:
-    if not parts:
-        return Documents(np.empty(0, np.uint16), np.empty(0, np.int64))
-    if len(parts) == 1:
-        return parts[0]
-    return Documents(
-        np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts])
-    )
+    def blocks(self, batches: Iterable[DocumentBatch]) -> Iterator[tuple[int, RowBlock]]:
+        """The rows of the unit's documents, which come in order: (the split's index, its next rows)."""
+        for batch in batches:
+            documents = self._tokenizer.encode(batch)
+            splits = self._choose(batch)
+            for split, packer in enumerate(self._packers):
+                chosen = splits == split
+                if chosen.any():
+                    part = documents.select(chosen)
+                    self.statistics[split].add_documents(part.ids, part.lengths, batch.bytes[chosen])
+                    for block in packer.add(part):
+                        yield from self._counted(split, block)
+        for split, packer in enumerate(self._packers):
+            block, self.tails[split] = packer.finish()
+            if block is not None:
+                yield from self._counted(split, block)
+
+    def _counted(self, split: int, block: RowBlock) -> Iterator[tuple[int, RowBlock]]:
+        if len(block):
+            self.statistics[split].add_rows(block)
+            yield split, block

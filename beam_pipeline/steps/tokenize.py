@@ -14,15 +14,17 @@ from beam_pipeline.bad_records import Excluded, write_bad_records
 from beam_pipeline.dataset_statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
-from beam_pipeline.packing import Tail, pack_tails
+from beam_pipeline.packing import Packer, Tail, pack_tails
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows import id_dtype
-from beam_pipeline.sources import describe, read_unit
+from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.documents import DocumentTokenizer
-from beam_pipeline.unit_rows import SplitChooser, unit_rows
+from beam_pipeline.tokenization.sample_check import EngineMismatch
+from beam_pipeline.unit_rows import SplitChooser, UnitRows
 
 BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "row_counts", "statistics", "excluded"
+TAIL_SIZES = "tail_sizes"
 
 # The largest element: some runners hold several in memory, and Dataflow refuses very large ones.
 _BLOCK_BYTES = 16 << 20
@@ -53,11 +55,16 @@ class TokenizeUnit(beam.DoFn):
             vocab_size=job.vocab_size,
             template=job.template,
             engine=job.config.engine,
+            parse_special_tokens=job.config.parse_special_tokens,
+            threads=job.engine_threads,
+            input_bytes=job.input_bytes,
+            seed=job.config.seed,
         )
         self._choose = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
         self._reporter = Reporter(job.progress)
         names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
         self._count = {name: Metrics.counter("prepare", name) for name in names}
+        self._misses = Metrics.counter("prepare", "engine_misses")
         self._unit_tokens = Metrics.distribution("prepare", "tokens_per_unit")
 
     def process(self, element: tuple[int, str, list[bytes]]) -> Iterator[TaggedOutput]:
@@ -73,36 +80,47 @@ class TokenizeUnit(beam.DoFn):
         dropped = np.sort(
             np.concatenate([np.empty(0, np.int64), *(np.frombuffer(d, np.int64) for d in duplicates)])
         )
-        results = unit_rows(
-            self._documents(unit, dropped, excluded, bad),
+        config = job.config
+        packing = {
+            "packing": config.packing,
+            "max_length": config.max_length,
+            "pad_id": job.pad_id,
+            "keep_starts": job.keep_starts,
+        }
+        rows = UnitRows(
             tokenizer=self._tokenizer,
             choose=self._choose,
-            num_splits=len(job.config.splits),
-            packing=job.config.packing,
-            max_length=job.config.max_length,
-            pad_id=job.pad_id,
-            keep_starts=job.keep_starts,
+            packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
         )
+        counts = [0] * len(config.splits)
+        rows_per_block = max(1, _BLOCK_BYTES // (config.max_length * id_dtype(job.vocab_size).itemsize))
+        misses = self._tokenizer.misses
+        try:
+            for split, packed in rows.blocks(self._documents(unit, dropped, excluded, bad)):
+                for first in range(0, len(packed), rows_per_block):
+                    block = packed.take(slice(first, first + rows_per_block))
+                    yield TaggedOutput(BLOCKS, (split, unit.index, counts[split], block.to_bytes()))
+                    counts[split] += len(block)
+        except EngineMismatch as error:
+            place = describe_place(unit, error.name, error.place)
+            raise DataError(f"{place}, work unit {unit.index}: {error}") from error
+        self._misses.inc(self._tokenizer.misses - misses)
         if bad:
             write_bad_records(job.output, unit, bad)
-        rows_per_block = max(1, _BLOCK_BYTES // (job.config.max_length * id_dtype(job.vocab_size).itemsize))
-        for split, result in enumerate(results):
-            for first in range(0, len(result.block), rows_per_block):
-                block = result.block.take(slice(first, first + rows_per_block))
-                yield TaggedOutput(BLOCKS, (split, unit.index, first, block.to_bytes()))
-            if len(result.tail.ids):
-                tail = (unit.index, result.tail.ids.tobytes(), result.tail.starts.tobytes())
-                yield TaggedOutput(TAILS, (split, tail))
-            yield TaggedOutput(STATISTICS, (split, result.statistics))
+        for split, (tail, statistics) in enumerate(zip(rows.tails, rows.statistics, strict=True)):
+            if tail is not None:
+                data = (unit.index, tail.ids.tobytes(), tail.starts.tobytes())
+                yield TaggedOutput(TAILS, (split, data))
+            yield TaggedOutput(STATISTICS, (split, statistics))
             for name in ("documents", "bytes", "tokens", "rows"):
-                self._count[name].inc(getattr(result.statistics, name))
+                self._count[name].inc(getattr(statistics, name))
         for name in Excluded.NAMES:
             self._count[name].inc(getattr(excluded, name))
-        self._unit_tokens.update(sum(result.statistics.tokens for result in results))
-        yield TaggedOutput(ROW_COUNTS, (unit.index, tuple(len(result.block) for result in results)))
+        self._unit_tokens.update(sum(statistics.tokens for statistics in rows.statistics))
+        yield TaggedOutput(ROW_COUNTS, (unit.index, tuple(counts)))
         yield TaggedOutput(EXCLUDED, excluded)
-        self._reporter.add("tokenize", unit.bytes, of_next=sum(len(result.block) for result in results))
+        self._reporter.add("tokenize", unit.bytes, of_next=sum(counts))
 
     def _documents(
         self, unit: WorkUnit, dropped: np.ndarray, excluded: Excluded, bad: list[BadRecord]
@@ -123,7 +141,7 @@ class TokenizeUnit(beam.DoFn):
 
 
 class PackTails(beam.DoFn):
-    """A split's tails, in the order of their units → its last rows, ranked after all others."""
+    """A split's tails, in the order of their units → its last rows, ranked after all others; and the tails' sizes."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -136,10 +154,11 @@ class PackTails(beam.DoFn):
     def process(self, element: tuple[int, Iterable[tuple[int, bytes, bytes]]]) -> Iterator[TaggedOutput]:
         job, (split, tails) = self._job, element
         dtype = id_dtype(job.vocab_size)
-        ordered = [
-            Tail(np.frombuffer(ids, dtype), np.frombuffer(starts, np.int64))
-            for _, ids, starts in sorted(tails)
-        ]
+        sizes = np.zeros(job.num_units, np.int64)
+        ordered = []
+        for unit, ids, starts in sorted(tails):
+            ordered.append(Tail(np.frombuffer(ids, dtype), np.frombuffer(starts, np.int64)))
+            sizes[unit] = len(ordered[-1].ids)
         block = pack_tails(ordered, job.config.max_length, job.pad_id, job.keep_starts)
         statistics = SplitStatistics.empty(job.vocab_size)
         statistics.add_rows(block)
@@ -147,6 +166,7 @@ class PackTails(beam.DoFn):
         counts[split] = len(block)
         yield TaggedOutput(BLOCKS, (split, job.num_units, 0, block.to_bytes()))
         yield TaggedOutput(ROW_COUNTS, (job.num_units, tuple(counts)))
+        yield TaggedOutput(TAIL_SIZES, (split, sizes.tobytes()))
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))
         self._padding.inc(statistics.padding)

@@ -154,6 +154,7 @@ class CommitDataset(beam.DoFn):
         table_bytes: bytes,
         statistics: Iterable[tuple[int, SplitStatistics]],
         excluded: Iterable[Excluded],
+        tail_sizes: Iterable[tuple[int, bytes]],
         shards: Iterable[ShardInfo],
     ) -> None:
         table = RowTable.from_bytes(table_bytes)
@@ -164,5 +165,6 @@ class CommitDataset(beam.DoFn):
             layouts=layouts,
             statistics=dict(statistics),
             excluded=sum(excluded, Excluded()),
+            tail_sizes={split: np.frombuffer(sizes, np.int64) for split, sizes in tail_sizes},
             shards=list(shards),
         )

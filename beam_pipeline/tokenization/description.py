@@ -50,6 +50,18 @@ class TokenizerDescription:
         """Of `tokenizer.json`, in hex."""
         return hashlib.sha256(self.files["tokenizer.json"]).hexdigest()
 
+    def template_of(self, append_eos: bool) -> Template:
+        """What stands around each document; with `append_eos` an eos token ends it, once.
+
+        Raises:
+          UsageError: where the tokenizer has no eos token to append.
+        """
+        if not append_eos:
+            return self.template
+        eos = self.require("eos", "--append_eos")
+        prefix, suffix = self.template.prefix, self.template.suffix
+        return Template(prefix, suffix if suffix[-1:] == (eos,) else (*suffix, eos))
+
     def require(self, name: str, purpose: str) -> int:
         """The id of a special token.
 
@@ -65,8 +77,12 @@ class TokenizerDescription:
         return token
 
 
-def describe_tokenizer(path: str) -> TokenizerDescription:
+def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDescription:
     """Reads a tokenizer from a folder (local or remote), or through AutoTokenizer by the hub's name.
+
+    Args:
+      path: the folder or name.
+      pad_token: a token of its vocabulary that is to be its pad token; None: that which it has.
 
     Raises:
       UsageError: where there is none, or it is none that `tokenizers` can run.
@@ -77,11 +93,15 @@ def describe_tokenizer(path: str) -> TokenizerDescription:
     config = _config(files)
     if "tokenizer.json" not in files or config.get("tokenizer_class") not in _PLAIN_CLASSES:
         files = _through_transformers(path, files)
-        config = _config(files)
+    if pad_token is not None:
+        files = _with_pad_token(files, pad_token)
+    config = _config(files)
     try:
         tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
     except Exception as error:  # the library raises plain Exception
         raise UsageError(f"--tokenizer {path}: tokenizer.json cannot be loaded: {error}") from error
+    if pad_token is not None and tokenizer.token_to_id(pad_token) is None:
+        raise UsageError(f"--pad_token {pad_token}: is not in the vocabulary of --tokenizer {path}")
     special = {name: _token_id(tokenizer, config, name, path) for name in SPECIAL_NAMES}
     return TokenizerDescription(
         files=files,
@@ -97,6 +117,18 @@ def _config(files: Mapping[str, bytes]) -> dict:
     """The tokenizer's config; older folders name their special tokens in a file beside it."""
     names = ("special_tokens_map.json", "tokenizer_config.json")
     return {key: value for name in names for key, value in json.loads(files.get(name, b"{}")).items()}
+
+
+def _with_pad_token(files: Mapping[str, bytes], token: str) -> dict[str, bytes]:
+    """The files, with this pad token in those that name the special tokens."""
+    changed = {
+        name: json.dumps(
+            {**json.loads(files[name]), "pad_token": token}, indent=2, ensure_ascii=False
+        ).encode()
+        for name in ("special_tokens_map.json", "tokenizer_config.json")
+        if name in files
+    }
+    return {**files, **changed}
 
 
 def _all_special_ids(tokenizer: Tokenizer, named: Mapping[str, int | None]) -> tuple[int, ...]:

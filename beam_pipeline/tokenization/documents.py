@@ -8,7 +8,9 @@ import numpy as np
 
 from beam_pipeline.packing import Documents, ranges
 from beam_pipeline.rows import id_dtype
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.tokenization.sample_check import SampleCheck
 
 
 @dataclass(frozen=True)
@@ -20,24 +22,54 @@ class Template:
 
 
 class DocumentTokenizer:
-    """Tokenizes batches of texts.
+    """Tokenizes batches of documents.
 
     Args:
       tokenizer_json: the text of the tokenizer's `tokenizer.json`.
       vocab_size: ids are below it.
       template: what stands around each document.
-      engine: the engine's name, as `--engine` takes it.
+      engine, parse_special_tokens, threads: as `make_engine` takes them.
+      input_bytes: the size of the run's input, by which the engine is checked on a sample of the documents; None: it
+        is not checked.
+      seed: decides the sample.
     """
 
-    def __init__(self, *, tokenizer_json: str, vocab_size: int, template: Template, engine: str):
-        self._engine = make_engine(engine, tokenizer_json)
+    def __init__(
+        self,
+        *,
+        tokenizer_json: str,
+        vocab_size: int,
+        template: Template,
+        engine: str,
+        parse_special_tokens: bool = False,
+        threads: int = 1,
+        input_bytes: int | None = None,
+        seed: int = 0,
+    ):
+        self._engine = make_engine(
+            engine, tokenizer_json, parse_special_tokens=parse_special_tokens, threads=threads
+        )
+        self._check = (
+            None if input_bytes is None else SampleCheck(self._engine, input_bytes=input_bytes, seed=seed)
+        )
         self._dtype = id_dtype(vocab_size)
         self._prefix = np.array(template.prefix, self._dtype)
         self._suffix = np.array(template.suffix, self._dtype)
 
-    def encode(self, texts: list[str]) -> Documents:
-        """The documents' ids (uint16 or uint32, by the vocabulary's size) with their template's tokens."""
-        ids, lengths = self._engine.encode_batch(texts)
+    @property
+    def misses(self) -> int:
+        """How many documents the engine has left to HF so far."""
+        return self._engine.misses
+
+    def encode(self, batch: DocumentBatch) -> Documents:
+        """The documents' ids (uint16 or uint32, by the vocabulary's size) with their template's tokens.
+
+        Raises:
+          EngineMismatch: where the check of the engine finds a document with other ids than HF's.
+        """
+        ids, lengths = self._engine.encode_batch(batch.texts)
+        if self._check is not None:
+            self._check(batch, ids, lengths)
         ids = ids.astype(self._dtype, copy=False)
         around = len(self._prefix) + len(self._suffix)
         if not around:

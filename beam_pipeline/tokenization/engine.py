@@ -2,34 +2,80 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Protocol
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.anatomy import BYTE_LEVEL, SENTENCEPIECE, UnknownPart, take_apart
+from beam_pipeline.tokenization.fast import CORES, FastEngine
+from beam_pipeline.tokenization.hf import HFEngine
 
 
 class Engine(Protocol):
-    """Turns texts into ids exactly as HF's tokenizer does, special tokens in the text read as plain text.
+    """Turns texts into ids exactly as HF's tokenizer does.
 
-    An engine adds no special tokens of its own: `tokenization.documents` does, by the tokenizer's template.
+    Special tokens in the text are read as plain text, or parsed, as the engine was made. An engine adds no special
+    tokens of its own: `tokenization.documents` does, by the tokenizer's template.
+
+    Attributes:
+      name: as `--engine` takes it.
+      misses: how many texts it has left to HF so far, in part or as a whole.
+      reference: HF's tokenizer, which gives the same ids; None where the engine is HF's.
     """
 
     name: str
+    misses: int
+    reference: Tokenizer | None
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns ids (unsigned integers [tokens]) and how many of them each text has (int64 [texts])."""
 
 
-def make_engine(name: str, tokenizer_json: str) -> Engine:
-    """The engine of that name for a tokenizer, given as the text of its `tokenizer.json`.
+def check_engine(name: str, tokenizer_json: str, *, parse_special_tokens: bool) -> None:
+    """Checks before a run that its workers can make this engine.
 
     Raises:
-      UsageError: where there is no such engine.
+      UsageError: where it cannot do this tokenizer.
     """
-    from beam_pipeline.tokenization.hf import HFEngine
+    if name in CORES:  # the others can always
+        make_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
 
-    engines = {"auto": HFEngine, "hf": HFEngine}
-    if name not in engines:
-        raise UsageError(f"--engine {name}: there is no such engine; there are {', '.join(engines)}")
-    return engines[name](tokenizer_json)
+
+def make_engine(
+    name: str, tokenizer_json: str, *, parse_special_tokens: bool = False, threads: int = 1
+) -> Engine:
+    """The engine of that name for a tokenizer; the ids never depend on which one it is.
+
+    Args:
+      name: `hf`, `gigatoken`, `tokie`, or `auto`: the fastest that can do this tokenizer.
+      tokenizer_json: the text of the tokenizer's `tokenizer.json`.
+      parse_special_tokens: whether special tokens that stand in the text become the special tokens.
+      threads: how many an engine uses. The first engine of a process decides it for all, since the libraries have
+        one pool of threads each.
+
+    Raises:
+      UsageError: where there is no such engine, or it cannot do this tokenizer.
+    """
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")
+    if name != "hf" and name != "auto" and name not in CORES:
+        raise UsageError(f"--engine {name}: there is no such engine; there are auto, hf, {', '.join(CORES)}")
+    if name != "hf":
+        # (As `tokenizers` writes it: files of other versions leave out what has a default.)
+        tokenizer = json.loads(Tokenizer.from_str(tokenizer_json).to_str())
+        try:
+            anatomy = take_apart(tokenizer, parse_special_tokens)
+            fitting = "gigatoken" if anatomy.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
+            core = CORES[fitting if name == "auto" else name](anatomy, threads)
+        except UnknownPart as error:
+            if name != "auto":
+                raise UsageError(
+                    f"--engine {name}: cannot do this tokenizer exactly: {error}; use --engine auto or hf"
+                ) from error
+        else:
+            return FastEngine(core, anatomy, tokenizer_json, parse_special_tokens=parse_special_tokens)
+    return HFEngine(tokenizer_json, parse_special_tokens=parse_special_tokens)

@@ -2,30 +2,95 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
 import numpy as np
 from tokenizers import Tokenizer
 
+from beam_pipeline.tokenization.anatomy import Anatomy, UnknownPart, as_plain_text, take_apart
+from beam_pipeline.tokenization.normalization import cut
 
-def reference_tokenizer(tokenizer_json: str) -> Tokenizer:
-    """HF's tokenizer, neither truncating nor padding, with special tokens in the text read as plain text."""
+# An encoding takes about 40 bytes for each byte of text, so batches are small and long texts cut.
+_BATCH_CHARS = 1 << 20
+_LONGEST = 1 << 16
+
+
+def reference_tokenizer(tokenizer_json: str, *, parse_special_tokens: bool = False) -> Tokenizer:
+    """HF's tokenizer, neither truncating nor padding.
+
+    Special tokens that stand in the text are read as plain text, unless `parse_special_tokens`.
+    """
+    if not parse_special_tokens:
+        # Without its post-processor, which may name tokens that have other names now; nobody asks for it.
+        tokenizer_json = json.dumps({**as_plain_text(json.loads(tokenizer_json)), "post_processor": None})
     tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer.encode_special_tokens = not parse_special_tokens
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """All texts' ids (uint32 [tokens]) and how many each has (int64 [texts])."""
+    parts = [_encode(tokenizer, batch) for batch in _batches(texts)]
+    if not parts:
+        return np.empty(0, np.uint32), np.empty(0, np.int64)
+    return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    first = chars = 0
+    for number, text in enumerate(texts):
+        if chars and chars + len(text) > _BATCH_CHARS:
+            yield texts[first:number]
+            first, chars = number, 0
+        chars += len(text)
+    if first < len(texts):
+        yield texts[first:]
 
 
 class HFEngine:
     """See `Engine`."""
 
     name = "hf"
+    reference = None
 
-    def __init__(self, tokenizer_json: str):
-        self._tokenizer = reference_tokenizer(tokenizer_json)
+    def __init__(self, tokenizer_json: str, *, parse_special_tokens: bool = False):
+        self.misses = 0
+        self._tokenizer = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
+        self._anatomy: Anatomy | None
+        try:
+            tokenizer = json.loads(Tokenizer.from_str(tokenizer_json).to_str())
+            self._anatomy = take_apart(tokenizer, parse_special_tokens)
+        except UnknownPart:
+            self._anatomy = None  # then nobody knows where its texts may be cut
+        else:
+            self._core = Tokenizer.from_str(json.dumps(self._anatomy.core))
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        flat = np.fromiter((token for text in ids for token in text), np.uint32, int(lengths.sum()))
-        return flat, lengths
+        if self._anatomy is None or max(map(len, texts), default=0) <= _LONGEST:
+            return encode_flat(self._tokenizer, texts)
+        parts = [
+            self._encode_long(text) if len(text) > _LONGEST else self._encode_one(text) for text in texts
+        ]
+        return np.concatenate(parts), np.fromiter(map(len, parts), np.int64, len(parts))
+
+    def _encode_one(self, text: str) -> np.ndarray:
+        return encode_flat(self._tokenizer, [text])[0]
+
+    def _encode_long(self, text: str) -> np.ndarray:
+        """Piece by piece: a text of 100 MB at once would need many GB."""
+        if any(literal in text for literal in self._anatomy.literals):
+            return self._encode_one(text)
+        texts = [text]
+        for step in self._anatomy.normalize:
+            texts = step(texts)
+        return encode_flat(self._core, cut(texts[0], self._anatomy.cuts, _LONGEST))[0]

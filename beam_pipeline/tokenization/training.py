@@ -32,9 +32,7 @@ from tokenizers import (
 )
 
 from beam_pipeline.errors import DataError
-
-# What `str.split` takes for white space: so `" ".join(text.split())` does what the Unigram normalizer does.
-WHITESPACE = "".join(char for char in map(chr, range(sys.maxunicode + 1)) if char.isspace())
+from beam_pipeline.tokenization.normalization import FOLD_SPACE
 
 # Of the characters in the sample, the most frequent that together make up this share are in the vocabulary, as is
 # SentencePiece's default, and all of ASCII; others are unknown. (Byte-level BPE knows every byte.)
@@ -139,7 +137,7 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> Trained:
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.NFKC(),
-            normalizers.Replace(Regex(f"[{WHITESPACE}]+"), " "),
+            normalizers.Replace(Regex(FOLD_SPACE), " "),
             normalizers.Strip(left=False, right=True),
         ]
     )

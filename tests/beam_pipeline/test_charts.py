@@ -91,10 +91,11 @@ def test_names_are_escaped():
 
 
 def test_short_numbers():
-    assert [short(value) for value in (0, 12, 999, 1500, 2.5e6, 3e9, 4e12)] == [
+    assert [short(value) for value in (0, 12, 999, 999_999, 1500, 2.5e6, 3e9, 4e12)] == [
         "0",
         "12",
         "999",
+        "1M",
         "1.5k",
         "2.5M",
         "3G",

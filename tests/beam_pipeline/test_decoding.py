@@ -63,7 +63,7 @@ def test_a_character_of_several_tokens_is_one_piece(documents):
 
 def test_special_tokens_and_ids_without_a_token_are_shown(tokenizer_folder: Path):
     decoder = RowDecoder((tokenizer_folder / "tokenizer.json").read_text())
-    assert decoder.texts([[0, 4, 2]])[0].split() == ["<s>", "<mask>", "</s>"]
+    assert decoder.texts([[0, 4, 2]]) == ["<s><mask></s>"]
     assert decoder.token(4) == "<mask>"
     assert decoder.token(10**6) == "<1000000>"
 

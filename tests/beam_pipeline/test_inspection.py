@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
-from beam_pipeline import inspection, prepare
+from beam_pipeline import inspection, prepare, tracing
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.reading import open_dataset
 from beam_pipeline.sources.units import Part, WorkUnit
@@ -37,9 +38,7 @@ def test_the_summary_gives_the_manifests_figures(inspect, dataset: Path):
 def test_a_record_is_decoded_with_its_documents_and_where_they_stand(inspect, documents, corpus: Path):
     printed = inspect("--record", "train:0:7")
     assert f"source  {corpus}, bytes " in printed
-    heads = re.findall(
-        r"── document \d+ of \d+: tokens (\d+) to (\d+); .*, line (\d+) \(byte (\d+)\)", printed
-    )
+    heads = re.findall(r"── tokens (\d+) to (\d+); .*, line (\d+) \(byte (\d+)\)", printed)
     texts = re.split(r"── .*\n", printed)[1:]
     assert len(heads) == len(texts) > 0
     lines = corpus.read_bytes()
@@ -60,7 +59,7 @@ def test_tokens_are_shown_one_by_one(inspect, dataset: Path):
 def test_without_tracing_the_unit_is_named_and_the_records_own_boundaries_are_used(inspect, dataset: Path):
     row = open_dataset(str(dataset))[0].row(0, 7)
     printed = inspect("--record", "train:0:7", "--trace", "never")
-    assert printed.count("── document") == len(row.starts)
+    assert printed.count("── tokens") == len(row.starts)
     assert ", line" not in printed
 
 
@@ -68,9 +67,11 @@ def test_a_tail_is_explained(inspect, dataset: Path):
     split = open_dataset(str(dataset))[0]
     for shard, info in enumerate(split.manifest["shards"]):
         for record in range(info["records"]):
-            if split.origin(shard, record).unit is None:
+            origin = split.origin(shard, record)
+            if origin.is_of_tails:
                 printed = inspect("--record", f"train:{shard}:{record}")
-                assert "from the tails" in printed and "the ends of the work units" in printed
+                assert "from the tails" in printed and "what is left over at a unit's end" in printed
+                assert printed.count("corpus.txt, bytes ") == len(origin.units) > 1
                 assert "corpus.txt, line" in printed  # its documents are found, too
                 return
     raise AssertionError("no tails")
@@ -84,8 +85,19 @@ def test_a_dataset_whose_source_is_gone_says_so(inspect, tmp_path: Path, tokeniz
     prepare.main(["--input", str(source), *options])
     source.unlink()
     printed = inspect("--record", "train:0:0", folder=out)
-    assert f"traced  to its work unit only: {source} is not there any more" in printed
-    assert "where documents meet is not recorded" in printed
+    assert f"traced  to its work unit only: {source} is not there any more\n" in printed
+    assert "── tokens 0 to 3\nfile</s>\n── tokens 4 to 15\n<s> some text" in printed
+
+
+def test_what_would_take_long_is_left_to_be_asked_for(inspect, monkeypatch: pytest.MonkeyPatch):
+    ticks = itertools.count(step=100)
+    monkeypatch.setattr(tracing.time, "monotonic", lambda: float(next(ticks)))
+    printed = inspect("--record", "train:0:0")
+    assert re.search(
+        r"to its work unit only: to find the documents would take about \d+ s; --trace always", printed
+    )
+    assert ", line" not in printed
+    assert ", line" in inspect("--record", "train:0:0", "--trace", "always")
 
 
 def test_grep_finds_a_text_and_the_places_lead_back_to_it(inspect, documents):
@@ -133,4 +145,5 @@ def test_a_units_files_are_described_by_what_their_ranges_count():
     assert inspection.describe_unit(unit("parquet", 1))[0].endswith("row groups 0 to 1, counted from 0")
     many = inspection.describe_unit(unit("text", 100, repeat=1, share=0.5))
     assert len(many) == 6
+    assert inspection.describe_units([unit("text", 1)] * 10)[-1] == "… and 2 work units more"
     assert many[-2:] == ["… and 96 files more", "repeat 2 of the mixture, 0.5 of the documents"]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.packing import Documents, best_fit, pack, pack_tails, segments_and_positions
+from beam_pipeline.packing import Documents, Packer, Tail, best_fit, pack_tails, segments_and_positions
 from beam_pipeline.rows import RowBlock
 
 PAD = 0
@@ -14,6 +14,14 @@ def make(lengths: list[int]) -> Documents:
     """Documents whose tokens are all different, so that each can be found again."""
     lengths = np.array(lengths, np.int64)
     return Documents(np.arange(1, lengths.sum() + 1, dtype=np.uint16), lengths)
+
+
+def pack(documents: Documents, **options) -> tuple[RowBlock, Tail]:
+    """The rows and the tail of a unit of these documents alone."""
+    packer = Packer(**options)
+    assert not list(packer.add(documents))
+    block, tail = packer.finish()
+    return block, tail or Tail(documents.ids[:0], np.empty(0, np.int64))
 
 
 def attended(block: RowBlock) -> np.ndarray:
@@ -99,6 +107,37 @@ def test_best_fit_equals_the_textbook_one_by_one(lengths):
     # Rows are numbered by their first piece.
     _, firsts = np.unique(rows, return_index=True)
     assert (np.diff(firsts) > 0).all()
+
+
+@given(
+    st.lists(lengths_lists, min_size=1, max_size=6),
+    st.sampled_from(["concat", "best_fit", "pad"]),
+    st.integers(1, 60),
+)
+def test_what_comes_piece_by_piece_is_packed_alike(units, packing, stretch):
+    documents = make([length for lengths in units for length in lengths])
+    options = {"packing": packing, "max_length": MAX_LENGTH, "pad_id": PAD, "keep_starts": True}
+
+    def pack_in(pieces: list[Documents]) -> tuple[list, Tail | None]:
+        packer = Packer(**options)
+        packer._STRETCH = stretch
+        blocks = [block for piece in pieces for block in packer.add(piece)]
+        last, tail = packer.finish()
+        rows = [
+            (block.ids.tolist(), block.lengths.tolist(), block.starts.tolist()) for block in (*blocks, last)
+        ]
+        return [[row for block in column for row in block] for column in zip(*rows, strict=True)], tail
+
+    splits = np.cumsum([len(lengths) for lengths in units])[:-1]
+    pieces = [documents.select(index) for index in np.split(np.arange(len(documents.lengths)), splits)]
+    (rows, tail), (whole, whole_tail) = pack_in(pieces), pack_in([documents])
+    assert rows == whole
+    assert (tail is None) == (whole_tail is None)
+    if tail is not None:
+        assert (
+            tail.ids.tolist() == whole_tail.ids.tolist()
+            and tail.starts.tolist() == whole_tail.starts.tolist()
+        )
 
 
 def test_segments_and_positions_of_known_rows():

@@ -38,7 +38,7 @@ def test_starts_are_where_segments_begin(dataset: Path):
     split = open_dataset(str(dataset))[0]
     for record, row in enumerate(split.rows(0)):
         assert row.starts[0] == 0
-        if split.origin(0, record).unit is None:  # tails may begin within a document
+        if split.origin(0, record).is_of_tails:  # tails may begin within a document
             continue
         # The template's <s> begins each document; only a row's first one may go on from another row.
         begins = np.flatnonzero(row.ids == 0)
@@ -63,9 +63,21 @@ def test_every_row_has_an_origin_of_its_own(dataset: Path):
     assert sorted(origin.rank for origin in origins) == list(range(split.manifest["num_records"]))
     lines = [json.loads(line) for line in (dataset / "train" / "units.jsonl").read_text().splitlines()]
     for number, line in enumerate(lines):
-        positions = sorted(origin.position for origin in origins if origin.unit_index == number)
+        positions = sorted(
+            origin.position
+            for origin in origins
+            if (len(lines) - 1 if origin.is_of_tails else origin.units[0].index) == number
+        )
         assert positions == list(range(line["rows"]))
-    assert {origin.unit is None for origin in origins if origin.unit_index == len(lines) - 1} == {True}
+    tails = sorted((origin for origin in origins if origin.is_of_tails), key=lambda origin: origin.position)
+    sizes, max_length = [line.get("tail") for line in lines], split.manifest["max_length"]
+    for origin in tails:
+        before = sum(sizes[: origin.units[0].index]) + origin.skip
+        assert before == origin.position * max_length
+        assert 0 <= origin.skip < sizes[origin.units[0].index]
+        last = origin.units[-1].index
+        assert sum(sizes[:last]) < before + max_length
+        assert origin is tails[-1] or sum(sizes[: last + 1]) >= before + max_length
     assert len(split.units) == len(lines) - 1 > 3
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from beam_pipeline.packing import Documents, pack, segments_and_positions
+from beam_pipeline.packing import Documents, Packer, segments_and_positions
 from beam_pipeline.records import ExampleEncoder, RecordError, decode_examples, feature_names, read_frames
 from beam_pipeline.rows import RowBlock
 
@@ -38,7 +38,9 @@ def test_bytes_are_those_of_tensorflow(lengths, seed, features):
     lengths = np.array(lengths, np.int64)
     # Varints of one, two and three bytes.
     ids = rng.choice([0, 1, 127, 128, 300, 16383, 16384, 60000, 2**21 - 1], lengths.sum()).astype(np.uint32)
-    block, _ = pack(Documents(ids, lengths), packing="pad", max_length=12, pad_id=7, keep_starts=True)
+    packer = Packer(packing="pad", max_length=12, pad_id=7, keep_starts=True)
+    assert not list(packer.add(Documents(ids, lengths)))
+    block, _ = packer.finish()
     segments, positions = segments_and_positions(block)
     mask = (np.arange(12) < block.lengths[:, None]).astype(np.int64)
     columns = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import prepare, report
+from beam_pipeline import html_elements, prepare, report
 from beam_pipeline.charts import Histogram
 from beam_pipeline.errors import DataError
 from beam_pipeline.reading import open_dataset
@@ -156,10 +156,11 @@ def test_quantiles_lie_where_the_counts_say():
 
 
 def test_sizes_in_words():
-    assert [report.human_bytes(size) for size in (0, 999, 1500, 2.5e9, 7.1e15)] == [
+    assert [html_elements.human_bytes(size) for size in (0, 999, 999_999, 1500, 2.5e9, 7.1e15)] == [
         "0 B",
         "999 B",
+        "1 MB",
         "1.5 kB",
         "2.5 GB",
-        "7.1e+03 TB",
+        "7.1 PB",
     ]

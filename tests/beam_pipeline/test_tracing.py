@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,11 +88,31 @@ def test_every_row_is_made_of_the_documents_that_are_named(make, source, tokeniz
         assert len(seen) == split.manifest["totals"]["documents"]
 
 
+@pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
+def test_special_tokens_tell_where_documents_meet_just_as_segment_ids_do(make, packing):
+    known = 0
+    for split in make("--packing", packing, "--segment_ids"):
+        tracer = Tracer(split)
+        for shard in range(len(split.manifest["shards"])):
+            for record, row in enumerate(split.rows(shard)):
+                starts = tracer.starts(split.origin(shard, record), replace(row, starts=None))
+                assert split.origin(shard, record).is_of_tails == (starts is None)
+                if starts is not None:
+                    known += 1
+                    assert starts.tolist() == row.starts.tolist()
+    assert known > 100
+
+
+def test_special_tokens_that_may_stand_in_the_text_tell_nothing(make):
+    split = make("--parse_special_tokens")[0]
+    assert Tracer(split).starts(split.origin(0, 0), split.row(0, 0)) is None
+
+
 def test_a_source_that_is_not_what_it_was_is_noticed(make, source):
     split = make()[0]
     origin, row = split.origin(0, 0), split.row(0, 0)
     assert Tracer(split).trace(origin, row)
-    path = Path(origin.unit.root + origin.unit.parts[0].name)
+    path = Path(origin.units[0].root + origin.units[0].parts[0].name)
     data = path.read_bytes()
     path.write_bytes(data.swapcase() if path.suffix != ".gz" else data[::-1])
     with pytest.raises(NotTraced, match=r"has changed since|broken"):

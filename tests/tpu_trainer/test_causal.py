@@ -163,7 +163,7 @@ def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size
 
 def test_loss_and_gradient_are_those_of_a_gpt2_in_plain_numpy(vocabulary: Vocabulary) -> None:
     model, batch = model_of("gpt2", vocabulary), batch_of(vocabulary)
-    objective = CausalLanguageModelling(model=model)
+    objective = CausalLanguageModelling(model=model, max_length=LENGTH)
     variables = model.network.trainable_variables
 
     @tf.function(jit_compile=True)
@@ -196,7 +196,7 @@ def test_loss_and_gradient_are_those_of_a_gpt2_in_plain_numpy(vocabulary: Vocabu
 
 
 def test_rows_without_a_mask_are_padded_where_the_pad_id_stands(vocabulary: Vocabulary) -> None:
-    objective = CausalLanguageModelling(model=model_of("gpt2", vocabulary))
+    objective = CausalLanguageModelling(model=model_of("gpt2", vocabulary), max_length=LENGTH)
     batch = {name: values for name, values in batch_of(vocabulary).items() if name != "segment_ids"}
     bare = {name: values for name, values in batch.items() if name != "attention_mask"}
     masked, found = (objective.sums(b, key=KEY, training=False) for b in (batch, bare))

@@ -1,22 +1,35 @@
-"""Checkpoints are complete or absent."""
+"""Checkpoints are complete or absent, and written while their state changes on."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
-from tpu_trainer.checkpoint import Checkpoints
+from tpu_trainer.checkpoint import BackgroundSaver, Checkpoints, snapshot
 from tpu_trainer.errors import UsageError
 
 
-def test_what_is_saved_comes_back_and_old_ones_go(tmp_path: Path) -> None:
+def save(checkpoints: Checkpoints, step: int, state: dict[str, Any], **metadata: Any) -> None:
+    checkpoints.write(step, snapshot(state), metadata=metadata)
+
+
+@pytest.fixture(params=["local", "url"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    # file:// is TensorFlow's name for the local disk: the same code path as gs://.
+    return f"{tmp_path}/checkpoints" if request.param == "local" else f"file://{tmp_path}/checkpoints"
+
+
+def test_what_is_saved_comes_back_and_old_ones_go(folder: str) -> None:
     value = tf.Variable([0.0, 0.0])
-    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), keep=2)
+    checkpoints = Checkpoints(folder, keep=2)
     for step in (5, 10, 15):
         value.assign([step, -step])
-        checkpoints.save(step, metadata={"data": f"d{step}"}, value=value)
+        save(checkpoints, step, {"value": value}, data=f"d{step}")
     assert checkpoints.steps() == [10, 15]
     assert checkpoints.latest() == 15
     assert checkpoints.metadata(10) == {"step": 10, "data": "d10"}
@@ -24,24 +37,134 @@ def test_what_is_saved_comes_back_and_old_ones_go(tmp_path: Path) -> None:
     assert value.numpy().tolist() == [10, -10]
 
 
+def test_the_best_is_kept_besides(folder: str) -> None:
+    state = {"value": tf.Variable(1.0)}
+    checkpoints = Checkpoints(folder, keep=2)
+    assert checkpoints.best() is None
+    save(checkpoints, 1, state)
+    save(checkpoints, 2, state, validation_loss=3.0)
+    save(checkpoints, 3, state, validation_loss=4.0)
+    for step in (4, 5):
+        save(checkpoints, step, state)
+    assert checkpoints.steps() == [2, 4, 5]
+    assert checkpoints.best() == 2
+    checkpoints.record(5, validation_loss=2.5)
+    assert checkpoints.best() == 5
+    assert checkpoints.steps() == [4, 5]
+    checkpoints.record(99, validation_loss=0.0)
+    assert checkpoints.best() == 5
+
+
 def test_an_unfinished_checkpoint_is_not_read_and_is_removed(tmp_path: Path) -> None:
-    value = tf.Variable(1.0)
+    state = {"value": tf.Variable(1.0)}
     checkpoints = Checkpoints(str(tmp_path), keep=2)
-    checkpoints.save(5, metadata={}, value=value)
-    checkpoints.save(10, metadata={}, value=value)
+    save(checkpoints, 5, state)
+    save(checkpoints, 10, state)
     (tmp_path / "step-00000010" / "complete.json").unlink()
     assert checkpoints.latest() == 5
-    checkpoints.save(12, metadata={}, value=value)
+    save(checkpoints, 12, state)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000012"]
 
 
-def test_a_shape_that_changed_is_an_error(tmp_path: Path) -> None:
+def test_names_do_not_depend_on_what_else_the_process_made(tmp_path: Path) -> None:
+    def state() -> dict[str, Any]:
+        model = keras.Sequential([keras.layers.Dense(2, name="dense")])
+        model.build([None, 3])
+        optimizer = keras.optimizers.AdamW()
+        optimizer.build(model.trainable_variables)
+        return {"network": model, "optimizer": optimizer}
+
+    first, second = state(), state()
+    assert first["network"].name != second["network"].name
+    for part in first.values():
+        for variable in part.variables:
+            variable.assign(tf.cast(tf.random.uniform(variable.shape, maxval=9), variable.dtype))
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.save(1, metadata={}, value=tf.Variable([1.0, 2.0]))
-    with pytest.raises(ValueError, match="shape"):
-        checkpoints.restore(1, value=tf.Variable([1.0, 2.0, 3.0]))
+    save(checkpoints, 1, first)
+    checkpoints.restore(1, **second)
+    written, read = snapshot(first), snapshot(second)
+    assert written.keys() == read.keys()
+    assert "optimizer/m/dense/kernel" in written
+    assert all((written[name] == read[name]).all() for name in written)
+
+
+def test_a_checkpoint_of_another_model_or_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    save(checkpoints, 1, {"value": tf.Variable([1.0, 2.0])})
+    for other, message in (
+        ({"value": tf.Variable([1.0, 2.0, 3.0])}, r"shape \[2\] there and \[3\] here"),
+        ({"other": tf.Variable(1.0)}, r"'other/Variable' has shape None there"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            checkpoints.restore(1, **other)
+    path = tmp_path / "step-00000001" / "state.data-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(UsageError, match=r"state: cannot be read .*Checksum.* remove .*step-00000001"):
+        checkpoints.restore(1, value=tf.Variable([1.0, 2.0]))
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no complete checkpoint"):
         Checkpoints(str(tmp_path / "checkpoints")).latest()
+
+
+class SlowCheckpoints(Checkpoints):
+    """Writes when it is told to."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder, keep=9)
+        self.go = threading.Event()
+        self.in_flight = self.most_in_flight = 0
+
+    def write(self, *args: Any, **kwargs: Any) -> None:
+        self.in_flight += 1
+        self.most_in_flight = max(self.in_flight, self.most_in_flight)
+        assert self.go.wait(60)
+        super().write(*args, **kwargs)
+        self.in_flight -= 1
+
+
+def test_the_state_may_change_while_it_is_written(tmp_path: Path) -> None:
+    value = tf.Variable([1.0, 2.0])
+    checkpoints = SlowCheckpoints(str(tmp_path))
+    saver = BackgroundSaver(checkpoints, report=lambda step, message: pytest.fail(message))
+    saver.save(1, metadata={}, value=value)
+    value.assign([8.0, 9.0])
+    assert saver.busy
+    assert checkpoints.steps() == []
+    threading.Timer(0.2, checkpoints.go.set).start()
+    saver.save(2, metadata={}, value=value)  # waits for the first
+    assert checkpoints.steps() == [1]
+    saver.wait()
+    assert not saver.busy
+    assert checkpoints.most_in_flight == 1
+    checkpoints.restore(1, value=value)
+    assert value.numpy().tolist() == [1.0, 2.0]
+    checkpoints.restore(2, value=value)
+    assert value.numpy().tolist() == [8.0, 9.0]
+
+
+def test_a_failed_save_is_reported_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"value": tf.Variable([1.0, 2.0])}
+    checkpoints = Checkpoints(str(tmp_path), keep=1)
+    reported = []
+    saver = BackgroundSaver(checkpoints, report=lambda step, message: reported.append((step, message)))
+    saver.save(1, metadata={}, **state)
+    saver.wait()
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.raw_ops, "SaveV2", full)
+        saver.save(2, metadata={}, **state)
+        saver.wait()
+    assert saver.failed
+    assert reported == [(2, "No space left on device")]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    saver.save(3, metadata={}, **state)
+    saver.wait()
+    assert not saver.failed
+    assert checkpoints.steps() == [3]

@@ -18,7 +18,7 @@ from tpu_trainer.evaluation import Evaluator
 from tpu_trainer.masking import Masking
 from tpu_trainer.objectives import Sums
 from tpu_trainer.random_bits import step_key
-from tpu_trainer.task import Task
+from tpu_trainer.task import Running, Task
 from tpu_trainer.training import build_task
 from tpu_trainer.vocabulary import Vocabulary
 
@@ -123,9 +123,9 @@ def train(task: Task, dataset: Path, strategy: tf.distribute.Strategy, steps: in
     losses = []
     step = tf.function(lambda batch: strategy.run(task.train_step, args=(batch,)))
     for batch in strategy.distribute_datasets_from_function(batches):
-        task.running.assign(tf.zeros([len(Sums._fields)]))
+        task.running.assign(tf.zeros_like(task.running))
         step(batch)
-        sums = Sums(*task.running.numpy())
+        sums = Running(*task.running.numpy())
         losses.append(float(sums.loss / sums.targets))
         if len(losses) == steps:
             return losses

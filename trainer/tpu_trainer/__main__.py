@@ -7,11 +7,11 @@ import os
 import sys
 
 from tpu_trainer.command_line import parse
-from tpu_trainer.errors import UsageError
+from tpu_trainer.errors import ExitStatus, TrainerError
 
 
 def main() -> int:
-    """Runs one verb; returns the exit status: 0, or 2 for an error the user can mend."""
+    """Runs one verb; returns the exit status, see ExitStatus."""
     # Read when the libraries are first imported: their notices, on GPUs that are not there or on the end of
     # TensorFlow in transformers 5, would bury ours. Real errors are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -21,10 +21,10 @@ def main() -> int:
     try:
         verb, config = parse()
         importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
-    except UsageError as error:
+    except TrainerError as error:
         print(f"tpu_trainer: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return error.status
+    return ExitStatus.DONE
 
 
 if __name__ == "__main__":

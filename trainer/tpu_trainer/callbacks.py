@@ -1,219 +1,178 @@
-"""Keras callbacks of a run: its log, its evaluations, its checkpoints."""
+"""Keras callbacks of a run: its evaluations, its checkpoints, its profile. Its log is in progress.py."""
 
 from __future__ import annotations
 
-import sys
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tf_keras as keras
-from tqdm import tqdm
 
-from tpu_trainer.evaluation import Evaluator
-from tpu_trainer.objectives import Sums
-from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.evaluation import Evaluation
 
 
-class Stopwatch:
-    """Seconds of training: what runs between steps, and compilation, is taken out."""
-
-    def __init__(self) -> None:
-        self._start: float | None = None
-        self._sum = 0.0
-
-    def start(self) -> None:
-        """From here on the time counts."""
-        self._start = time.perf_counter()
-
-    def seconds(self) -> float:
-        """The time counted so far."""
-        return self._sum + (0.0 if self._start is None else time.perf_counter() - self._start)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """The time in here does not count."""
-        running = self._start is not None
-        self._sum, self._start = self.seconds(), None
-        try:
-            yield
-        finally:
-            if running:
-                self.start()
+class NonFiniteStep(Exception):
+    """Training has met a loss or a gradient that is not finite; says nothing yet of the data, as DivergedError does."""
 
 
-class _StepCallback(keras.callbacks.Callback):
+class StepCallback(keras.callbacks.Callback):
     """Calls `on_step` with the number of updates made, counted from the run's beginning."""
 
     def __init__(self, first_step: int) -> None:
+        """
+        Args:
+            first_step: Updates made before this process.
+        """
         super().__init__()
-        self._first_step = first_step
+        self.previous_step = first_step
+        """The updates made at the call before: several fewer where one call of Keras' makes several."""
+        self._start = first_step
+        self._step = first_step
         # Keras would otherwise fetch the logs from the device after every step.
         self._supports_tf_logs = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self.on_step(self._first_step + batch + 1)
+        self._step = self._start + batch + 1
+        self.on_step(self._step, logs or {})
+        self.previous_step = self._step
 
-    def on_step(self, step: int) -> None:
+    def on_step(self, step: int, logs: dict[str, Any]) -> None:
         raise NotImplementedError
 
+    def passed(self, every: int) -> bool:
+        """Whether a multiple of `every` lies after the previous step, up to and with the present one."""
+        return self._step // every > self.previous_step // every
 
-class ProgressLog(_StepCallback):
-    """A line of metrics.jsonl after step 1, every `every` steps and the last; and the progress, on stderr."""
-
-    def __init__(
-        self,
-        *,
-        folder: RunFolder,
-        first_step: int,
-        steps: int,
-        every: int,
-        schedule: Callable[[tf.Tensor], tf.Tensor],
-        unigram_entropy: float | None,
-        stopwatch: Stopwatch,
-    ) -> None:
-        """
-        Args:
-            folder: Where metrics.jsonl is.
-            first_step: Updates made before this process.
-            steps: Updates of the whole run.
-            every: Updates between two lines.
-            schedule: The learning rate of an update.
-            unigram_entropy: The baseline to show beside the loss, nats.
-            stopwatch: Started here after the first step, which compiles.
-        """
-        super().__init__(first_step)
-        self._folder = folder
-        self._steps = steps
-        self._every = every
-        self._schedule = schedule
-        self._baseline = "" if unigram_entropy is None else f" (unigram {unigram_entropy:.3f})"
-        self._stopwatch = stopwatch
-        self._seconds_before = 0.0
-        self._untimed_tokens = 0.0
-        self._terminal = sys.stderr.isatty()
-        self._bar: tqdm | None = None
-        self.tokens = 0.0
-        """Real tokens trained on while the stopwatch ran."""
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._bar = tqdm(
-            total=self._steps, initial=self._first_step, unit="step", desc="fit", disable=not self._terminal
-        )
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def on_step(self, step: int) -> None:
-        assert self._bar is not None
-        self._bar.update()
-        first = step == self._first_step + 1
-        with self._stopwatch.paused():
-            if first:
-                # Tokens of the step that compiles, and of a run before this one, are not of the time that is measured.
-                self._untimed_tokens = self._sums().tokens
-            if step == 1 or step % self._every == 0 or step == self._steps:
-                self._log(step, timed=not first)
-        if first:
-            self._stopwatch.start()
-
-    def _sums(self) -> Sums:
-        return Sums(*self.model.running.numpy().tolist())
-
-    def _log(self, step: int, *, timed: bool) -> None:
-        sums = self._sums()
-        self.model.running.assign(np.zeros(len(sums), np.float32))
-        targets = max(sums.targets, 1.0)
-        record: dict[str, Any] = {
-            "step": step,
-            "loss": sums.loss / targets,
-            "accuracy": sums.correct / targets,
-            "learning_rate": float(self._schedule(tf.constant(step - 1))),
-        }
-        shown = f"loss {record['loss']:.3f}{self._baseline} accuracy {record['accuracy']:.3f}"
-        if timed:
-            tokens = sums.tokens - self._untimed_tokens
-            seconds = self._stopwatch.seconds()
-            speed = tokens / (seconds - self._seconds_before)
-            self._seconds_before = seconds
-            self.tokens += tokens
-            record["tokens_per_second"] = round(speed)
-            left = (self._steps - step) * seconds / (step - self._first_step - 1)
-            shown += f" {speed:,.0f} tokens/s"
-            if not self._terminal:
-                shown += f" {tqdm.format_interval(left)} left"
-        self._untimed_tokens = 0.0
-        self._folder.append_metrics(record)
-        if self._terminal:
-            self._bar.set_postfix_str(shown)
-        else:
-            print(f"step {step}/{self._steps} {shown}", file=sys.stderr, flush=True)
+    def check_finite(self) -> None:
+        """Raises NonFiniteStep where the model's weights are no longer good."""
+        if self.model.non_finite() is not None:
+            raise NonFiniteStep
 
 
-class PeriodicEvaluation(_StepCallback):
-    """Evaluates every `every` steps; the figures go to metrics.jsonl. Not at the last step: `fit` does that itself."""
+class PeriodicEvaluation(StepCallback):
+    """Evaluates every `every` steps. Not at the last step: `fit` does that itself, when the weights are saved."""
 
     def __init__(
         self,
         *,
-        evaluator: Evaluator,
-        folder: RunFolder,
+        evaluate: Callable[[int], Evaluation | None],
         first_step: int,
         steps: int,
         every: int,
-        stopwatch: Stopwatch,
+        due: bool,
     ) -> None:
         """
         Args:
-            evaluator: The split to evaluate.
-            folder: Where metrics.jsonl is.
+            evaluate: Evaluates the weights after that many updates, and logs the figures.
             first_step: Updates made before this process.
             steps: Updates of the whole run.
             every: Updates between two evaluations.
-            stopwatch: Paused meanwhile.
+            due: Whether the weights of `first_step` are still to be evaluated.
         """
         super().__init__(first_step)
-        self._evaluator = evaluator
-        self._folder = folder
+        self._evaluate = evaluate
         self._steps = steps
         self._every = every
-        self._stopwatch = stopwatch
+        self._due = due
 
-    def on_step(self, step: int) -> None:
-        if step % self._every or step == self._steps:
-            return
-        with self._stopwatch.paused():
-            figures = self._evaluator.run()
-            self._folder.append_metrics({"step": step, "eval": figures.to_json()})
-            tqdm.write(
-                f"step {step}: validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}",
-                file=sys.stderr,
-            )
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._due:
+            self._evaluate(self._step)
+
+    def on_step(self, step: int, logs: dict[str, Any]) -> None:
+        if self.passed(self._every) and step != self._steps:
+            self.check_finite()
+            self._evaluate(step)
 
 
-class PeriodicCheckpoint(_StepCallback):
-    """Calls `save` every `every` steps."""
+class PeriodicCheckpoint(StepCallback):
+    """Saves every `every` steps and every `minutes` minutes, and where training is asked to end."""
 
     def __init__(
-        self, *, save: Callable[[int], None], first_step: int, every: int, stopwatch: Stopwatch
+        self,
+        *,
+        save: Callable[[int], None],
+        busy: Callable[[], bool],
+        interrupted: Callable[[], bool],
+        first_step: int,
+        every: int,
+        minutes: float | None,
     ) -> None:
         """
         Args:
             save: Saves the state after that many updates.
+            busy: Whether an earlier save is not finished; one that is due by the clock waits for it.
+            interrupted: Whether training is to end.
             first_step: Updates made before this process.
             every: Updates between two checkpoints.
-            stopwatch: Paused meanwhile.
+            minutes: Time between two checkpoints; None: any.
         """
         super().__init__(first_step)
         self._save = save
+        self._busy = busy
+        self._interrupted = interrupted
         self._every = every
-        self._stopwatch = stopwatch
+        self._seconds = math.inf if minutes is None else 60 * minutes
+        self._saved_at = time.monotonic()
 
-    def on_step(self, step: int) -> None:
-        if step % self._every == 0:
-            with self._stopwatch.paused():
-                self._save(step)
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._saved_at = time.monotonic()
+
+    def on_step(self, step: int, logs: dict[str, Any]) -> None:
+        by_clock = time.monotonic() - self._saved_at >= self._seconds and not self._busy()
+        if self.passed(self._every) or by_clock or self._interrupted():
+            self.check_finite()
+            self._save(step)
+            self._saved_at = time.monotonic()
+        if self._interrupted():
+            self.model.stop_training = True
+
+
+class Profile(StepCallback):
+    """Profiles steps `first` to `last`, both included, into a folder that TensorBoard's profile plugin reads."""
+
+    def __init__(
+        self,
+        *,
+        folder: str,
+        first: int,
+        last: int,
+        first_step: int,
+        paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """
+        Args:
+            folder: The run's TensorBoard folder.
+            first: The first step.
+            last: The last step.
+            first_step: Updates made before this process.
+            paused: The time in its context does not count as training.
+        """
+        super().__init__(first_step)
+        self._folder = folder
+        self._first = first
+        self._last = last
+        self._paused = paused
+        self._running = False
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._running and self._first <= self._step + 1 <= self._last:
+            with self._paused():
+                tf.profiler.experimental.start(self._folder)
+            self._running = True
+
+    def on_step(self, step: int, logs: dict[str, Any]) -> None:
+        if step >= self._last:
+            self._stop()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._running:
+            with self._paused():
+                tf.profiler.experimental.stop()
+            self._running = False

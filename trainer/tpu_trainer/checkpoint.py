@@ -8,15 +8,45 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
+from threading import Thread
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+import tf_keras as keras
 
 from tpu_trainer import files
 from tpu_trainer.errors import UsageError
 
 _FOLDER_NAME = re.compile(r"^step-(\d+)$")
 _MARKER = "complete.json"
+_VALIDATION_LOSS = "validation_loss"
+
+# Models, optimizers and single variables, each by the name of its part of the checkpoint.
+State = Mapping[str, "keras.Model | keras.optimizers.Optimizer | tf.Variable"]
+WriteErrors = (OSError, tf.errors.OpError)
+"""What a full disk, a lost network or missing rights raise."""
+
+
+def _variables(state: State) -> dict[str, tf.Variable]:
+    """Every variable of `state` by a name that does not depend on what else was made in the process."""
+    models = {value.name for value in state.values() if isinstance(value, keras.Model)}
+    found: dict[str, tf.Variable] = {}
+    for part, value in state.items():
+        for variable in [value] if isinstance(value, tf.Variable) else value.variables:
+            # Keras numbers the models of a process: tf_roberta_for_masked_lm_1/roberta/…
+            words = [word for word in variable.name.split(":")[0].split("/") if word not in models]
+            name = "/".join([part, *words])
+            if name in found:
+                raise ValueError(f"two variables of the state are called {name!r}")
+            found[name] = variable
+    return found
+
+
+def snapshot(state: State) -> dict[str, np.ndarray]:
+    """The present values of `state` by name, copied to the host's memory."""
+    return {name: variable.numpy() for name, variable in _variables(state).items()}
 
 
 class Checkpoints:
@@ -26,22 +56,24 @@ class Checkpoints:
         """
         Args:
             folder: Made at the first save.
-            keep: Complete checkpoints kept, the newest.
+            keep: Complete checkpoints kept: the newest ones. The best by validation loss is kept, too.
         """
         self._folder = folder
         self._keep = keep
 
-    def _path(self, step: int) -> str:
+    def path(self, step: int) -> str:
+        """The folder of a checkpoint."""
         return files.join(self._folder, f"step-{step:08d}")
+
+    def _marker(self, step: int) -> str:
+        return files.join(self.path(step), _MARKER)
 
     def _all_steps(self) -> list[int]:
         return [int(match[1]) for match in map(_FOLDER_NAME.match, files.list_names(self._folder)) if match]
 
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, rising."""
-        return sorted(
-            step for step in self._all_steps() if files.is_file(files.join(self._path(step), _MARKER))
-        )
+        return sorted(step for step in self._all_steps() if files.is_file(self._marker(step)))
 
     def latest(self) -> int:
         """The newest complete checkpoint's step; UsageError where there is none."""
@@ -50,28 +82,118 @@ class Checkpoints:
             raise UsageError(f"{self._folder}: no complete checkpoint; has `fit` run with this folder?")
         return steps[-1]
 
+    def best(self) -> int | None:
+        """The step of the complete checkpoint with the lowest validation loss; None where none was evaluated."""
+        losses = [(self.metadata(step).get(_VALIDATION_LOSS), step) for step in self.steps()]
+        return min(((loss, step) for loss, step in losses if loss is not None), default=(None, None))[1]
+
     def metadata(self, step: int) -> dict[str, Any]:
-        """What `save` was told of the checkpoint."""
-        return json.loads(files.read_text(files.join(self._path(step), _MARKER)))
+        """What `write` and `record` were told of the checkpoint."""
+        return json.loads(files.read_text(self._marker(step)))
 
-    def save(self, step: int, *, metadata: dict[str, Any], **trackables: tf.Module) -> None:
-        """Writes the state of `trackables` after `step` updates, then removes what is too old or unfinished."""
-        if step in self.steps():
+    def write(self, step: int, values: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any]) -> None:
+        """Writes the values after `step` updates, then removes what is too old or unfinished.
+
+        Raises OSError or tf.errors.OpError where that fails; the other checkpoints are as they were then.
+        """
+        complete = self.steps()
+        if step in complete:
             return
-        complete = set(self.steps())
-        for unfinished in set(self._all_steps()) - complete:
-            files.remove_tree(self._path(unfinished))
-        path = self._path(step)
-        files.make_dirs(path)
-        tf.train.Checkpoint(**trackables).write(files.join(path, "state"))
-        files.write_text(files.join(path, _MARKER), json.dumps({"step": step} | metadata, indent=1) + "\n")
-        for old in self.steps()[: -self._keep]:
-            files.remove_file(
-                files.join(self._path(old), _MARKER)
-            )  # first: what remains is unfinished, not broken
-            files.remove_tree(self._path(old))
+        for unfinished in set(self._all_steps()) - set(complete):
+            files.remove_tree(self.path(unfinished))
+        path = self.path(step)
+        try:
+            files.make_dirs(path)
+            tf.raw_ops.SaveV2(
+                prefix=files.join(path, "state"),
+                tensor_names=list(values),
+                shape_and_slices=[""] * len(values),
+                tensors=list(values.values()),
+            )
+            files.flush_tree(path)
+            self._write_marker(step, {"step": step, **metadata})
+        except WriteErrors:
+            files.remove_tree(path)  # it holds space that may be what is missing
+            raise
+        self._prune()
 
-    def restore(self, step: int, **trackables: tf.Module) -> None:
-        """Reads a checkpoint back into `trackables`, which may be some of those it was saved with."""
-        status = tf.train.Checkpoint(**trackables).read(files.join(self._path(step), "state"))
-        status.expect_partial().assert_existing_objects_matched()
+    def record(self, step: int, *, validation_loss: float) -> None:
+        """Adds the validation loss to a complete checkpoint's metadata; nothing happens where it is not there."""
+        if step in self.steps():
+            self._write_marker(step, self.metadata(step) | {_VALIDATION_LOSS: validation_loss})
+            self._prune()
+
+    def _write_marker(self, step: int, metadata: Mapping[str, Any]) -> None:
+        files.write_text(self._marker(step), json.dumps(metadata, indent=1) + "\n")
+
+    def _prune(self) -> None:
+        kept = {self.best(), *self.steps()[-self._keep :]}
+        for old in set(self.steps()) - kept:
+            files.remove_file(self._marker(old))  # first: what remains is unfinished, not broken
+            files.remove_tree(self.path(old))
+
+    def restore(self, step: int, **state: Any) -> None:
+        """Reads a checkpoint back into `state`, which may be some of the parts it was saved with.
+
+        Raises UsageError where a variable is missing from it or of another shape, or where it cannot be read.
+        """
+        prefix = files.join(self.path(step), "state")
+        try:
+            reader = tf.train.load_checkpoint(prefix)
+            shapes = reader.get_variable_to_shape_map()
+            for name, variable in _variables(state).items():
+                if shapes.get(name) != variable.shape.as_list():
+                    raise UsageError(
+                        f"{prefix}: {name!r} has shape {shapes.get(name)} there and {variable.shape.as_list()} here: "
+                        "the checkpoint is of another model"
+                    )
+                variable.assign(reader.get_tensor(name))
+        except tf.errors.OpError as error:
+            raise UsageError(
+                f"{prefix}: cannot be read ({error.message}); where it is damaged, remove {self.path(step)} to use the "
+                "checkpoint before it"
+            ) from error
+
+
+class BackgroundSaver:
+    """Writes checkpoints while training goes on, one at a time.
+
+    A failure is reported and training goes on: the checkpoints before it are still there.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, *, report: Callable[[int, str], None]) -> None:
+        """
+        Args:
+            checkpoints: Where to write.
+            report: Called with the step and the message of a failed save, in the saving thread.
+        """
+        self._checkpoints = checkpoints
+        self._report = report
+        self._thread: Thread | None = None
+        self.failed = False
+        """Whether the last save that has ended failed."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def save(self, step: int, *, metadata: Mapping[str, Any], **state: Any) -> None:
+        """Copies `state`, which may change from then on, and starts to write it; waits for the save before, first."""
+        self.wait()
+        # Not a daemon: a process that ends otherwise still completes what it has begun.
+        self._thread = Thread(target=self._write, args=(step, snapshot(state), metadata), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write(self, step: int, values: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+        try:
+            self._checkpoints.write(step, values, metadata=metadata)
+            self.failed = False
+        except WriteErrors as error:
+            self.failed = True
+            self._report(step, str(error))

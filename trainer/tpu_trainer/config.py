@@ -6,6 +6,7 @@ is its help. Values are checked here, before anything slow is imported.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -127,8 +128,15 @@ class TrainConfig:
     """Steps between evaluations of the validation split; there is always one at the end."""
     checkpoint_every: int = 1_000
     """Steps between checkpoints; there is always one at the end."""
+    checkpoint_minutes: float | None = None
+    """Minutes after which a checkpoint is written though `checkpoint_every` steps have not passed; null: never."""
     keep_checkpoints: int = 3
-    """Checkpoints kept, the newest."""
+    """Checkpoints kept: the newest. The one with the lowest validation loss is kept besides."""
+    deterministic: bool = False
+    """Only operations that give the same bits in every run, so that a run that was killed and continued ends with the
+    very weights of one that was not. Costs time on GPUs."""
+    tensorboard: bool = True
+    """Write the figures for TensorBoard, too, into the run's tensorboard/."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
@@ -136,6 +144,38 @@ class TrainConfig:
         for name in ("evaluation_batch_size", "evaluate_every"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"train.{name}", value, "must be at least 1, or null")
+        _require(
+            self.checkpoint_minutes is None or self.checkpoint_minutes > 0,
+            "train.checkpoint_minutes",
+            self.checkpoint_minutes,
+            "must be positive, or null",
+        )
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """A profile of some steps, for TensorBoard's profile plugin."""
+
+    steps: str | None = None
+    """FIRST:LAST, such as 10:15: the steps to profile, both included, counted from 1; null: none."""
+
+    def __post_init__(self) -> None:
+        rule = "must be FIRST:LAST with 1 <= FIRST <= LAST, such as 10:15"
+        _require(
+            self.steps is None or re.fullmatch(r"\d+:\d+", self.steps) is not None,
+            "profile.steps",
+            self.steps,
+            rule,
+        )
+        if (limits := self.range()) is not None:
+            _require(1 <= limits[0] <= limits[1], "profile.steps", self.steps, rule)
+
+    def range(self) -> tuple[int, int] | None:
+        """The first and the last step."""
+        if self.steps is None:
+            return None
+        first, last = self.steps.split(":")
+        return int(first), int(last)
 
 
 @dataclass(frozen=True)
@@ -143,7 +183,7 @@ class FitConfig:
     """Trains a model and writes its run to a folder; continues the run that the folder already holds."""
 
     output_dir: str
-    """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json."""
+    """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json, …"""
     data: DataConfig
     objective: ObjectiveName = "mlm"
     """What is learnt. mlm: tokens that are masked, from both sides; clm: each next token."""
@@ -152,6 +192,7 @@ class FitConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
     strategy: StrategyName = "auto"
     """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU."""
     seed: int = 0
@@ -217,3 +258,45 @@ class FillMaskConfig:
 
     def __post_init__(self) -> None:
         _require(self.top_k >= 1, "top_k", self.top_k, "must be at least 1")
+
+
+@dataclass(frozen=True)
+class CompileCheckConfig(FitConfig):
+    """Compiles the training step for a TPU, without one; says whether it fits and what it costs. Runs nothing."""
+
+    output_dir: str = ""
+    """Not used: nothing is trained. A configuration of `fit` may hold it."""
+    data: DataConfig = field(default_factory=lambda: DataConfig(train=""))
+    """Not needed. With data.train, the vocabulary and the rows' shape are the dataset's."""
+    topology: str = "v5e:2x4"
+    """Generation and chips along each side: v3, v5e and v6e have two sides (v5e:2x4), v4 and v5p three (v4:2x2x1)."""
+    vocab_size: int | None = None
+    """Without data.train: tokens in the vocabulary. Default: the model type's own, such as RoBERTa's 50265."""
+    max_length: int | None = None
+    """Without data.train: tokens in a row. Default: the positions of the model type's own configuration."""
+    find_batch_size: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """Find the largest batch of a replica that fits, instead of checking train.batch_size."""
+    batch_multiple: int = 8
+    """find_batch_size tries multiples of this only; a TPU's arrays are padded to multiples of 8 rows."""
+    compare: list[str] | None = field(
+        default=None, metadata={"argument": {"nargs": 2, "metavar": ("A", "B")}}
+    )
+    """Configurations to check side by side, instead of --config: `--compare a.yaml b.yaml`. What they train with stands
+    in them; only the options that no configuration of `fit` has may stand beside --compare."""
+    output: str | None = None
+    """JSON file to write; default: none, the figures are printed as a table only."""
+    hlo: str | None = None
+    """Folder for the compiled programs' text (XLA's optimized HLO); default: not written."""
+    cache: str | None = None
+    """Folder that keeps what the compiler said. Default: tokenmill/compile-check in the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("vocab_size", "max_length"):
+            value = getattr(self, name)
+            # Below that there is no room for the special tokens and one to predict.
+            _require(value is None or value >= 8, name, value, "must be at least 8")
+            _require(
+                value is None or not self.data.train, name, value, "it is the dataset's, with --data.train"
+            )
+        _require(self.batch_multiple >= 1, "batch_multiple", self.batch_multiple, "must be at least 1")

@@ -1,8 +1,8 @@
 """Cross-entropy over a large vocabulary without an array of all logits.
 
-A batch's logits are its biggest array by far (16 rows of 1024 tokens, 50,304 ids: 3.3 GB in float32), and their gradient
-is as big again. Both are made here some positions at a time. The gradient with respect to the inputs is worked out in
-the forward pass, while the logits are at hand, so that nothing is computed twice.
+A batch's logits are its biggest array by far (16 rows of 1024 tokens, 50,304 ids: 3.3 GB in float32), and their
+gradient is as big again. Both are made here some positions at a time. The gradient with respect to the inputs is worked
+out in the forward pass, while the logits are at hand, so that nothing is computed twice.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ the last batch of an evaluation and counts for nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -50,6 +51,26 @@ def training_batches(
         return _batches(rows, split, per_replica)
 
     return dataset
+
+
+def records_of_step(
+    split: Split, *, batch_size: int, seed: int, window_shards: int, step: int, hosts: int
+) -> list[tuple[str, int]]:
+    """(shard's file name, slot in it) of each row that `training_batches` delivers for step `step`, counted from 0.
+
+    The other arguments are those of `training_batches`; `hosts` is the number of its input pipelines.
+    """
+    ends = np.cumsum(split.counts)
+    host_batch = batch_size // hosts
+    records = []
+    for host in range(hosts):
+        order = Order(counts=split.counts, seed=seed, window_shards=window_shards, host=host, hosts=hosts)
+        rows = itertools.chain.from_iterable(w.row_ids.tolist() for w in order.windows(step * host_batch))
+        for row in itertools.islice(rows, host_batch):
+            shard = int(np.searchsorted(ends, row, side="right"))
+            slot = row - int(ends[shard] - split.counts[shard])
+            records.append((split.shards[shard].path.rsplit("/", 1)[-1], slot))
+    return records
 
 
 def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary) -> DatasetFunction:

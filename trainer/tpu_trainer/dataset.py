@@ -55,12 +55,15 @@ class Split:
         """Rows in all shards."""
         return int(self.counts.sum())
 
+    def statistics(self) -> dict[str, Any] | None:
+        """What statistics.json says; None where the folder has none."""
+        path = files.join(self.path, "statistics.json")
+        return _read_json(path) if files.is_file(path) else None
+
     def token_counts(self) -> np.ndarray | None:
         """float64[vocab_size]: how often each id occurs; None where the folder has no statistics.json."""
-        path = files.join(self.path, "statistics.json")
-        if not files.is_file(path):
-            return None
-        return np.array(_read_json(path)["token_counts"], dtype=np.float64)
+        statistics = self.statistics()
+        return None if statistics is None else np.array(statistics["token_counts"], dtype=np.float64)
 
 
 def open_split(path: str, *, tokenizer: str | None = None) -> Split:

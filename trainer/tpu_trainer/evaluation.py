@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -26,10 +27,21 @@ class Evaluation:
     accuracy: float
     targets: int
     rows: int
+    bits_per_byte: float | None = None
+    """The loss spread over the split's text: what each of its UTF-8 bytes costs. It compares models of different
+    tokenizers. None where the split's bytes are not known."""
 
     def to_json(self) -> dict[str, float]:
-        """A JSON object of the figures."""
-        return asdict(self)
+        """A JSON object of the figures that are known."""
+        return {name: figure for name, figure in asdict(self).items() if figure is not None}
+
+
+def bits_per_byte(loss: float, split: Split) -> float | None:
+    """`loss`, in nats per token, as bits per byte of the split's text; None where its manifest does not count them."""
+    totals = (split.manifest or {}).get("totals", {})
+    if not totals.get("bytes") or "tokens" not in totals:
+        return None
+    return loss / math.log(2) * totals["tokens"] / totals["bytes"]
 
 
 class Evaluator:
@@ -55,7 +67,7 @@ class Evaluator:
             strategy: Where to compute.
         """
         check_batch_size(batch_size, strategy, batch_size_option)
-        self._rows = split.num_rows
+        self._split = split
         self._batches = strategy.distribute_datasets_from_function(
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
         )
@@ -72,11 +84,13 @@ class Evaluator:
 
         self._step = step
 
-    def run(self) -> Evaluation:
-        """The figures for the model's present weights."""
+    def run(self, *, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
+        """The figures for the model's present weights; None where `stop` said so before the end."""
         # float64 here: a float32 sum over millions of targets would depend on how they are batched.
         total = np.zeros(len(Sums._fields), np.float64)
         for batch in self._batches:
+            if stop():
+                return None
             total += np.array([value.numpy() for value in self._step(batch)], np.float64)
         sums = Sums(*total)
         targets = max(float(sums.targets), 1.0)
@@ -86,5 +100,6 @@ class Evaluator:
             perplexity=math.exp(min(loss, 700.0)),  # past this a float64 overflows
             accuracy=float(sums.correct) / targets,
             targets=int(sums.targets),
-            rows=self._rows,
+            rows=self._split.num_rows,
+            bits_per_byte=bits_per_byte(loss, self._split),
         )

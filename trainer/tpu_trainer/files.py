@@ -6,6 +6,7 @@ stay quick; URLs go through tf.io.gfile, which reads and writes them natively.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -95,7 +96,10 @@ def write_text(path: str, text: str) -> None:
             file.write(text)
         return
     temporary = Path(path + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # else a machine that stops might keep the new name and not the text
     temporary.replace(path)
 
 
@@ -107,6 +111,21 @@ def append_text(path: str, text: str) -> None:
         return
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(text)
+
+
+def flush_tree(folder: str) -> None:
+    """Waits until the files in `folder` are on the disk, so that what is written next cannot be there without them.
+
+    Object stores hold an object that was written: nothing to do for URLs.
+    """
+    if is_url(folder):
+        return
+    for path in [Path(folder), *Path(folder).rglob("*")]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def copy_tree(source: str, target: str) -> None:

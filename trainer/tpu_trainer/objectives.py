@@ -30,8 +30,10 @@ class Sums(NamedTuple):
 class Objective(ABC):
     """Chooses a batch's targets and compares the model's predictions with them."""
 
-    def __init__(self, *, model: LanguageModel) -> None:
+    def __init__(self, *, model: LanguageModel, predicted_positions: int) -> None:
         self.model = model
+        self.predicted_positions = predicted_positions
+        """Positions of a row that go through the output layer."""
 
     @abstractmethod
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
@@ -52,7 +54,7 @@ class MaskedLanguageModelling(Objective):
     """Some tokens are masked, and predicted from those on both sides."""
 
     def __init__(self, *, model: LanguageModel, masking: Masking) -> None:
-        super().__init__(model=model)
+        super().__init__(model=model, predicted_positions=masking.max_targets)
         self._masking = masking
 
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
@@ -72,6 +74,9 @@ class MaskedLanguageModelling(Objective):
 
 class CausalLanguageModelling(Objective):
     """Each token is predicted from those before it in its document."""
+
+    def __init__(self, *, model: LanguageModel, max_length: int) -> None:
+        super().__init__(model=model, predicted_positions=max_length)
 
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
         """See Objective; nothing is random here.

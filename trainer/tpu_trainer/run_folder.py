@@ -4,6 +4,9 @@ config.yaml      the whole configuration
 tokenizer/       a copy, so that the run needs nothing else
 metrics.jsonl    a line per logged step
 checkpoints/     see checkpoint.py
+tensorboard/     the same figures, and profiles
+loss.svg         the same figures as a picture
+failure.json     where training came to an end with a loss that is not finite: the step and its records
 summary.json     written last, when training has ended
 """
 
@@ -28,8 +31,12 @@ _FREE = {
         "log_every",
         "evaluate_every",
         "checkpoint_every",
+        "checkpoint_minutes",
         "keep_checkpoints",
+        "deterministic",
+        "tensorboard",
     ),
+    "profile": ("steps",),
 }
 
 
@@ -54,7 +61,10 @@ class RunFolder:
         self.checkpoints = files.join(path, "checkpoints")
         self.tokenizer = files.join(path, "tokenizer")
         self._config = files.join(path, "config.yaml")
-        self._metrics = files.join(path, "metrics.jsonl")
+        self.metrics_log = files.join(path, "metrics.jsonl")
+        self.tensorboard = files.join(path, "tensorboard")
+        self.loss_picture = files.join(path, "loss.svg")
+        self.failure = files.join(path, "failure.json")
         self._summary = files.join(path, "summary.json")
 
     def config(self) -> FitConfig:
@@ -96,17 +106,8 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        if not files.is_file(self._metrics):
+        if not files.is_file(self.metrics_log):
             return []
         # A killed process may leave half a line at the end.
-        lines = files.read_text(self._metrics).split("\n")[:-1]
+        lines = files.read_text(self.metrics_log).split("\n")[:-1]
         return [json.loads(line) for line in lines]
-
-    def keep_metrics(self, last_step: int) -> None:
-        """Drops the lines after `last_step`: the steps that a continued run takes again."""
-        kept = [line for line in self.metrics() if line["step"] <= last_step]
-        files.write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
-
-    def append_metrics(self, record: dict[str, Any]) -> None:
-        """Adds a line to metrics.jsonl; `record` has a step."""
-        files.append_text(self._metrics, json.dumps(record) + "\n")

@@ -44,6 +44,13 @@ def is_tpu(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
+def num_hosts(strategy: tf.distribute.Strategy) -> int:
+    """Hosts that feed the replicas, each its own rows."""
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return len(strategy.cluster_resolver.cluster_spec().as_dict().get("worker", [None]))
+    return strategy.extended.num_hosts if is_tpu(strategy) else 1
+
+
 def check_batch_size(batch_size: int, strategy: tf.distribute.Strategy, name: str) -> None:
     """UsageError where the rows of a step cannot be shared out evenly over the replicas."""
     if batch_size % strategy.num_replicas_in_sync:

@@ -7,7 +7,7 @@ so that the mean is right when replicas have different numbers of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras as keras
@@ -17,6 +17,28 @@ from tpu_trainer.random_bits import step_key
 
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
+
+
+class Running(NamedTuple):
+    """What has gathered since the last line of the log, float32 scalars: sums over steps."""
+
+    loss: tf.Tensor
+    correct: tf.Tensor
+    targets: tf.Tensor
+    tokens: tf.Tensor
+    gradient_norm: tf.Tensor
+    """Global norms of the gradients, before clipping."""
+    steps: tf.Tensor
+    """Optimizer steps."""
+
+
+class NonFinite(NamedTuple):
+    """The first step of this process whose loss or gradient was not finite."""
+
+    step: int
+    """Updates made up to and with that step."""
+    loss: float
+    gradient_norm: float
 
 
 class Task(keras.Model):
@@ -47,10 +69,17 @@ class Task(keras.Model):
             tf.function(self.gradients, jit_compile=True) if compile_gradients else self.gradients
         )
         # Sums since the last line of the log; in the checkpoint, so that a resumed run logs the same figures.
-        self.running = tf.Variable(
-            tf.zeros([len(Sums._fields)]),
+        self.running = self._record(tf.zeros([len(Running._fields)]), "running_sums")
+        # Kept on the device, so that no step waits for the host to look at its loss: the step, then its two figures.
+        self._non_finite_step = self._record(tf.constant(0), "non_finite_step")
+        self._non_finite_figures = self._record(tf.zeros([2]), "non_finite_figures")
+
+    @staticmethod
+    def _record(initial: tf.Tensor, name: str) -> tf.Variable:
+        return tf.Variable(
+            initial,
             trainable=False,
-            name="running_sums",
+            name=name,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
@@ -100,15 +129,65 @@ class Task(keras.Model):
         sums = Sums(*sums)
         divisor = tf.maximum(sums.targets, 1.0)  # a batch without a target changes nothing
         gradients = [gradient / divisor for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients)
         if self._clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=norm)
+        self._note_non_finite(sums.loss / divisor, norm)
         self.optimizer.apply_gradients(
             zip(gradients, self.network.trainable_variables, strict=True), skip_gradients_aggregation=True
         )
-        self.running.assign_add(tf.stack(sums))
-        running = Sums(*tf.unstack(self.running))
+        self.running.assign_add(tf.stack(Running(*sums, gradient_norm=norm, steps=tf.ones([]))))
+        running = Running(*tf.unstack(self.running))
         targets = tf.maximum(running.targets, 1.0)
         return {"loss": running.loss / targets, "accuracy": running.correct / targets}
+
+    def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:
+        """Remembers the step under way if it is the first whose loss or gradient is not finite."""
+        figures = tf.stack([loss, norm])
+        first = ~tf.reduce_all(tf.math.is_finite(figures)) & (self._non_finite_step == 0)
+        step = tf.cast(self.optimizer.iterations, tf.int32) + 1
+        self._non_finite_step.assign(tf.where(first, step, self._non_finite_step))
+        self._non_finite_figures.assign(tf.where(first, figures, self._non_finite_figures))
+
+    def non_finite(self) -> NonFinite | None:
+        """The first step of this process that went wrong; the weights are good only where there is none."""
+        step = int(self._non_finite_step.numpy())
+        return NonFinite(step, *self._non_finite_figures.numpy().tolist()) if step else None
+
+    def make_train_function(self, force: bool = False) -> Callable[[Any], dict[str, tf.Tensor]]:
+        """What Keras' `fit` calls: takes steps_per_execution batches from an iterator and trains on each.
+
+        To the step's logs it adds input_wait, float64: the seconds that were spent waiting for the batches.
+        """
+        if self.train_function is not None and not force:
+            return self.train_function
+        strategy = self.distribute_strategy
+        step = tf.function(self.train_step, jit_compile=True) if self.jit_compile else self.train_step
+
+        def one(iterator: Any) -> dict[str, tf.Tensor]:
+            asked = tf.timestamp()
+            with tf.control_dependencies([asked]):
+                batch = next(iterator)
+            with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+                waited = tf.timestamp() - asked
+            logs = strategy.run(step, args=(batch,))
+            self._train_counter.assign_add(1)
+            # The figures are of the whole batch: they are the same in every replica.
+            return {name: strategy.experimental_local_results(value)[0] for name, value in logs.items()} | {
+                "input_wait": waited
+            }
+
+        def several(iterator: Any) -> dict[str, tf.Tensor]:
+            logs = {"loss": 0.0, "accuracy": 0.0, "input_wait": tf.zeros([], tf.float64)}
+            for _ in tf.range(self._steps_per_execution):
+                waited = logs["input_wait"]
+                logs = one(iterator)
+                logs["input_wait"] += waited
+            return logs
+
+        alone = int(self._steps_per_execution.numpy()) == 1
+        self.train_function = tf.function(one if alone else several)
+        return self.train_function
 
     def evaluation_sums(self, batch: Batch) -> Sums:
         """One replica's sums over an evaluation batch; a row is masked the same in every evaluation."""

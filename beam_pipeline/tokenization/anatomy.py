@@ -1,0 +1,236 @@
+"""What a tokenizer is made of, and where the texts it is given may be cut without changing their tokens.
+
+Only what is listed here, and held to `tokenizers` by the tests, is taken apart: a component or an option that is not
+known is a reason to leave the tokenizer to `tokenizers` itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from beam_pipeline.tokenization import normalization
+
+UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
+
+# A space begins what follows it: words are cut before it, wherever it stands. Here, and only here, the character
+# before it plays no role.
+_BEFORE_SPACE = re.compile("(?= )")
+# Punctuation is a word of its own.
+_WORDPIECE = re.compile(r"(?= )|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
+# Between a word and a space with a word after it; between letters and what ends every run of letters.
+_BYTE_LEVEL = re.compile(
+    r"(?<=[!-~])(?= [!-~])|(?<=[A-Za-z])(?=[0-9,.;:])|(?<=[\u4e00-\u9fff])(?=[，。、；：！？])"
+)
+_SENTENCEPIECE = re.compile("(?<=[^▁])(?=▁[^▁])")
+
+_GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+_QWEN2_PATTERN = _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+_O200K_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PATTERNS = (_GPT2_PATTERN, _LLAMA3_PATTERN, _QWEN2_PATTERN, _O200K_PATTERN)
+
+# Normalizers that never take away a text's first character. `Metaspace` with the scheme "first" looks at where the
+# first character that is left came from.
+_KEEP_FIRST = (*normalization.UNICODE_FORMS, "Prepend")
+
+
+class UnknownPart(Exception):
+    """The tokenizer has a part that is not listed here; the message says which."""
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A tokenizer, taken apart.
+
+    Attributes:
+      kind: of its model and pre-tokenizer: one of the constants above.
+      normalize: the normalizer's steps that come before `core`.
+      core: the `tokenizer.json` of the rest: it adds no tokens, and knows no special ones.
+      cuts: where a normalized text may be cut: the pieces' ids, one after the other, are the ids of the whole.
+      literals: what stands for an added token in text, as it is before normalization.
+    """
+
+    kind: str
+    normalize: Sequence[normalization.Step]
+    core: Mapping
+    cuts: re.Pattern
+    literals: tuple[str, ...]
+
+
+def take_apart(tokenizer: Mapping, parse_special_tokens: bool) -> Anatomy:
+    """The parts of a parsed `tokenizer.json`.
+
+    Raises:
+      UnknownPart: where one is not known.
+    """
+    core = copy.deepcopy(dict(tokenizer))
+    core.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
+    added = [
+        token for token in tokenizer.get("added_tokens") or [] if parse_special_tokens or not token["special"]
+    ]
+    normalizer, model = tokenizer.get("normalizer"), tokenizer["model"]
+    if normalizer is not None and any(token["normalized"] for token in added):
+        raise UnknownPart("added tokens that are looked for in normalized text")
+    kind_of = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
+    if model.get("type") not in kind_of:
+        raise UnknownPart(f"a model of the type {model.get('type')}")
+    if not parse_special_tokens:
+        core["model"] = as_plain_text(tokenizer)["model"]
+    kind, steps, cuts = kind_of[model["type"]](core)
+    literals = tuple(sorted({token["content"] for token in added}))
+    return Anatomy(kind, steps, core, cuts, literals)
+
+
+def as_plain_text(tokenizer: Mapping) -> Mapping:
+    """A tokenizer whose model finds no special tokens in text: a Unigram model in which they have other names.
+
+    A Unigram model finds its pieces anywhere in text, also those that are special tokens: `</s>` in untrusted text
+    would become the control token whatever the added tokens are. A piece with a space in it is never found, since the
+    words that the model is given have none. (BPE comes to its tokens by merges, and WordPiece is given no `[SEP]`,
+    since signs are words of their own.)
+    """
+    model = tokenizer["model"]
+    if model.get("type") != "Unigram":
+        return tokenizer
+    unknown = model.get("unk_id")
+    added = [dict(token) for token in tokenizer.get("added_tokens") or []]
+    special = {token["content"] for token in added if token["special"]}
+    vocab = [list(piece) for piece in model["vocab"]]
+    for number, piece in enumerate(vocab):
+        if piece[0] in special and number != unknown:
+            for token in added:
+                if token["content"] == piece[0]:
+                    token["content"] = " " + piece[0]
+            piece[0] = " " + piece[0]
+    return {**tokenizer, "added_tokens": added, "model": {**model, "vocab": vocab}}
+
+
+def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
+    normalizer = core["normalizer"]
+    steps = normalization.steps(normalizer)
+    parts = _sequence(core["pre_tokenizer"], "pretokenizers")
+    if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
+        # Words, each with a "▁" before it: the same as single spaces between them.
+        if parts[1].get("prepend_scheme") != "always":
+            raise UnknownPart("WhitespaceSplit before a Metaspace that does not prepend always")
+        steps.append(normalization.each(_single_spaces))
+        parts = parts[1:]
+    if len(parts) != 1 or parts[0]["type"] != "Metaspace":
+        raise UnknownPart(f"the pre-tokenizer {_names(parts)}")
+    metaspace = parts[0]
+    if metaspace["replacement"] != "▁" or not metaspace.get("split", True):
+        raise UnknownPart(f"the pre-tokenizer {json.dumps(metaspace, ensure_ascii=False)}")
+    if metaspace["prepend_scheme"] == "first" and not _keeps_first(normalizer):
+        raise UnknownPart(
+            "a normalizer that may take away the first character, before Metaspace's scheme 'first'"
+        )
+    core.update(normalizer=None, pre_tokenizer=metaspace)
+    return UNIGRAM, steps, _BEFORE_SPACE
+
+
+def _single_spaces(text: str) -> str:
+    return " ".join(word for word in re.split(f"[{normalization.RUST_SPACE}]+", text) if word)
+
+
+def _keeps_first(normalizer: Mapping | None) -> bool:
+    for part in _sequence(normalizer, "normalizers"):
+        replaces = part["type"] == "Replace" and part["content"]
+        strips_right = part["type"] == "Strip" and not part["strip_left"]
+        if not (part["type"] in _KEEP_FIRST or replaces or strips_right):
+            return False
+    return True
+
+
+def _wordpiece(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
+    normalizer, pre_tokenizer = core["normalizer"], core["pre_tokenizer"]
+    if not normalizer or normalizer["type"] != "BertNormalizer" or not normalizer["clean_text"]:
+        raise UnknownPart(f"the normalizer {json.dumps(normalizer)}")
+    if not normalizer["handle_chinese_chars"]:
+        raise UnknownPart("a BertNormalizer that leaves Chinese characters")
+    if not pre_tokenizer or pre_tokenizer["type"] != "BertPreTokenizer":
+        raise UnknownPart(f"the pre-tokenizer {json.dumps(pre_tokenizer)}")
+    if core["model"]["continuing_subword_prefix"] != "##":
+        raise UnknownPart(f"the subword prefix {core['model']['continuing_subword_prefix']!r}")
+    return WORDPIECE, [], _WORDPIECE
+
+
+def _bpe(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
+    model = core["model"]
+    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(option):
+            raise UnknownPart(f"the BPE option {option} = {model[option]!r}")
+    core_normalizer = core["normalizer"]
+    steps = normalization.steps(core_normalizer)
+    core["normalizer"] = None
+    parts = _sequence(core["pre_tokenizer"], "pretokenizers")
+    if model.get("byte_fallback"):
+        steps += _unsplit_metaspace(parts, core_normalizer)
+        core["pre_tokenizer"] = None
+        if any("▁" in token.lstrip("▁") for token in model["vocab"]):
+            raise UnknownPart("tokens that span two words")
+        return SENTENCEPIECE, steps, _SENTENCEPIECE
+    core["pre_tokenizer"], prefix = _byte_level(parts)
+    if prefix:
+        steps.append(normalization.each(lambda text: text if text.startswith(" ") else " " + text))
+    return BYTE_LEVEL, steps, _BYTE_LEVEL
+
+
+def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> list[normalization.Step]:
+    """What a Metaspace pre-tokenizer that does not split does to a text: it is but one more normalizer."""
+    if not parts:
+        return []
+    if len(parts) > 1 or parts[0]["type"] != "Metaspace" or parts[0].get("split", True):
+        raise UnknownPart(f"the pre-tokenizer {_names(parts)} before a BPE model with byte fallback")
+    scheme = parts[0]["prepend_scheme"]
+    if parts[0]["replacement"] != "▁" or (scheme == "first" and not _keeps_first(normalizer)):
+        raise UnknownPart(f"the pre-tokenizer {json.dumps(parts[0], ensure_ascii=False)}")
+
+    def mark(text: str) -> str:
+        text = text.replace(" ", "▁")
+        return "▁" + text if text and scheme != "never" and not text.startswith("▁") else text
+
+    return [normalization.each(mark)]
+
+
+def _byte_level(parts: Sequence[Mapping]) -> tuple[dict, bool]:
+    """The pre-tokenizer without its prefix space, and whether it had one."""
+    if not parts or parts[-1]["type"] != "ByteLevel" or len(parts) > 2:
+        raise UnknownPart(f"the pre-tokenizer {_names(parts)}")
+    byte_level = {**parts[-1], "add_prefix_space": False, "use_regex": True}
+    if len(parts) == 1:
+        if not parts[0].get("use_regex", True):
+            raise UnknownPart("a ByteLevel pre-tokenizer that does not split")
+        return byte_level, parts[0]["add_prefix_space"]
+    split = parts[0]
+    pattern = (split.get("pattern") or {}).get("Regex")
+    known = split["type"] == "Split" and split["behavior"] == "Isolated" and not split["invert"]
+    if not known or pattern not in PATTERNS or parts[1].get("use_regex", True):
+        raise UnknownPart(f"the pre-tokenizer {json.dumps(parts)}")
+    if parts[1]["add_prefix_space"]:
+        raise UnknownPart("a prefix space for each word")
+    if pattern == _GPT2_PATTERN:
+        return byte_level, False
+    return {"type": "Sequence", "pretokenizers": list(parts)}, False
+
+
+def _sequence(part: Mapping | None, key: str) -> list[Mapping]:
+    if part is None:
+        return []
+    if part["type"] == "Sequence":
+        return [inner for each in part[key] for inner in _sequence(each, key)]
+    return [part]
+
+
+def _names(parts: Sequence[Mapping]) -> str:
+    return " + ".join(part["type"] for part in parts) or "None"

@@ -1,0 +1,295 @@
+"""compile-check without a TPU compiler: its rules, its arithmetic, its options."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tpu_trainer
+from tpu_trainer.command_line import parse
+from tpu_trainer.compile_check import largest_that_fits
+from tpu_trainer.errors import UsageError
+from tpu_trainer.tpu_check import compiler, rules
+from tpu_trainer.tpu_check.chips import CHIPS, Topology
+from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program
+from tpu_trainer.tpu_check.figures import figures, roofline, table
+from tpu_trainer.tpu_check.hlo import HloModule
+from tpu_trainer.tpu_check.step import product_flops
+
+SQUARE = {"x": tf.TensorSpec([4, 4])}
+
+
+def line_of(function: Callable[..., Any], text: str) -> str:
+    """`file:line` of the line in `function` that holds `text`."""
+    lines, first = inspect.getsourcelines(function)
+    index = next(index for index, line in enumerate(lines) if text in line)
+    return f"{__file__}:{first + index}: "
+
+
+def test_a_python_condition_on_data_is_named() -> None:
+    @tf.autograph.experimental.do_not_convert
+    def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        total = tf.reduce_sum(batch["x"])
+        if total > 0:
+            return total
+        return -total
+
+    module, (finding,) = rules.lower_checked(Program(step, SQUARE))
+    assert module is None
+    assert finding.rule == rules.CONDITION
+    assert finding.place.startswith(line_of(test_a_python_condition_on_data_is_named, "if total > 0"))
+    assert "if total > 0" in finding.place
+
+
+def test_a_branch_on_the_device_is_told_but_compiles() -> None:
+    def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        total = tf.reduce_sum(batch["x"])
+        return tf.cond(total > 0, lambda: total, lambda: -total)
+
+    (finding,) = rules.graph_findings(Program(step, SQUARE).trace())
+    assert (finding.rule, finding.fatal) == (rules.CONDITION, False)
+    assert finding.place.startswith(line_of(test_a_branch_on_the_device_is_told_but_compiles, "tf.cond"))
+
+
+def test_a_shape_that_depends_on_data_is_named_inside_a_loop_too() -> None:
+    def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        def body(i: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return i + 1, total + tf.reduce_sum(tf.boolean_mask(batch["x"], batch["x"] > total))
+
+        return tf.while_loop(lambda i, total: i < 3, body, [0, 0.0])[1]
+
+    module, (finding,) = rules.lower_checked(Program(step, SQUARE))
+    assert module is None
+    assert finding.rule == rules.SHAPE
+    name = line_of(test_a_shape_that_depends_on_data_is_named_inside_a_loop_too, "tf.boolean_mask")
+    assert finding.place.startswith(name)
+
+
+def test_an_input_of_changing_shape_is_named() -> None:
+    specs = {"x": tf.TensorSpec([4, 4]), "row": tf.TensorSpec([None], tf.int32)}
+    module, (finding,) = rules.lower_checked(Program(lambda batch: batch["x"], specs))
+    assert module is None
+    assert finding.rule == rules.INPUT_SHAPE
+    assert "'row' has shape (None,)" in finding.what
+
+
+def test_a_sound_step_has_no_findings() -> None:
+    graph = Program(lambda batch: tf.where(batch["x"] > 0, batch["x"], 0.0), SQUARE).trace()
+    assert rules.graph_findings(graph) == []
+
+
+def test_product_flops() -> None:
+    weights = tf.ones([4, 8])
+
+    def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        products = tf.matmul(batch["x"], weights)  # 2 · 4 · 8 · 4
+        outer = tf.einsum("ab,cb->ac", products, products)  # 2 · 4 · 4 · 8
+        return tf.while_loop(  # 5 · (2 · 4 · 4 · 4)
+            lambda i, y: i < 5,
+            lambda i, y: (i + 1, tf.matmul(y, y, transpose_a=True)),
+            [0, outer],
+            maximum_iterations=5,
+        )[1]
+
+    assert product_flops(Program(step, SQUARE).trace()) == 256 + 256 + 5 * 128
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas"),
+    [("v3:2x2", 8), ("v4:2x2x1", 4), ("v5e:2x4", 8), ("v5p:2x2x2", 8), ("v6e:1x1", 1)],
+)
+def test_replicas_of_a_topology(name: str, replicas: int) -> None:
+    assert Topology.parse(name).replicas == replicas
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("v5e", r"'v5e': give a generation and the chips along each side, such as v5e:2x4"),
+        ("v9:2x4", "the generations are v3, v4, v5e, v5p, v6e"),
+        ("v4:2x2", "v4 has 3 sides of at least 1, such as v4:2x2x1"),
+        ("v5e:0x4", "v5e has 2 sides of at least 1"),
+    ],
+)
+def test_topologies_that_cannot_be(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Topology.parse(name)
+
+
+def test_roofline() -> None:
+    # v3: 123 TFLOP/s and 900 GB/s for two replicas.
+    line = roofline(
+        Topology.parse("v3:1x1"), flops=61.5e12, bytes_accessed=900e9, model_flops=30.75e12, tokens=1000
+    )
+    assert line["compute_seconds"] == pytest.approx(1)
+    assert line["memory_seconds"] == pytest.approx(2)
+    assert (line["bound_by"], line["least_step_seconds"]) == ("memory", pytest.approx(2))
+    assert line["tokens_per_second"] == pytest.approx(1000)
+    assert line["mfu_bound"] == pytest.approx(0.25)
+    assert all(chip.source.startswith("https://cloud.google.com/tpu/docs/") for chip in CHIPS.values())
+
+
+HLO = """\
+HloModule step, is_scheduled=true, replica_count=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %b = f32[]{:T(128)} parameter(1)
+  %a = f32[]{:T(128)} parameter(0)
+  ROOT %sum = f32[]{:T(128)} add(%a, %b)
+}
+
+%condition (state: (s32[], f32[16,32])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(7)
+  %state = (s32[]{:T(128)}, f32[16,32]{1,0:T(8,128)}) parameter(0)
+  %counter = s32[]{:T(128)} get-tuple-element(%state), index=0
+  ROOT %less = pred[]{:T(512)} compare(%counter, %bound), direction=LT
+}
+
+%fused (p0: f32[16,32], p1: f32[32,32]) -> f32[16,32] {
+  %p0 = f32[16,32]{1,0:T(8,128)} parameter(0)
+  %p1 = f32[32,32]{1,0:T(8,128)} parameter(1)
+  ROOT %product = f32[16,32]{1,0:T(8,128)S(1)} convolution(%p0, %p1), dim_labels=bf_io->bf
+}
+
+%body (state.1: (s32[], f32[16,32])) -> (s32[], f32[16,32]) {
+  %state.1 = (s32[]{:T(128)}, f32[16,32]{1,0:T(8,128)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%state.1), index=0
+  %x = f32[16,32]{1,0:T(8,128)} get-tuple-element(%state.1), index=1
+  %weights = f32[32,32]{1,0:T(8,128)} constant({...})
+  %y = f32[16,32]{1,0:T(8,128)S(1)} fusion(%x, %weights), kind=kOutput, calls=%fused
+  ROOT %next = (s32[]{:T(128)}, f32[16,32]{1,0:T(8,128)S(1)}) tuple(%i, %y)
+}
+
+ENTRY %main (x.1: f32[16,32]) -> f32[16,32] {
+  %x.1 = f32[16,32]{1,0:T(8,128)} parameter(0)
+  %zero = s32[]{:T(128)} constant(0)
+  %start = (s32[]{:T(128)}, f32[16,32]{1,0:T(8,128)}) tuple(%zero, %x.1)
+  %loop = (s32[]{:T(128)}, f32[16,32]{1,0:T(8,128)}) while(%start), \
+condition=%condition, body=%body, metadata={op_name="while"}
+  %last = f32[16,32]{1,0:T(8,128)} get-tuple-element(%loop), index=1
+  %half = bf16[16,32]{1,0:T(8,128)(2,1)} convert(%last)
+  %total = bf16[16,32]{1,0:T(8,128)(2,1)} all-reduce(%half), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add
+  ROOT %result = f32[16,32]{1,0:T(8,128)} convert(%total)
+}
+"""
+
+
+def test_what_the_text_of_a_module_tells() -> None:
+    module = HloModule.parse(HLO)
+    (loop,) = module.loops()
+    assert (loop.name, loop.trips, loop.flops) == ("while", 7, 2 * 16 * 32 * 32)
+    assert loop.bytes_accessed == 4 * (16 * 32 + 32 * 32 + 16 * 32)
+    (collective,) = module.collectives()
+    assert (collective.kind, collective.count, collective.bytes) == ("all-reduce", 1, 2 * 16 * 32)
+    assert module.repeated(module.flops) == 6 * loop.flops
+    with pytest.raises(ValueError, match="not the text of an HLO module"):
+        HloModule.parse("nothing")
+
+
+def report_of(result: Executable | OutOfMemory) -> dict[str, Any]:
+    return figures(result, topology=Topology.parse("v5e:1x1"), replica_rows=2, max_length=8, model_flops=1e9)
+
+
+def test_figures_of_a_program_with_a_loop() -> None:
+    # The compiler counts a loop's body once.
+    result = Executable(
+        arguments=100,
+        outputs=60,
+        aliased=50,
+        temporaries=30,
+        code=5,
+        flops=32768.0,
+        bytes_accessed=9000.0,
+        hlo=HLO,
+    )
+    report = report_of(result)
+    assert report["hbm"]["needed"] == 145
+    assert report["flops"] == 7 * 32768
+    assert report["bytes_accessed"] == 9000 + 6 * 8192
+    text = table([("a", report), ("b", report_of(OutOfMemory(needed=3e10, available=1.6e10)))])
+    assert [line.split()[-2:] for line in text.splitlines() if line.startswith("fits")] == [["yes", "NO"]]
+
+
+@pytest.mark.parametrize("most", [3, 8, 9, 100, 1001])
+@pytest.mark.parametrize("power", [0.7, 1.0, 1.5])
+def test_the_largest_batch_that_fits(most: int, power: float) -> None:
+    tried = []
+
+    def check(rows: int) -> dict[str, Any]:
+        tried.append(rows)
+        hbm = {"needed": 5.0 + rows**power, "available": 5.0 + (most + 0.5) ** power}
+        return {"fits": hbm["needed"] <= hbm["available"], "replica_rows": rows, "hbm": hbm}
+
+    assert largest_that_fits(check, multiple=3)["replica_rows"] == most // 3 * 3
+    assert len(set(tried)) == len(tried) <= 14
+    with pytest.raises(UsageError, match="not even 2000 row"):
+        largest_that_fits(check, multiple=2000)
+
+
+def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = compiler.WRITTEN_FOR | {"jax": "0.11.0"}
+    monkeypatch.setattr(metadata, "version", lambda name: installed[name])
+    with pytest.raises(
+        UsageError, match=r"private interfaces of jax 0.10; 0.11.0 is installed; `make compile-check`"
+    ):
+        compiler.versions()
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(UsageError, match=r"needs tensorflow 2.20, which is not installed"):
+        compiler.versions()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--topology", "v1:1x1"], "the generations are"),
+        (["--train.batch_size", "12"], "must be a multiple of the 8 replicas of v5e:2x4"),
+        (["--compare", "a.yaml", "b.yaml", "--train.steps", "3"], "--train stands beside --compare"),
+        (["--vocab_size", "3"], "--vocab_size is 3: must be at least 8"),
+        (["--data.train", "OUT", "--max_length", "64"], "it is the dataset's, with --data.train"),
+    ],
+)
+def test_options_that_do_not_fit(
+    arguments: list[str], message: str, run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(compiler, "versions", lambda: {})
+    assert run_verb("compile-check", *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_refused_topology_costs_no_tensorflow() -> None:
+    code = (
+        "import sys; from tpu_trainer.__main__ import main; "
+        "sys.argv = ['tpu_trainer', 'compile-check', '--topology', 'v9:2x2']; status = main(); "
+        "assert 'tensorflow' not in sys.modules; sys.exit(status)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+
+
+def test_both_spellings_of_a_flag() -> None:
+    for flag in ("--find-batch-size", "--find_batch_size"):
+        assert parse(["compile-check", flag])[1].find_batch_size
+    assert not parse(["compile-check"])[1].find_batch_size
+
+
+def test_only_the_compiler_imports_jax() -> None:
+    for path in Path(tpu_trainer.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if {name.split(".")[0] for name in names} & {"jax", "jaxlib", "libtpu"}:
+                assert path.name == "compiler.py", path

@@ -1,0 +1,166 @@
+"""Verb compile-check: the training step through a real TPU compiler, on a machine without a TPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpu_trainer import files
+from tpu_trainer.command_line import load_compile_check_config
+from tpu_trainer.config import CompileCheckConfig, FitConfig
+from tpu_trainer.errors import UsageError
+from tpu_trainer.tpu_check.chips import Topology
+
+if TYPE_CHECKING:
+    from tpu_trainer.tpu_check.cache import Cache
+    from tpu_trainer.tpu_check.step import ReplicaStep
+
+# A replica's rows beyond which no search goes: more than any training uses.
+_LARGEST_REPLICA_ROWS = 1 << 16
+
+
+def main(config: CompileCheckConfig) -> None:
+    """Runs the verb. UsageError where options do not fit together or a step cannot be compiled for a TPU."""
+    topology = Topology.parse(config.topology)
+    named = _configs(config)
+    # TensorFlow takes seconds to import: not for what the checks above refuse.
+    from tpu_trainer.tpu_check.cache import Cache, default_folder
+    from tpu_trainer.tpu_check.compiler import versions
+    from tpu_trainer.tpu_check.figures import LIMITS, table
+
+    found = versions()
+    cache = Cache(folder=Path(config.cache) if config.cache else default_folder())
+    columns = [(name, _report(one, topology, cache)) for name, one in named]
+    print(table(columns))
+    for name, report in columns:
+        for finding in report["findings"]:
+            print(f"{name}: {finding['rule']}: {finding['what']}\n    {finding['place']}")
+    chip = topology.chip
+    print(
+        f"A {chip.name} chip: {chip.peak_flops / 1e12:,.0f} TFLOP/s in bfloat16, "
+        f"{chip.hbm_bytes / 2**30:,.0f} GiB of HBM at {chip.hbm_bandwidth / 1e9:,.0f} GB/s ({chip.source}).\n{LIMITS}"
+    )
+    print(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}", file=sys.stderr)
+    if config.output is not None:
+        document = {"versions": found, "reports": [{"name": name} | report for name, report in columns]}
+        files.write_text(config.output, json.dumps(document, indent=1) + "\n")
+
+
+def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]:
+    """Name and configuration of each column."""
+    if config.compare is None:
+        return [(config.topology, config)]
+    own = {field.name for field in dataclasses.fields(CompileCheckConfig)}
+    own -= {field.name for field in dataclasses.fields(FitConfig)}
+    default = CompileCheckConfig()
+    for field in dataclasses.fields(FitConfig):
+        if getattr(config, field.name) != getattr(default, field.name):
+            raise UsageError(
+                f"--{field.name} stands beside --compare: what is compared stands in the files, "
+                f"{', '.join(config.compare)}"
+            )
+    values = {name: getattr(config, name) for name in own}
+    return [(path, dataclasses.replace(load_compile_check_config(path), **values)) for path in config.compare]
+
+
+def _report(config: CompileCheckConfig, topology: Topology, cache: Cache) -> dict[str, Any]:
+    from tpu_trainer.tpu_check.step import ReplicaStep, replica_rows, rows_of_dataset, rows_without_dataset
+
+    rows_of_a_replica = 0 if config.find_batch_size else replica_rows(config, topology)
+    if config.data.train:
+        rows = rows_of_dataset(config)
+    else:
+        rows = rows_without_dataset(config, vocab_size=config.vocab_size, max_length=config.max_length)
+    step = ReplicaStep(config=config, rows=rows, topology=topology)
+
+    def check(replica_rows: int) -> dict[str, Any]:
+        return _check(
+            step, replica_rows, config=config, max_length=rows.max_length, topology=topology, cache=cache
+        )
+
+    if config.find_batch_size:
+        return largest_that_fits(check, multiple=config.batch_multiple)
+    return check(rows_of_a_replica)
+
+
+def _check(
+    step: ReplicaStep,
+    replica_rows: int,
+    *,
+    config: CompileCheckConfig,
+    max_length: int,
+    topology: Topology,
+    cache: Cache,
+) -> dict[str, Any]:
+    from tpu_trainer.tpu_check.compiler import Executable
+    from tpu_trainer.tpu_check.figures import figures
+    from tpu_trainer.tpu_check.rules import lower_checked
+
+    print(
+        f"compile-check: {config.model.type}, {replica_rows} rows of {max_length} tokens on each of "
+        f"{topology.replicas} replica(s), {topology.name}",
+        file=sys.stderr,
+    )
+    module, findings = lower_checked(step.program(replica_rows))
+    if module is None:
+        raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))
+    result = cache.compile(module, topology)
+    report = figures(
+        result,
+        topology=topology,
+        replica_rows=replica_rows,
+        max_length=max_length,
+        model_flops=step.model_flops(replica_rows),
+    )
+    if config.hlo is not None and isinstance(result, Executable):
+        path = files.join(config.hlo, f"{module.digest[:16]}-{topology.name.replace(':', '-')}.hlo.txt")
+        files.make_dirs(config.hlo)
+        files.write_text(path, result.hlo)
+        report["hlo"] = path
+    return report | {"findings": [dataclasses.asdict(finding) for finding in findings]}
+
+
+def largest_that_fits(check: Callable[[int], dict[str, Any]], *, multiple: int) -> dict[str, Any]:
+    """The report of the most rows, in multiples of `multiple`, that fit.
+
+    A bisection that knows that memory grows almost linearly with the rows: a try is where the line through two reports
+    meets the memory there is, but every third one halves what is open. UsageError where not even `multiple` rows fit.
+
+    Args:
+        check: The report of a number of rows.
+        multiple: At least 1.
+    """
+    best, other = check(multiple), None  # the most rows known to fit, and a second point of the line
+    if not best["fits"]:
+        hbm = best["hbm"]
+        raise UsageError(
+            f"not even {multiple} row(s) of a replica fit: {hbm['needed'] / 1e9:,.2f} GB needed, "
+            f"{hbm['available'] / 1e9:,.2f} GB there; take a smaller model, shorter rows or a smaller --batch_multiple"
+        )
+    fits, too_many, tries = 1, _LARGEST_REPLICA_ROWS // multiple + 1, 0
+    while too_many - fits > 1:
+        guess = 2 * fits if other is None else _crossing(best, other) // multiple
+        tries += 1
+        if tries % 3 == 0 and not other["fits"]:
+            guess = (fits + too_many) // 2
+        guess = min(max(guess, fits + 1), too_many - 1)
+        report = check(guess * multiple)
+        if not report["fits"]:
+            too_many, other = guess, report
+        else:
+            if other is None or other["fits"]:
+                other = best
+            fits, best = guess, report
+    return best
+
+
+def _crossing(fits: dict[str, Any], other: dict[str, Any]) -> int:
+    """Rows at which the line through two reports' memory meets what is there."""
+    slope = (other["hbm"]["needed"] - fits["hbm"]["needed"]) / (other["replica_rows"] - fits["replica_rows"])
+    if slope <= 0:
+        return 2 * fits["replica_rows"]
+    return int(fits["replica_rows"] + (fits["hbm"]["available"] - fits["hbm"]["needed"]) / slope)

@@ -1,0 +1,59 @@
+"""SIGTERM and Ctrl-C: the first asks the run to save and end, the second ends the process at once.
+
+Spot TPUs, Cloud Build and batch systems send SIGTERM some seconds before they take the machine away.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from types import TracebackType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interruption:
+    """While its context is open, whether a signal has asked the run to end. For the main thread only."""
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self._requested.is_set()
+
+    def __enter__(self) -> Interruption:
+        # Python runs handlers between two of its own instructions: not during a step or a compilation. The number of a
+        # signal is written to a socket at once, and another thread reads it there.
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._old_handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        self._old_descriptor = signal.set_wakeup_fd(self._writer.fileno())
+        self._thread = threading.Thread(target=self._watch, name="interruption", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._old_descriptor)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        self._writer.close()  # ends the thread
+        self._thread.join()
+        self._reader.close()
+
+    def _watch(self) -> None:
+        while number := self._reader.recv(1):
+            if number[0] not in _SIGNALS:
+                continue
+            name = signal.Signals(number[0]).name
+            if self.requested:
+                os.write(sys.stderr.fileno(), f"fit: {name} again: ends at once\n".encode())
+                os._exit(128 + number[0])
+            self._requested.set()
+            os.write(sys.stderr.fileno(), f"fit: {name}: saves after this step, then ends\n".encode())

@@ -1,0 +1,155 @@
+"""From what the compiler says of a step to what a user wants to know: does it fit, and what can it cost at best?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from tpu_trainer.tpu_check.chips import Topology
+from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
+from tpu_trainer.tpu_check.hlo import HloModule
+
+LIMITS = (
+    "Not shown: the real step time (the least one assumes that every unit runs at its published peak), the input side, "
+    "what several hosts add, and how long collectives take."
+)
+
+
+def figures(
+    result: Executable | OutOfMemory,
+    *,
+    topology: Topology,
+    replica_rows: int,
+    max_length: int,
+    model_flops: float,
+) -> dict[str, Any]:
+    """The JSON form. Bytes, FLOPs and seconds are one replica's, of one step; tokens/s are all replicas' together."""
+    chip = topology.chip
+    common = {
+        "topology": topology.name,
+        "replicas": topology.replicas,
+        "replica_rows": replica_rows,
+        "max_length": max_length,
+        "chip": {
+            "name": chip.name,
+            "replicas": chip.devices,
+            "peak_flops": chip.peak_flops,
+            "hbm_bytes": chip.hbm_bytes,
+            "hbm_bandwidth": chip.hbm_bandwidth,
+            "source": chip.source,
+        },
+    }
+    if isinstance(result, OutOfMemory):
+        return common | {"fits": False, "hbm": {"needed": result.needed, "available": result.available}}
+    needed = result.arguments + result.outputs - result.aliased + result.temporaries + result.code
+    module = HloModule.parse(result.hlo)
+    loops = module.loops()
+    # XLA's cost analysis takes a loop's body once.
+    flops = result.flops + module.repeated(lambda instruction: module.flops(instruction))
+    moved = result.bytes_accessed + module.repeated(lambda instruction: module.traffic(instruction).total)
+    return common | {
+        "fits": True,
+        "hbm": {
+            "needed": needed,
+            "arguments": result.arguments,
+            "outputs": result.outputs - result.aliased,
+            "temporaries": result.temporaries,
+            "code": result.code,
+            "available": chip.hbm_bytes / chip.devices,
+        },
+        "flops": flops,
+        "bytes_accessed": moved,
+        "intensity": flops / moved,
+        "roofline": roofline(
+            topology,
+            flops=flops,
+            bytes_accessed=moved,
+            model_flops=model_flops,
+            tokens=replica_rows * max_length,
+        ),
+        "collectives": [asdict(collective) for collective in module.collectives()],
+        "loops": [asdict(loop) for loop in loops],
+    }
+
+
+def roofline(
+    topology: Topology, *, flops: float, bytes_accessed: float, model_flops: float, tokens: int
+) -> dict[str, Any]:
+    """The least time of a step (Williams, Waterman and Patterson, "Roofline" (2009)) and what follows from it."""
+    chip = topology.chip
+    peak, bandwidth = chip.peak_flops / chip.devices, chip.hbm_bandwidth / chip.devices
+    compute, memory = flops / peak, bytes_accessed / bandwidth
+    least = max(compute, memory)
+    return {
+        "compute_seconds": compute,
+        "memory_seconds": memory,
+        "least_step_seconds": least,
+        "bound_by": "compute" if compute >= memory else "memory",
+        "tokens_per_second": tokens * topology.replicas / least,
+        "model_flops": model_flops,
+        "mfu_bound": model_flops / (least * peak),
+    }
+
+
+def table(columns: list[tuple[str, dict[str, Any]]]) -> str:
+    """Reports side by side, a line for each figure."""
+    lines = [("", [name for name, _ in columns])]
+    for label, read in _LINES:
+        values = [read(report) if read is not None else "" for _, report in columns]
+        if any(values):
+            lines.append((label, values))
+    label_width = max(len(label) for label, _ in lines)
+    widths = [max(len(line[1][i]) for line in lines) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            [label.ljust(label_width), *(v.rjust(w) for v, w in zip(values, widths, strict=True))]
+        ).rstrip()
+        for label, values in lines
+    )
+
+
+def _size(value: float) -> str:
+    return f"{value / 1e9:,.2f} GB" if value >= 1e8 else f"{value / 1e6:,.2f} MB"
+
+
+def _of(*path: str, form: Any = _size) -> Any:
+    def read(report: dict[str, Any]) -> str:
+        value: Any = report
+        for name in path:
+            if name not in value:
+                return ""
+            value = value[name]
+        return form(value)
+
+    return read
+
+
+def _collectives(report: dict[str, Any]) -> str:
+    return ", ".join(f"{c['count']} {c['kind']} {_size(c['bytes'])}" for c in report.get("collectives", []))
+
+
+def _loops(report: dict[str, Any]) -> str:
+    return ", ".join("?" if loop["trips"] is None else str(loop["trips"]) for loop in report.get("loops", []))
+
+
+_LINES = (
+    ("fits", _of("fits", form=lambda fits: "yes" if fits else "NO")),
+    ("rows × tokens of a replica", lambda r: f"{r['replica_rows']} × {r['max_length']}"),
+    ("HBM needed", _of("hbm", "needed")),
+    ("  arguments (weights, optimizer, batch)", _of("hbm", "arguments")),
+    ("  results not written over arguments", _of("hbm", "outputs")),
+    ("  temporaries", _of("hbm", "temporaries")),
+    ("  code", _of("hbm", "code")),
+    ("HBM of the chip, for a replica", _of("hbm", "available")),
+    ("FLOPs", _of("flops", form=lambda v: f"{v / 1e12:,.3f} TFLOP")),
+    ("bytes accessed", _of("bytes_accessed")),
+    ("arithmetic intensity", _of("intensity", form=lambda v: f"{v:,.1f} FLOP/byte")),
+    ("time at peak FLOP/s", _of("roofline", "compute_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
+    ("time at peak bandwidth", _of("roofline", "memory_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
+    ("least step time", _of("roofline", "least_step_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
+    ("bound by", _of("roofline", "bound_by", form=str)),
+    ("tokens/s at most, all replicas", _of("roofline", "tokens_per_second", form=lambda v: f"{v:,.0f}")),
+    ("MFU at most", _of("roofline", "mfu_bound", form=lambda v: f"{v:.1%}")),
+    ("collectives", _collectives),
+    ("trips of loops", _loops),
+)

@@ -1,0 +1,246 @@
+"""What the text of an optimized HLO module tells: which operations move bytes, communicate or repeat."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "token": 0, "f8e4m3fn": 8, "f8e5m2": 8, "c64": 64}
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.$-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
+# These move nothing themselves: what they name is counted where it is used, or in the computation that they call.
+_FREE = frozenset(
+    ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
+     "partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "slice-done",
+     *(f"{kind}-done" for kind in COLLECTIVES))
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes of a value: all of it, and the part that is not in the chip's own memory beside its cores."""
+
+    total: int
+    hbm: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    type: str
+    rest: str
+    """Operands and attributes."""
+
+    @cached_property
+    def size(self) -> Size:
+        """Of what it makes."""
+        total = hbm = 0
+        for dtype, dimensions, layout in _ARRAY.findall(self.type):
+            bits = _BITS.get(dtype) or (int(match[0]) if (match := re.search(r"\d+", dtype)) else 0)
+            sides = [int(side.lstrip("<=")) for side in dimensions.split(",") if side]
+            size = math.prod(sides) * bits // 8
+            total += size
+            hbm += 0 if "S(" in layout else size  # S(1): vector memory, S(2) and up: scalar memory and flags
+        return Size(total, hbm)
+
+    @property
+    def operands(self) -> list[str]:
+        """Names of what it reads."""
+        depth, end = 1, len(self.rest)
+        for index, character in enumerate(self.rest):
+            depth += (character == "(") - (character == ")")
+            if depth == 0:
+                end = index
+                break
+        return re.findall(r"%([\w.$-]+)", self.rest[:end])
+
+    def called(self, attribute: str) -> str | None:
+        """The computation that an attribute such as `body` names."""
+        match = re.search(rf"\b{attribute}=%([\w.$-]+)", self.rest)
+        return match[1] if match else None
+
+    @property
+    def op_name(self) -> str:
+        """The TensorFlow operation that it comes from; empty where the compiler made it."""
+        match = _OP_NAME.search(self.rest)
+        return match[1] if match else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A loop that stays one at run time. `trips` is None where the text does not tell how often it runs."""
+
+    name: str
+    trips: int | None
+    flops: float
+    """Of one trip."""
+    bytes_accessed: float
+    """Of one trip."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """All operations of one kind that communicate."""
+
+    kind: str
+    count: int
+    bytes: int
+    """Of their results, on each replica."""
+
+
+@dataclass(kw_only=True)
+class HloModule:
+    """A parsed module."""
+
+    computations: dict[str, list[Instruction]] = field(default_factory=dict)
+    entry: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> HloModule:
+        """Reads what `HloModule.to_string()` of XLA writes."""
+        module = cls()
+        current: list[Instruction] = []
+        for line in text.splitlines():
+            if match := _INSTRUCTION.match(line):
+                current.append(Instruction(name=match[1], type=match[2], opcode=match[3], rest=match[4]))
+            elif match := _COMPUTATION.match(line):
+                current = module.computations.setdefault(match[1], [])
+                if line.startswith("ENTRY"):
+                    module.entry = match[1]
+        if not module.entry:
+            raise ValueError("no ENTRY computation: not the text of an HLO module")
+        return module
+
+    def running(self) -> Iterator[tuple[Instruction, int]]:
+        """Every operation that runs on its own, not inside a fused one, with how often (an unknown loop: once)."""
+        yield from self._running(self.entry, 1)
+
+    def _running(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
+        for instruction in self.computations[computation]:
+            yield instruction, times
+            if instruction.opcode == "while":
+                trips = self._trips(instruction) or 1
+                yield from self._running(instruction.called("body"), times * trips)
+            elif instruction.opcode == "call":
+                yield from self._running(instruction.called("to_apply"), times)
+            elif instruction.opcode == "conditional":
+                for branch in re.findall(r"%([\w.$-]+)", instruction.rest.split("), ", 1)[-1]):
+                    if branch in self.computations:
+                        yield from self._running(branch, times)
+
+    @cached_property
+    def _sizes(self) -> dict[str, Size]:
+        # The names are unique in the whole module.
+        return {
+            instruction.name: instruction.size
+            for instructions in self.computations.values()
+            for instruction in instructions
+        }
+
+    def traffic(self, instruction: Instruction) -> Size:
+        """Bytes that an operation reads and writes; what a fused slice leaves unread of an operand is counted."""
+        if instruction.opcode in _FREE:
+            return Size(0, 0)
+        sizes = [instruction.size] + [
+            self._sizes[name] for name in instruction.operands if name in self._sizes
+        ]
+        if instruction.opcode in ("slice", "dynamic-slice", "gather"):
+            sizes = [instruction.size] * 2
+        elif instruction.opcode == "dynamic-update-slice":
+            sizes = [sizes[2]] * 2  # the rest stays in place
+        elif instruction.opcode in ("copy-start", "slice-start"):
+            array = sizes[1]  # (target, source, context): a read here and a write there
+            return Size(2 * array.total, array.hbm + max(0, instruction.size.hbm - array.hbm))
+        return Size(sum(size.total for size in sizes), sum(size.hbm for size in sizes))
+
+    def flops(self, instruction: Instruction) -> float:
+        """Multiplications and additions of the matrix products in an operation."""
+        if instruction.opcode == "convolution":
+            return self._product_flops(instruction)
+        called = instruction.called("calls") if instruction.opcode == "fusion" else None
+        return sum(map(self.flops, self.computations[called])) if called else 0.0
+
+    def _product_flops(self, instruction: Instruction) -> float:
+        # bf_io->bf: in the second operand, `i` and the window's sides are what each result sums over.
+        labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.rest)
+        kernel_type = next(found.type for name in instruction.operands[1:2] for found in self._named(name))
+        kernel = [int(side) for side in _ARRAY.search(kernel_type)[2].split(",") if side]
+        summed = math.prod(side for label, side in zip(labels[2], kernel, strict=True) if label != "o")
+        outputs = math.prod(int(side) for side in _ARRAY.search(instruction.type)[2].split(",") if side)
+        window = re.search(r"window=\{[^}]*?size=([\dx]+)", instruction.rest)
+        if window:  # a batch dimension becomes a spatial one, of which each result uses one element
+            spatial = [int(side) for side in window[1].split("x")]
+            stride = re.search(r"lhs_dilate=([\dx]+)|stride=([\dx]+)", instruction.rest)
+            if stride:
+                summed //= math.prod(spatial)
+        return 2.0 * outputs * summed
+
+    @cached_property
+    def _by_name(self) -> dict[str, Instruction]:
+        return {i.name: i for instructions in self.computations.values() for i in instructions}
+
+    def _named(self, name: str) -> list[Instruction]:
+        return [self._by_name[name]] if name in self._by_name else []
+
+    def loops(self) -> list[Loop]:
+        """The loops, outermost first."""
+        found = []
+        for instruction, _ in self.running():
+            if instruction.opcode == "while":
+                body = [inner for inner, _ in self._running(instruction.called("body"), 1)]
+                found.append(
+                    Loop(
+                        name=instruction.op_name or instruction.name,
+                        trips=self._trips(instruction),
+                        flops=sum(map(self.flops, body)),
+                        bytes_accessed=sum(self.traffic(inner).total for inner in body),
+                    )
+                )
+        return found
+
+    def repeated(self, cost: Callable[[Instruction], float]) -> float:
+        """What all trips but the first of each loop cost."""
+        return sum(cost(instruction) * (times - 1) for instruction, times in self.running() if times > 1)
+
+    def _trips(self, loop: Instruction) -> int | None:
+        """A counted loop's bound: the constant that its condition compares the counter with, from 0 in steps of 1."""
+        seen, queue = [], [loop.called("condition")]
+        while queue:
+            for instruction in self.computations[queue.pop()]:
+                seen.append(instruction)
+                inner = instruction.called("calls") or instruction.called("to_apply")
+                if inner:
+                    queue.append(inner)
+        if sum(instruction.opcode == "compare" for instruction in seen) != 1:
+            return None
+        constants = [
+            int(match[1])
+            for instruction in seen
+            if instruction.opcode == "constant" and (match := re.match(r"(\d+)\)", instruction.rest))
+        ]
+        return max(constants) if constants else None
+
+    def collectives(self) -> list[Collective]:
+        """What replicas send each other, by kind."""
+        count: Counter[str] = Counter()
+        size: Counter[str] = Counter()
+        for instruction, times in self.running():
+            kind = instruction.opcode.removesuffix("-start")
+            if kind in COLLECTIVES:
+                # A start's result holds its operand, too.
+                own = instruction.size.total
+                if instruction.opcode.endswith("-start"):
+                    own -= sum(self._sizes[name].total for name in instruction.operands)
+                count[kind] += times
+                size[kind] += own * times
+        return [Collective(kind=kind, count=count[kind], bytes=size[kind]) for kind in sorted(count)]

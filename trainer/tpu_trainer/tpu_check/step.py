@@ -1,0 +1,156 @@
+"""The step that `fit` runs, for one replica of a topology, without data and without a TPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+from transformers import CONFIG_MAPPING
+
+from tpu_trainer.config import FitConfig
+from tpu_trainer.data import training_batches
+from tpu_trainer.dataset import open_split
+from tpu_trainer.errors import UsageError
+from tpu_trainer.task import Task
+from tpu_trainer.tpu_check.chips import Topology
+from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
+from tpu_trainer.training import build_task
+from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
+
+Specs = Mapping[str, tf.TensorSpec]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What the step needs to know of the data. `specs` gives the shapes of a batch of so many rows."""
+
+    vocabulary: Vocabulary
+    max_length: int
+    specs: Callable[[int], Specs]
+
+
+def rows_of_dataset(config: FitConfig) -> Rows:
+    """The rows of the dataset that `config.data.train` names, and the shapes that its input pipeline gives."""
+    split = open_split(config.data.train, tokenizer=config.data.tokenizer)
+
+    def specs(batch_size: int) -> Specs:
+        batches = training_batches(
+            split,
+            batch_size=batch_size,
+            seed=config.seed,
+            window_shards=config.data.window_shards,
+            start_step=0,
+        )
+        return batches(tf.distribute.InputContext()).element_spec
+
+    return Rows(vocabulary=load_vocabulary(split, config.objective), max_length=split.max_length, specs=specs)
+
+
+def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_length: int | None) -> Rows:
+    """Rows as `prepare` would write them, of the given sizes or of the model type's own.
+
+    Raises UsageError where the model type is unknown or has no such size.
+    """
+    if config.model.type not in CONFIG_MAPPING:
+        raise UsageError(f"--model.type is {config.model.type!r}: transformers knows no such type")
+    defaults = CONFIG_MAPPING[config.model.type]()
+    pad_id = 1  # RoBERTa's; positions there count from it
+    if vocab_size is None:
+        vocab_size = defaults.vocab_size
+    if max_length is None:
+        positions = getattr(defaults, "max_position_embeddings", None)
+        if not positions:
+            raise UsageError(
+                f"--max_length: the type {config.model.type!r} has no length of its own; give one"
+            )
+        max_length = positions
+    vocabulary = Vocabulary(
+        size=vocab_size, special_ids=(0, 1, 2, 3, 4), pad_id=pad_id, mask_id=4, bos_id=0, eos_id=2
+    )
+
+    def specs(batch_size: int) -> Specs:
+        row = tf.TensorSpec([batch_size, max_length], tf.int32)
+        return {"input_ids": row, "attention_mask": row, "row": tf.TensorSpec([batch_size], tf.int32)}
+
+    return Rows(vocabulary=vocabulary, max_length=max_length, specs=specs)
+
+
+def replica_rows(config: FitConfig, topology: Topology) -> int:
+    """Rows that each replica of `topology` gets in a step; UsageError where they cannot be shared out evenly."""
+    rows, rest = divmod(config.train.batch_size, topology.replicas)
+    if rest or not rows:
+        raise UsageError(
+            f"--train.batch_size is {config.train.batch_size}: it must be a multiple of the {topology.replicas} "
+            f"replicas of {topology.name}"
+        )
+    return rows
+
+
+class ReplicaStep:
+    """The training task of a config, and its step as one program for each number of rows."""
+
+    def __init__(self, *, config: FitConfig, rows: Rows, topology: Topology) -> None:
+        """
+        Args:
+            config: What `fit` would get; its batch size and strategy count for nothing here.
+            rows: The data's sizes.
+            topology: Where the sums over replicas go.
+        """
+        self._config = config
+        self._rows = rows
+        self._topology = topology
+        self._task: Task | None = None
+
+    def program(self, replica_rows: int) -> Program:
+        """The step of one replica with so many rows."""
+        task = self._task_for(replica_rows)
+        replicas = self._topology.replicas
+
+        def step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return task.step(batch, all_reduce=lambda values: all_reduce(values, replicas))
+
+        return Program(step, self._rows.specs(replica_rows))
+
+    def model_flops(self, replica_rows: int) -> float:
+        """Floating-point operations that the mathematics of a replica's step needs: three times those of the forward
+        pass's matrix products (Chowdhery et al., "PaLM" (2022), appendix B), whatever the program computes again."""
+        task = self._task_for(replica_rows)
+        return 3 * product_flops(Program(task.evaluation_sums, self._rows.specs(replica_rows)).trace())
+
+    def _task_for(self, replica_rows: int) -> Task:
+        if self._task is None:
+            train = replace(self._config.train, batch_size=replica_rows)
+            self._task = build_task(
+                replace(self._config, train=train),
+                vocabulary=self._rows.vocabulary,
+                max_length=self._rows.max_length,
+                strategy=tf.distribute.get_strategy(),
+            )
+        return self._task
+
+
+def product_flops(graph: tf.Graph) -> float:
+    """Multiplications and additions of the matrix products in a graph and all that it calls."""
+    total = 0.0
+    for operation in graph.get_operations():
+        if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
+            turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+            summed = operation.inputs[0].shape[-2 if turned else -1]
+            total += 2.0 * operation.outputs[0].shape.num_elements() * summed
+        elif operation.type == "Einsum":
+            sides: dict[str, int] = {}
+            for labels, value in zip(
+                operation.get_attr("equation").decode().split("->")[0].split(","),
+                operation.inputs,
+                strict=True,
+            ):
+                sides |= dict(zip(labels, value.shape, strict=True))
+            total += 2.0 * math.prod(sides.values())
+        times = 1
+        if operation.type in ("While", "StatelessWhile"):
+            # The second input of a loop is its greatest number of trips.
+            times = max(1, int(tf.get_static_value(operation.inputs[1]) or 1))
+        total += times * sum(map(product_flops, called_graphs(operation)))
+    return total
