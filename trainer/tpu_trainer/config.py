@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tpu_trainer.errors import UsageError
 
 StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
+ObjectiveName = Literal["mlm", "clm"]
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:
@@ -63,8 +64,9 @@ class DataConfig:
 class ModelConfig:
     """The model, made from scratch."""
 
-    type: str = "roberta"
-    """A Hugging Face model type with a TensorFlow masked-LM class: roberta, bert, deberta-v2, …"""
+    type: str | None = None
+    """A Hugging Face model type with a TensorFlow class for the objective: roberta, bert, deberta-v2, … for mlm; gpt2,
+    gptj, opt, … for clm. Default: roberta or gpt2."""
     config: dict[str, Any] = field(default_factory=dict)
     """Values that differ from the type's own configuration: hidden_size, num_hidden_layers, … The vocabulary's size
     and the special ids come from the tokenizer."""
@@ -75,7 +77,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class MlmConfig:
-    """Masked language modelling."""
+    """Masked language modelling (objective mlm)."""
 
     probability: float = 0.15
     """Share of a row's tokens to predict. Of these 80% become the mask token, 10% a random token, 10% stay."""
@@ -204,6 +206,8 @@ class FitConfig:
     output_dir: str
     """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json, …"""
     data: DataConfig
+    objective: ObjectiveName = "mlm"
+    """What is learnt. mlm: tokens that are masked, from both sides; clm: each next token."""
     model: ModelConfig = field(default_factory=ModelConfig)
     mlm: MlmConfig = field(default_factory=MlmConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -216,6 +220,9 @@ class FitConfig:
     """Decides the initial weights, the order of the rows, the masks and the dropout."""
 
     def __post_init__(self) -> None:
+        if self.model.type is None:
+            default = {"mlm": "roberta", "clm": "gpt2"}[self.objective]
+            object.__setattr__(self, "model", replace(self.model, type=default))
         _require(0 <= self.seed < 2**32, "seed", self.seed, "must lie in [0, 2**32)")
         _require(
             self.schedule.warmup_steps < self.train.steps,

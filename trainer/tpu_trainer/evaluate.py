@@ -34,7 +34,7 @@ def main(config: EvaluateConfig) -> None:
         raise UsageError(
             f"{data}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
         )
-    vocabulary = load_vocabulary(split)
+    vocabulary = load_vocabulary(split, run.objective)
     check_records(split, vocabulary)
     strategy = build_strategy(config.strategy)
     with strategy.scope():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,9 @@ from tpu_trainer.vocabulary import Vocabulary
 
 # What an input pipeline raises for a file that is damaged, gone, or not what its name or manifest says.
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+
+# What its messages have around what they say.
+_PLACE_IN_TENSORFLOW = re.compile(r"\{\{.*?\}\}\s*|\s*\[Op:.*", re.DOTALL)
 
 
 def check_records(split: Split, vocabulary: Vocabulary) -> None:
@@ -62,7 +66,8 @@ def _fault(
                 return f"{shard.path}: record {found} {wrong}"
             found += 1
     except _READ_ERRORS as error:
-        return f"{shard.path}: cannot be read after {found} records ({error.message}); {remedy}"
+        said = _PLACE_IN_TENSORFLOW.sub("", error.message)
+        return f"{shard.path}: cannot be read after {found} records ({said}); {remedy}"
     if found != (shard.rows if limit is None else min(limit, shard.rows)):
         return f"{shard.path}: {found} records where its name or the manifest says {shard.rows}; {remedy}"
     return None
