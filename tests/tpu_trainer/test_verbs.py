@@ -31,10 +31,10 @@ OPTIONS: dict[str, Any] = {
     "model.config.type_vocab_size": 1,
     "model.config.hidden_dropout_prob": 0.01,
     "model.config.attention_probs_dropout_prob": 0.0,
-    "optimizer.learning_rate": 0.005,
+    "optimizer.learning_rate": 0.008,
     "schedule.warmup_steps": 10,
     "train.steps": 420,
-    "train.batch_size": 24,
+    "train.batch_size": 48,
     "train.log_every": 100,
     "train.evaluate_every": 250,
     "train.checkpoint_every": 200,
@@ -133,7 +133,7 @@ def test_other_options_do_not_continue_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb(*arguments(dataset, run_folder, optimizer__learning_rate=0.02)) == 2
-    assert "--optimizer.learning_rate was 0.005 and is 0.02" in capsys.readouterr().err
+    assert "--optimizer.learning_rate was 0.008 and is 0.02" in capsys.readouterr().err
     other = write_split(tmp_path / "train", sequences(60, 9), tokenizer=dataset / "tokenizer")
     assert run_verb(*arguments(dataset, run_folder, data__train=other)) == 2
     assert "was trained on other data" in capsys.readouterr().err
@@ -308,8 +308,8 @@ def test_fill_mask(
     assert lines[0] == text
     first = lines[2].split(maxsplit=2)
     assert (first[1], first[2]) == ("'w3'", text_of(1, masked=(6,)))
-    assert 0.3 < float(first[0]) <= 1
-    assert lines[5].split()[1] == "'w6'"
+    assert 0.5 < float(first[0]) <= 1
+    assert "'w6'" in {line.split()[1] for line in lines[5:]}
     monkeypatch.setattr("sys.stdin", [text_of(20, masked=(21,)) + "\n", text_of(30, masked=(31,)) + "\n"])
     assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 0
     filled = capsys.readouterr().out
