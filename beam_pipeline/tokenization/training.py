@@ -122,8 +122,8 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> Trained:
     """A Unigram model over words (SentencePiece's `▁` marks their beginnings), with `<s> … </s>` around a text.
 
     Text is normalized to NFKC and each run of white space to one space, as in the Unigram tokenizers of T5, ALBERT
-    and XLM-R. The special tokens have RoBERTa's ids: transformers' TensorFlow class of it counts positions from a padding
-    id of 1. They are pieces of the model, too, but with scores that cannot win: so no text is taken for one.
+    and XLM-R. The special tokens have RoBERTa's ids: transformers' TensorFlow class of it counts positions from a
+    padding id of 1. They are pieces of the model, too, but with scores that cannot win: so no text is taken for one.
     """
     special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     words: Counter[str] = Counter()
