@@ -213,7 +213,7 @@ def test_unigram_entropy_counts_every_token(vocabulary: Vocabulary) -> None:
 @pytest.mark.parametrize("model_type", ["roformer", "xlnet", "distilbert"])
 def test_types_that_cannot_be_causal(model_type: str, vocabulary: Vocabulary) -> None:
     with pytest.raises(
-        UsageError, match=f"'{model_type}': it has no TensorFlow causal-LM class; one of .*gpt2"
+        UsageError, match=f"'{model_type}': not one that can be trained as a causal-LM model .*gpt2"
     ):
         LanguageModel.create(
             ModelConfig(type=model_type), objective="clm", vocabulary=vocabulary, max_length=LENGTH, seed=0

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, TFAutoModelForMaskedLM
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.dataset import open_split
-from tpu_trainer.export import pytorch_weights
+from tpu_trainer.pytorch_layout import pytorch_weights
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",

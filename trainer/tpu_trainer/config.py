@@ -258,12 +258,22 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Writes a run's newest checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow."""
+    """Writes a run's checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow."""
 
     run: str
     """Folder that `fit` wrote."""
     output: str
-    """Folder to write: config.json, model.safetensors, tf_model.h5 and the tokenizer's files."""
+    """Folder to write: config.json, model.safetensors, tf_model.h5, README.md and the tokenizer's files."""
+    checkpoint: str = "latest"
+    """Which one: latest, best (the one with the lowest validation loss), or a step that the run has kept."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal(),
+            "checkpoint",
+            self.checkpoint,
+            "must be latest, best or a step",
+        )
 
 
 @dataclass(frozen=True)

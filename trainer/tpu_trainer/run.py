@@ -21,7 +21,7 @@ from tpu_trainer.failure import diverged
 from tpu_trainer.faults import explained
 from tpu_trainer.interruption import Interruption
 from tpu_trainer.metrics import MetricsLog, say
-from tpu_trainer.mixture import MixedOrder, Mixture
+from tpu_trainer.mixture import MixedOrder, Mixture, describe
 from tpu_trainer.progress import ProgressLog, Stopwatch
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.schedule import Schedule
@@ -75,6 +75,7 @@ class Run:
         """Updates made before this process."""
         try:
             folder.start(config, train.tokenizer_path)
+            folder.write_data(describe(train, None if evaluator is None else evaluator.split))
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
         self._log = MetricsLog(folder, last_step=self.first_step, tensorboard=config.train.tensorboard)
