@@ -15,6 +15,10 @@ def main(config: FitConfig) -> None:
     """Runs the verb; UsageError where options, data and output folder do not fit together."""
     folder = RunFolder(config.output_dir)
     folder.check_continues(config)
+    if config.hub_model_id is not None:
+        from tpu_trainer.hub import HubPusher, check_model_id  # half a second to import
+
+        check_model_id(config.hub_model_id)
     train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
     validation = None
     if config.data.validation is not None:
@@ -32,6 +36,10 @@ def main(config: FitConfig) -> None:
                 f"{folder.path}: finished already, with {summary['steps']} steps; nothing to do",
                 file=sys.stderr,
             )
+            if config.hub_model_id is not None:
+                HubPusher(config.hub_model_id, private=config.hub_private, folder=folder).finish(
+                    summary["steps"]
+                )
             return
     # TensorFlow takes seconds to import: not for what the checks above refuse.
     from tpu_trainer.training import train_run

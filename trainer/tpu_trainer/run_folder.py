@@ -24,7 +24,7 @@ from tpu_trainer.errors import UsageError
 
 # These may change when a run is continued: they decide where and how far it runs, not what a step does.
 _FREE = {
-    "": ("output_dir", "strategy"),
+    "": ("output_dir", "strategy", "hub_model_id", "hub_private"),
     "data": ("train", "validation", "tokenizer"),
     "train": (
         "steps",
