@@ -217,8 +217,8 @@ class FitConfig:
     strategy: StrategyName = "auto"
     """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU."""
     hub_model_id: str | None = None
-    """Repository on the Hugging Face Hub, such as me/my-model, that the exported model is pushed to: at checkpoints, in the
-    background, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
+    """Repository on the Hugging Face Hub, such as me/my-model, that the exported model is pushed to: at checkpoints, in
+    the background, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
     hub_private: bool = False
     """Make that repository a private one, where it does not exist yet."""
     seed: int = 0
