@@ -297,6 +297,40 @@ class FillMaskConfig:
 
 
 @dataclass(frozen=True)
+class GenerateConfig:
+    """Continues texts with an exported causal model."""
+
+    model: str
+    """Folder that `export` wrote."""
+    text: str | None = None
+    """What to continue; default: one text per line of the standard input."""
+    max_new_tokens: int | None = None
+    """Tokens to add at most; fewer where the model ends the text itself. Default: 50, or as many as the model holds."""
+    temperature: float = 0.0
+    """0: always the likeliest token. Above: drawn at random, the more evenly the higher it is; 1 as the model says."""
+    top_k: int | None = None
+    """Draw from the so many likeliest tokens only."""
+    top_p: float | None = None
+    """Draw from the likeliest tokens only, so many that their probabilities sum up to this."""
+    seed: int = 0
+    """Decides what is drawn, for each line of its own."""
+    batch_size: int = 8
+    """Lines that are read at a time; those of equally many tokens are continued together. The texts do not depend on it."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "top_k", "batch_size"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, name, value, "must be at least 1")
+        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "must not be negative")
+        _require(self.top_p is None or 0 < self.top_p <= 1, "top_p", self.top_p, "must lie in (0, 1]")
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "must lie in [0, 2**32)")
+        for name in ("top_k", "top_p"):
+            value = getattr(self, name)
+            rule = "nothing is drawn with --temperature 0; set that, too"
+            _require(value is None or self.temperature > 0, name, value, rule)
+
+
+@dataclass(frozen=True)
 class CompileCheckConfig(FitConfig):
     """Compiles the training step for a TPU, without one; says whether it fits and what it costs. Runs nothing."""
 

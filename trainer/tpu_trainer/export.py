@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from safetensors.numpy import save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import GenerationConfig, TFPreTrainedModel
 
 from tpu_trainer import files
@@ -74,10 +76,30 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
         checkpoints.restore(step, network=network)
         network = trim_vocabulary(network, vocabulary, run.objective)
     tokenizer.model_max_length = max_length
+    if run.objective == "clm":
+        open_end(tokenizer)
     tokenizer.save_pretrained(target)
     write_network(network, target)
     card = model_card(run, folder=folder, step=step, parameters=network.count_params(), vocabulary=vocabulary)
     (target / "README.md").write_text(card, encoding="utf-8")
+
+
+def open_end(tokenizer: Any) -> None:
+    """Makes the tokenizer put nothing after a text: a prompt that ends with the end token is one that has ended.
+
+    What it puts before a text stays. Tokenizers that are not `tokenizers`' are left as they are.
+    """
+    text = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    first = next(i for i in range(len(whole) + 1) if whole[i : i + len(text)] == text)
+    if first + len(text) == len(whole) or not tokenizer.is_fast:
+        return
+    before = tokenizer.convert_ids_to_tokens(whole[:first])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=[*before, "$A"],
+        pair=[*before, "$A", "$B"],
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(before)],
+    )
 
 
 def trim_vocabulary(
