@@ -15,6 +15,7 @@ _VERBS = {
     "verify": ("verify", "checks that a dataset is whole"),
     "inspect": ("inspection", "what a dataset holds: a record and its origin, records with some text"),
     "analyze": ("analysis", "tensorflow-transform over a dataset's statistics"),
+    "follow": ("follow", "a Dataflow job, to its end"),
     "report": ("report", "a dataset's figures as one HTML page"),
 }
 

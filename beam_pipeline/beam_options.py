@@ -51,6 +51,10 @@ def runs_here(options: PipelineOptions) -> bool:
     return options.view_as(StandardOptions).runner is None
 
 
+def runs_on_dataflow(options: PipelineOptions) -> bool:
+    return "dataflow" in _runner(options)
+
+
 def engine_threads(options: PipelineOptions) -> int:
     """How many threads a tokenization engine may use: all cores where one process does all the work, else one, since
     the runner starts a process for each core."""
@@ -61,9 +65,13 @@ def engine_threads(options: PipelineOptions) -> int:
 def workers_see_local_files(options: PipelineOptions) -> bool:
     """Whether the runner's workers read this machine's files: those of local runners do, and those of others where
     the launcher starts them as its own processes."""
-    runner = (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()
-    if runner in _LOCAL_RUNNERS:
+    if _runner(options) in _LOCAL_RUNNERS:
         return True
-    if "dataflow" in runner:
+    if runs_on_dataflow(options):
         return False
     return options.view_as(PortableOptions).environment_type in ("LOOPBACK", "PROCESS", "EXTERNAL")
+
+
+def _runner(options: PipelineOptions) -> str:
+    """The runner's class, in lower case; "" where none was asked for."""
+    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()
