@@ -132,6 +132,9 @@ class TrainConfig:
     """Minutes after which a checkpoint is written though `checkpoint_every` steps have not passed; null: never."""
     keep_checkpoints: int = 3
     """Checkpoints kept: the newest. The one with the lowest validation loss is kept besides."""
+    recompute_attention: bool = False
+    """Compute attention probabilities anew in the backward pass instead of keeping them: less memory, the same loss.
+    Known for the types bert, roberta, camembert, electra and gpt2."""
     deterministic: bool = False
     """Only operations that give the same bits in every run, so that a run that was killed and continued ends with the
     very weights of one that was not. Costs time on GPUs."""

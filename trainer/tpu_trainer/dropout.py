@@ -7,7 +7,7 @@ the same bits. Keras' own dropout draws from a generator whose state is in no ch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -35,12 +35,12 @@ class DropoutKey:
         finally:
             self._value = None
 
-    def bits(self, shape: tf.TensorShape, layer: int) -> tf.Tensor:
-        """uint32 of `shape` for one layer. The first axis is rows, or rows times something."""
+    def words(self, shape: Sequence[int], layer: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Two uint32 of `shape` for one layer, for line_bits. The first axis is rows, or rows times something."""
         if self._value is None:
             raise RuntimeError("dropout in training needs a key: call the model in DropoutKey.of")
         key, row = self._value
-        batch, *lines, length = [*shape, 1] if len(shape) == 1 else shape
+        batch, *lines = shape
         repeats = batch // row.shape[0]
         lane = np.arange(batch, dtype=np.uint32) % repeats
         keys = tuple(
@@ -50,7 +50,7 @@ class DropoutKey:
             )
         )
         line = np.arange(math.prod(lines), dtype=np.uint32).reshape(lines)
-        return tf.reshape(line_bits(threefry2x32(keys, (line, 0), rounds=_ROUNDS), length), shape)
+        return threefry2x32(keys, (line, 0), rounds=_ROUNDS)
 
 
 class KeyedDropout(keras.layers.Dropout):
@@ -59,14 +59,33 @@ class KeyedDropout(keras.layers.Dropout):
     key: DropoutKey
     index: int
 
+    def words(self, shape: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
+        """What decides this layer's mask for lines of `shape`: an input's shape without its last axis."""
+        return self.key.words(shape, self.index)
+
+    def masked(
+        self, values: tf.Tensor, words: tuple[tf.Tensor, tf.Tensor], *, transposed: bool = False
+    ) -> tf.Tensor:
+        """`values` with a share `rate` of them zeroed and the rest scaled up.
+
+        Args:
+            values: [..., n], lines of n; or, `transposed`, [..., n, lines].
+            words: Of `words`, without the axis of n.
+            transposed: Whether the last two axes of `values` have changed places; the same elements are zeroed.
+        """
+        axis = -2 if transposed else -1
+        threshold = round(self.rate * 2**32)
+        keep = line_bits(words, values.shape[axis], axis=axis) >= tf.constant(threshold, tf.uint32)
+        scale = 1 / (1 - threshold / 2**32)
+        return tf.where(keep, values * tf.cast(scale, values.dtype), tf.zeros([], values.dtype))
+
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Zeroes a share `rate` of the inputs and scales up the rest, where `training`."""
         if not training or self.rate == 0:
             return inputs
-        threshold = round(self.rate * 2**32)
-        keep = self.key.bits(inputs.shape, self.index) >= tf.constant(threshold, tf.uint32)
-        scale = 1 / (1 - threshold / 2**32)
-        return tf.where(keep, inputs * tf.cast(scale, inputs.dtype), tf.zeros([], inputs.dtype))
+        if len(inputs.shape) == 1:
+            return tf.squeeze(self.call(inputs[:, None], training), axis=1)
+        return self.masked(inputs, self.words(inputs.shape[:-1]))
 
 
 def key_dropout(model: keras.Model) -> DropoutKey:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_trainer.attention import recompute_attention
 from tpu_trainer.config import FitConfig, ObjectiveName
 from tpu_trainer.data import training_batches
 from tpu_trainer.dataset import Split
@@ -47,6 +48,8 @@ def build_task(
     )
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
+    if config.train.recompute_attention:
+        recompute_attention(model.network)
     alone = strategy.num_replicas_in_sync == 1
     task = Task(
         objective=_objective(config, model, max_length),

@@ -132,9 +132,16 @@ class ReplicaStep:
 
 
 def product_flops(graph: tf.Graph) -> float:
-    """Multiplications and additions of the matrix products in a graph and all that it calls."""
+    """Multiplications and additions of the matrix products that a function's graph, and all it calls, needs."""
     total = 0.0
-    for operation in graph.get_operations():
+    # What nothing reads is not computed: a loss that prepares its own gradient holds products of the backward pass.
+    needed, queue = set(), [output.op for output in graph.outputs]
+    while queue:
+        operation = queue.pop()
+        if operation not in needed:
+            needed.add(operation)
+            queue.extend(value.op for value in operation.inputs)
+    for operation in needed:
         if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
             turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
             summed = operation.inputs[0].shape[-2 if turned else -1]
