@@ -6,6 +6,7 @@ is its help. Values are checked here, before anything slow is imported.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -25,9 +26,10 @@ def _require(condition: bool, name: str, value: object, rule: str) -> None:
 class DataConfig:
     """The rows to learn from."""
 
-    train: str
+    train: str | dict[str, float] | list[str]
     """Folder of the training split: `<split>-<shard>-<count>.tfrecord` files, with or without manifest.json. A local
-    path or a URL such as gs://bucket/dataset/train."""
+    path or a URL such as gs://bucket/dataset/train. Several: a list of folders, whose rows come equally often, or a
+    mapping of folders to weights, {"A/train": 3, "B/train": 1}: three rows of A for each of B."""
     validation: str | None = None
     """Folder of the split that is evaluated during and after training; none: no evaluation."""
     tokenizer: str | None = None
@@ -37,6 +39,25 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _require(self.window_shards >= 1, "data.window_shards", self.window_shards, "must be at least 1")
+        if isinstance(self.train, str):
+            return
+        _require(bool(self.train), "data.train", self.train, "name at least one folder")
+        if isinstance(self.train, list):
+            _require(
+                len(set(self.train)) == len(self.train), "data.train", self.train, "a folder comes twice"
+            )
+        else:
+            rule = "weights must be positive numbers"
+            _require(
+                all(0 < weight < math.inf for weight in self.train.values()), "data.train", self.train, rule
+            )
+
+    @property
+    def train_weights(self) -> dict[str, float | None]:
+        """The folders of `train`; None: as much weight as the folder has rows."""
+        if isinstance(self.train, dict):
+            return dict(self.train)
+        return dict.fromkeys([self.train] if isinstance(self.train, str) else self.train)
 
 
 @dataclass(frozen=True)
