@@ -14,6 +14,8 @@ from tpu_trainer.errors import UsageError
 
 StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
 ObjectiveName = Literal["mlm", "clm"]
+MaskingUnit = Literal["token", "word", "span"]
+Precision = Literal["float32", "mixed_bfloat16"]
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:
@@ -60,6 +62,9 @@ class MlmConfig:
 
     probability: float = 0.15
     """Share of a row's tokens to predict. Of these 80% become the mask token, 10% a random token, 10% stay."""
+    unit: MaskingUnit = "token"
+    """What is masked as one. word: all tokens of a word; span: spans of tokens, of geometric lengths (p = 0.2, at most
+    10, SpanBERT's). The share is kept exactly: words of one token, or a span that is cut, make up what is missing."""
 
     def __post_init__(self) -> None:
         _require(0 < self.probability < 1, "mlm.probability", self.probability, "must lie between 0 and 1")
@@ -119,7 +124,18 @@ class TrainConfig:
     steps: int = 10_000
     """Optimizer steps."""
     batch_size: int = 128
-    """Rows in a step, over all replicas."""
+    """Rows in a step, over all replicas and all its micro-batches."""
+    accumulation: int = 1
+    """Micro-batches that a replica takes one after the other in a step, where its rows do not fit into its memory at
+    once. The step is the same whatever their number, to the precision of sums."""
+    precision: Precision = "float32"
+    """mixed_bfloat16: products in bfloat16, while weights, sums, softmax and loss stay in float32."""
+    gradient_checkpointing: bool = False
+    """Keep only the inputs of the model's blocks for the backward pass and compute the rest anew: less memory, about a
+    third more operations."""
+    steps_per_execution: int = 1
+    """Steps taken in one call of the device, which saves time where steps are short. Whatever happens every so many
+    steps happens at the next call's end."""
     evaluation_batch_size: int | None = None
     """Rows in a step of evaluation, over all replicas; default: batch_size. The figures do not depend on it."""
     log_every: int = 50
@@ -139,7 +155,15 @@ class TrainConfig:
     """Write the figures for TensorBoard, too, into the run's tensorboard/."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
+        for name in (
+            "steps",
+            "batch_size",
+            "accumulation",
+            "steps_per_execution",
+            "log_every",
+            "checkpoint_every",
+            "keep_checkpoints",
+        ):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "must be at least 1")
         for name in ("evaluation_batch_size", "evaluate_every"):
             value = getattr(self, name)

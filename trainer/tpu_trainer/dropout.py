@@ -7,13 +7,12 @@ the same bits. Keras' own dropout draws from a generator whose state is in no ch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
+from tpu_trainer.call_context import CallContext, CallValues
 from tpu_trainer.random_bits import threefry2x32
 
 # The smallest number of rounds that passes all statistical tests (Salmon et al., table 2): these bits are many.
@@ -22,49 +21,32 @@ _ROUNDS = 13
 _BITS = 16
 
 
-class DropoutKey:
-    """The key, and the rows' ids, that all dropout layers of one model use while it is called."""
-
-    def __init__(self) -> None:
-        self._value: tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
-
-    @contextmanager
-    def of(self, key: tuple[tf.Tensor, tf.Tensor], row: tf.Tensor) -> Iterator[None]:
-        """Calls of the model in this context draw from `key` (two uint32 scalars) for the rows `row` (int32[B])."""
-        self._value = (key, row)
-        try:
-            yield
-        finally:
-            self._value = None
-
-    def bits(self, shape: tf.TensorShape, layer: int) -> tf.Tensor:
-        """uint32 of `shape`, below 2**16, for one layer. The first axis is rows, or rows times something."""
-        if self._value is None:
-            raise RuntimeError("dropout in training needs a key: call the model in DropoutKey.of")
-        key, row = self._value
-        batch, split, *rest = [*shape, 1] if len(shape) == 1 else shape
-        repeats = batch // row.shape[0]
-        lane = np.arange(batch, dtype=np.uint32) % repeats
-        k0, k1 = (
-            tf.reshape(word, [batch, 1] + [1] * len(rest))
-            for word in threefry2x32(
-                key, (tf.repeat(tf.cast(row, tf.uint32), repeats), lane << 16 | np.uint32(layer))
-            )
-        )
-        # Two words of 32 bits make four elements: each stands for a quarter of the second axis.
-        outer_shape = [-(-split // 4), *rest[:-1]] + [1] * len(rest[-1:])
-        outer = np.arange(math.prod(outer_shape), dtype=np.uint32).reshape(outer_shape)
-        inner = np.arange(rest[-1] if rest else 1, dtype=np.uint32)
-        words = threefry2x32((k0, k1), (outer, inner), rounds=_ROUNDS)
-        low = [tf.bitwise.bitwise_and(word, tf.constant((1 << _BITS) - 1, tf.uint32)) for word in words]
-        high = [tf.bitwise.right_shift(word, tf.constant(_BITS, tf.uint32)) for word in words]
-        return tf.reshape(tf.concat(low + high, axis=1)[:, :split], shape)
+def dropout_bits(values: CallValues, shape: tf.TensorShape, layer: int) -> tf.Tensor:
+    """uint32 of `shape`, below 2**16, for one layer. The first axis is rows, or rows times something."""
+    if values.dropout_key is None or values.row is None:
+        raise RuntimeError("dropout in training needs a key and the rows' ids: see CallContext")
+    batch, split, *rest = [*shape, 1] if len(shape) == 1 else shape
+    repeats = batch // values.row.shape[0]
+    lane = np.arange(batch, dtype=np.uint32) % repeats
+    row = tf.repeat(tf.cast(values.row, tf.uint32), repeats)
+    k0, k1 = (
+        tf.reshape(word, [batch, 1] + [1] * len(rest))
+        for word in threefry2x32(values.dropout_key, (row, lane << 16 | np.uint32(layer)))
+    )
+    # Two words of 32 bits make four elements: each stands for a quarter of the second axis.
+    outer_shape = [-(-split // 4), *rest[:-1]] + [1] * len(rest[-1:])
+    outer = np.arange(math.prod(outer_shape), dtype=np.uint32).reshape(outer_shape)
+    inner = np.arange(rest[-1] if rest else 1, dtype=np.uint32)
+    words = threefry2x32((k0, k1), (outer, inner), rounds=_ROUNDS)
+    low = [tf.bitwise.bitwise_and(word, tf.constant((1 << _BITS) - 1, tf.uint32)) for word in words]
+    high = [tf.bitwise.right_shift(word, tf.constant(_BITS, tf.uint32)) for word in words]
+    return tf.reshape(tf.concat(low + high, axis=1)[:, :split], shape)
 
 
 class KeyedDropout(keras.layers.Dropout):
-    """keras.layers.Dropout with bits from a key instead of a generator. Made by `key_dropout` only."""
+    """keras.layers.Dropout with bits from the call's key instead of a generator. Made by `key_dropout` only."""
 
-    key: DropoutKey
+    context: CallContext
     index: int
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
@@ -72,18 +54,17 @@ class KeyedDropout(keras.layers.Dropout):
         if not training or self.rate == 0:
             return inputs
         threshold = round(self.rate * 2**_BITS)
-        keep = self.key.bits(inputs.shape, self.index) >= tf.constant(threshold, tf.uint32)
+        keep = dropout_bits(self.context.values, inputs.shape, self.index) >= tf.constant(
+            threshold, tf.uint32
+        )
         scale = 1 / (1 - threshold / 2**_BITS)
         return tf.where(keep, inputs * tf.cast(scale, inputs.dtype), tf.zeros([], inputs.dtype))
 
 
-def key_dropout(model: keras.Model) -> DropoutKey:
-    """Makes every dropout layer in `model` draw from one key, which it returns."""
-    key = DropoutKey()
+def key_dropout(model: keras.Model, context: CallContext) -> None:
+    """Makes every dropout layer in `model` draw from the context's key."""
     layers = [layer for layer in model.submodules if type(layer) is keras.layers.Dropout]
     for index, layer in enumerate(layers):
-        # Libraries build these layers themselves, deep inside their models: they can only be changed where they are.
         layer.__class__ = KeyedDropout
-        layer.key = key
+        layer.context = context
         layer.index = index
-    return key

@@ -27,6 +27,7 @@ _FREE = {
     "data": ("train", "validation", "tokenizer"),
     "train": (
         "steps",
+        "steps_per_execution",
         "evaluation_batch_size",
         "log_every",
         "evaluate_every",

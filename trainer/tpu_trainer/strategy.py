@@ -51,9 +51,15 @@ def num_hosts(strategy: tf.distribute.Strategy) -> int:
     return strategy.extended.num_hosts if is_tpu(strategy) else 1
 
 
-def check_batch_size(batch_size: int, strategy: tf.distribute.Strategy, name: str) -> None:
-    """UsageError where the rows of a step cannot be shared out evenly over the replicas."""
-    if batch_size % strategy.num_replicas_in_sync:
-        raise UsageError(
-            f"--{name} is {batch_size}: it must be a multiple of the {strategy.num_replicas_in_sync} replicas"
-        )
+def check_batch_size(
+    batch_size: int, strategy: tf.distribute.Strategy, name: str, *, accumulation: int = 1
+) -> None:
+    """UsageError where the rows of a step cannot be shared out evenly over the replicas and their micro-batches."""
+    replicas = strategy.num_replicas_in_sync
+    if batch_size % (replicas * accumulation):
+        parts = f"the {replicas} replicas"
+        if accumulation > 1:
+            parts = (
+                f"{replicas * accumulation}: {replicas} replicas times --train.accumulation {accumulation}"
+            )
+        raise UsageError(f"--{name} is {batch_size}: it must be a multiple of {parts}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras as keras
 
+from tpu_trainer.call_context import CallValues
 from tpu_trainer.objectives import Batch, Objective, Sums
 from tpu_trainer.random_bits import step_key
 
@@ -50,6 +51,7 @@ class Task(keras.Model):
         objective: Objective,
         seed: int,
         clip_norm: float | None,
+        accumulation: int,
         compile_gradients: bool,
     ) -> None:
         """
@@ -57,6 +59,7 @@ class Task(keras.Model):
             objective: What is learnt.
             seed: Decides masks and dropout.
             clip_norm: The largest global norm of a gradient; None: any.
+            accumulation: Micro-batches that a replica's rows are taken in, one after the other.
             compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
                 not TPU cores: there the step as a whole holds communication, which XLA does not take.
         """
@@ -65,6 +68,7 @@ class Task(keras.Model):
         self.objective = objective
         self._seed = seed
         self._clip_norm = clip_norm
+        self._accumulation = accumulation
         self._gradients = (
             tf.function(self.gradients, jit_compile=True) if compile_gradients else self.gradients
         )
@@ -92,14 +96,41 @@ class Task(keras.Model):
             batch: As data.py gives it.
             step: Integer scalar, updates made before this one.
         """
-        dropout = self.objective.model.dropout_key.of(step_key(self._seed, _DROPOUT, step), batch["row"])
-        # The gradient, too: layers that are computed again there must see the same dropout.
-        with dropout:
-            with tf.GradientTape() as tape:
-                sums = self.objective.sums(
-                    batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True
-                )
-            gradients = tape.gradient(sums.loss, self.network.trainable_variables)
+        if self._accumulation == 1:
+            return self._micro_gradients(batch, step)
+        micro = {
+            name: tf.reshape(values, [self._accumulation, -1, *values.shape[1:]])
+            for name, values in batch.items()
+        }
+
+        def add(
+            number: tf.Tensor, sums: Sums, gradients: list[tf.Tensor]
+        ) -> tuple[tf.Tensor, Sums, list[tf.Tensor]]:
+            more, their = self._micro_gradients(
+                {name: values[number] for name, values in micro.items()}, step
+            )
+            sums = Sums(*(a + b for a, b in zip(sums, more, strict=True)))
+            return number + 1, sums, [a + b for a, b in zip(gradients, their, strict=True)]
+
+        _, sums, gradients = tf.while_loop(
+            lambda number, *_: number < self._accumulation,
+            add,
+            (
+                tf.constant(0),
+                Sums(*(tf.zeros([]) for _ in Sums._fields)),
+                [tf.zeros(variable.shape) for variable in self.network.trainable_variables],
+            ),
+            maximum_iterations=self._accumulation,
+            parallel_iterations=1,
+        )
+        return sums, gradients
+
+    def _micro_gradients(self, batch: Batch, step: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
+        context = self.objective.model.context
+        call = CallValues(dropout_key=step_key(self._seed, _DROPOUT, step), row=batch["row"])
+        with context.using(call), tf.GradientTape() as tape:
+            sums = self.objective.sums(batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True)
+        gradients = tape.gradient(sums.loss, self.network.trainable_variables)
         unused = [
             variable.name
             for variable, gradient in zip(self.network.trainable_variables, gradients, strict=True)

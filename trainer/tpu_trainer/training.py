@@ -44,7 +44,10 @@ def build_task(
         vocabulary=vocabulary,
         max_length=max_length,
         seed=config.seed,
+        precision=config.train.precision,
     )
+    if config.train.gradient_checkpointing:
+        model.recompute_blocks()
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
     alone = strategy.num_replicas_in_sync == 1
@@ -52,6 +55,7 @@ def build_task(
         objective=_objective(config, model, max_length),
         seed=config.seed,
         clip_norm=config.optimizer.clip_norm,
+        accumulation=config.train.accumulation,
         compile_gradients=not alone and not is_tpu(strategy),
     )
     optimizer = build_optimizer(
@@ -60,14 +64,23 @@ def build_task(
         variables=model.network.trainable_variables,
     )
     # None, not False, on a TPU: there XLA is implied.
-    task.compile(optimizer=optimizer, jit_compile=True if alone and not is_tpu(strategy) else None)
+    task.compile(
+        optimizer=optimizer,
+        jit_compile=True if alone and not is_tpu(strategy) else None,
+        steps_per_execution=config.train.steps_per_execution,
+    )
     return task
 
 
 def _objective(config: FitConfig, model: LanguageModel, max_length: int) -> Objective:
     if config.objective == "clm":
         return CausalLanguageModelling(model=model, max_length=max_length)
-    masking = Masking(vocabulary=model.vocabulary, max_length=max_length, probability=config.mlm.probability)
+    masking = Masking(
+        vocabulary=model.vocabulary,
+        max_length=max_length,
+        probability=config.mlm.probability,
+        unit=config.mlm.unit,
+    )
     return MaskedLanguageModelling(model=model, masking=masking)
 
 
@@ -104,7 +117,9 @@ def train_run(
     if config.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     strategy = build_strategy(config.strategy)
-    check_batch_size(config.train.batch_size, strategy, "train.batch_size")
+    check_batch_size(
+        config.train.batch_size, strategy, "train.batch_size", accumulation=config.train.accumulation
+    )
     with strategy.scope():
         task = build_task(
             config,
@@ -161,7 +176,7 @@ def train_run(
         flops_per_row=training_flops_per_row(
             task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
         ),
-        peak_flops=peak_flops(strategy, bfloat16=False),
+        peak_flops=peak_flops(strategy, bfloat16=config.train.precision == "mixed_bfloat16"),
     )
     report(summary, folder)
     return summary
