@@ -54,8 +54,8 @@ demo: setup
 	$(PIPELINE) -m demo --output $(OUTPUT) $(if $(INPUT),--input $(INPUT))
 
 test: setup
-	$(PIPELINE) -m pytest tests/beam_pipeline tests/end_to_end
-	$(TRAINER) -m pytest tests/tpu_trainer
+	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end
+	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check

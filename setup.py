@@ -26,10 +26,11 @@ setup(
         "tokie>=0.1.4,<0.2",
         # Imported directly, though the packages above bring most of them, too.
         "google-crc32c>=1.5",
+        "huggingface_hub>=0.34,<1",
         "numpy>=1.26",
         "orjson>=3.9",
-        "sentencepiece>=0.2.1,<0.3",
         "pyarrow>=18",
+        "sentencepiece>=0.2.1,<0.3",
         "tqdm>=4.66",
     ],
     extras_require={

@@ -104,11 +104,18 @@ class SampleUnit(beam.DoFn):
             # A lone surrogate (a jsonl may hold one) is no valid UTF-8: nothing can be learnt from it.
             texts += (batch.texts[index].encode(errors="ignore") for index in chosen.tolist())
         if texts:
-            sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
-            head = _COUNTS.pack(len(texts), int(sizes.sum()))
-            data = b"".join([head, np.concatenate(hashes).tobytes(), sizes.tobytes(), *texts])
-            yield unit.index * _FILES // job.num_units, (unit.index, data)
+            yield (
+                unit.index * _FILES // job.num_units,
+                (unit.index, to_bytes(np.concatenate(hashes), texts)),
+            )
         self._reporter.add("sample", unit.bytes)
+
+
+def to_bytes(hashes: np.ndarray, texts: list[bytes]) -> bytes:
+    """A unit's sampled documents, as `Sample` reads them: counts, hashes, sizes, and the texts."""
+    sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
+    head = _COUNTS.pack(len(texts), int(sizes.sum()))
+    return b"".join([head, hashes.tobytes(), sizes.tobytes(), *texts])
 
 
 def write_file(element: tuple[int, Iterable[tuple[int, bytes]]], folder: str) -> None:

@@ -92,6 +92,7 @@ class TrainTokenizerConfig:
     allow_smaller_vocab: bool
     sample_bytes: int
     seed: int
+    push_to_hub: str | None
     overwrite: bool
     resume: bool
 
@@ -313,6 +314,7 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
         help="skip: records that are no documents are passed over (default: fail)",
     )
     add("--seed", type=int, default=0, help="decides the sample (default: 0)")
+    add("--push_to_hub", metavar="REPO", help="commit the tokenizer to this model repository on the hub, too")
     add("--overwrite", action="store_true", help="replace the tokenizer that DIR holds")
     add(
         "--resume",
@@ -337,6 +339,7 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
         allow_smaller_vocab=args.allow_smaller_vocab,
         sample_bytes=args.sample_bytes,
         seed=args.seed,
+        push_to_hub=args.push_to_hub,
         overwrite=args.overwrite,
         resume=args.resume,
     )

@@ -15,7 +15,7 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.options import TrainTokenizerConfig, parse_train_tokenizer
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
-from beam_pipeline.tokenization import tokenizer_folder
+from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.hf import HFEngine
 
 _STAGES = [("sample", "MB", 1e6)]
@@ -34,12 +34,15 @@ def main(argv: Sequence[str]) -> None:
     began = time.monotonic()
     config, rest = parse_train_tokenizer(argv)
     options = beam_options.parse(rest)
+    if config.push_to_hub:
+        hub.check_repo(config.push_to_hub)
     output = filesystem.absolute(config.output)
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
     made_from = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
     if tokenizer_folder.claim(output, fingerprint, overwrite=config.overwrite, resume=config.resume):
         print(f"{config.output} holds this very tokenizer already: nothing to do")
+        _push(config, output)
         return
     staging = tokenizer_folder.staging(output)
     try:
@@ -83,6 +86,13 @@ def main(argv: Sequence[str]) -> None:
         f"documents ({sample.bytes / 1e6:,.1f} of {planned.bytes / 1e6:,.1f} MB), {bytes_per_token:.2f} bytes per "
         f"token, in {time.monotonic() - began:.1f} s: {output}"
     )
+    _push(config, output)
+
+
+def _push(config: TrainTokenizerConfig, output: str) -> None:
+    if config.push_to_hub:
+        url = hub.push(tokenizer_folder.read(output), config.push_to_hub, place=output)
+        print(f"pushed to the hub: {url}")
 
 
 def _train(config: TrainTokenizerConfig, sample: Sample):

@@ -121,10 +121,9 @@ def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
     steps = normalization.steps(normalizer)
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
-        # Words, each with a "▁" before it: the same as single spaces between them.
         if parts[1].get("prepend_scheme") != "always":
             raise UnknownPart("WhitespaceSplit before a Metaspace that does not prepend always")
-        steps.append(normalization.each(_single_spaces))
+        steps.append(normalization.each(_mark_words))
         parts = parts[1:]
     if len(parts) != 1 or parts[0]["type"] != "Metaspace":
         raise UnknownPart(f"the pre-tokenizer {_names(parts)}")
@@ -139,8 +138,10 @@ def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
     return UNIGRAM, steps, _BEFORE_SPACE
 
 
-def _single_spaces(text: str) -> str:
-    return " ".join(word for word in re.split(f"[{normalization.RUST_SPACE}]+", text) if word)
+def _mark_words(text: str) -> str:
+    """Words with a space before each that does not begin with the mark that Metaspace would put there."""
+    words = filter(None, re.split(f"[{normalization.RUST_SPACE}]+", text))
+    return "".join(word if word.startswith("▁") else " " + word for word in words)
 
 
 def _keeps_first(normalizer: Mapping | None) -> bool:
@@ -182,7 +183,9 @@ def _bpe(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
         return SENTENCEPIECE, steps, _SENTENCEPIECE
     core["pre_tokenizer"], prefix = _byte_level(parts)
     if prefix:
-        steps.append(normalization.each(lambda text: text if text.startswith(" ") else " " + text))
+        steps.append(
+            normalization.each(lambda text: " " + text if text and not text.startswith(" ") else text)
+        )
     return BYTE_LEVEL, steps, _BYTE_LEVEL
 
 

@@ -7,11 +7,11 @@ engine is not exact on is encoded by HF, and remembered. A text in which an adde
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -28,9 +28,12 @@ from beam_pipeline.tokenization.anatomy import (
 )
 from beam_pipeline.tokenization.characters import CODES, CharacterSet
 from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
-from beam_pipeline.tokenization.normalization import cut, last_match
+from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut, last_match
 
 Flat = tuple[np.ndarray, np.ndarray]
+
+# Long blocks of characters that are all alike: Chinese ones, and Korean syllables. Of these a few are tried.
+_ALIKE = ((0x3400, 0x9FF0), (0xAC00, 0xD7A4))
 
 _MOST_REMEMBERED = 1 << 18
 _LONGEST_REMEMBERED = 64
@@ -40,7 +43,7 @@ class Core(Protocol):
     """A library that encodes normalized pieces of text.
 
     Attributes:
-      longest: the longest piece it is given, in characters.
+      longest: the longest piece it is given, in characters; at most `LONGEST_WORD`.
       inexact: bool [0x110000], the characters that it is not exact on; None where it is exact on all.
     """
 
@@ -58,7 +61,7 @@ class GigatokenCore:
     """gigatoken: byte-level BPE, and BPE with byte fallback."""
 
     name = "gigatoken"
-    longest = 1 << 60  # whatever the length
+    longest = LONGEST_WORD
 
     def __init__(self, anatomy: Anatomy, threads: int):
         if anatomy.kind not in (BYTE_LEVEL, SENTENCEPIECE):
@@ -101,6 +104,8 @@ class TokieCore:
         if anatomy.kind == UNIGRAM:
             if core["model"].get("unk_id") is None:
                 raise UnknownPart("tokie needs an unknown token")
+            if any(re.fullmatch("<0x[0-9A-Fa-f]{2}>", piece) for piece, _ in core["model"]["vocab"]):
+                raise UnknownPart("tokie takes pieces such as <0x0A> for bytes")
             self._alphabet = [piece for piece, _ in core["model"]["vocab"] if len(piece) == 1]
         else:
             normalizer = core["normalizer"]
@@ -111,11 +116,10 @@ class TokieCore:
         import tokie
 
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "tokenizer.json")  # noqa: PTH118 (tokie takes a string)
-            with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-                json.dump(core, file)
+            path = Path(folder, "tokenizer.json")
+            path.write_text(json.dumps(core), encoding="utf-8")
             try:
-                self._tokenizer = tokie.Tokenizer.from_json(path)
+                self._tokenizer = tokie.Tokenizer.from_json(str(path))
             except Exception as error:  # the library raises whatever it meets
                 raise UnknownPart(f"tokie cannot load it: {error}") from error
 
@@ -131,10 +135,13 @@ class TokieCore:
             found[[ord(char) for char in self._alphabet]] = False
             found[[ord(" "), ord("▁")]] = False
             return found
-        codes = [code for code in range(0x30000) if not 0xD800 <= code < 0xE000]
+        alike = [range(*block) for block in _ALIKE]
+        codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+        codes = [code for code in codes if code % 64 == 0 or not any(code in block for block in alike)]
         texts = [f"a{chr(code)}b" for code in codes]
-        theirs, ours = encode_flat(exact, texts), self.encode(texts)
-        found[codes] = _differ(theirs, ours)
+        found[codes] = _differ(encode_flat(exact, texts), self.encode(texts))
+        for block in alike:
+            found[block] = found[block[0] // 64 * 64 + 64 : block[-1] : 64].any()
         return found
 
 

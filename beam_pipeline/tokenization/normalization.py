@@ -36,8 +36,8 @@ UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _BY_CHARACTER = ("Precompiled", "Nmt", "StripAccents", "Lowercase")
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
-# A component of the tokenizer uses 20 bytes and more for each of the text's: longer texts go through it in pieces.
-_LONGEST = 1 << 20
+# In characters. `tokenizers` uses 20 bytes and more for each byte of a text: longer texts go through it in pieces.
+LONGEST_WORD = 1 << 20
 _CUT = re.compile(r"(?<=[!-~])(?= [!-~])")
 
 
@@ -146,28 +146,34 @@ def _by_component(part: Mapping) -> Step:
             return text
         if part["type"] == "Lowercase" and text.isascii():
             return text.lower()
-        if by_character and len(text) > _LONGEST:
-            return "".join(map(exact.normalize_str, cut(text, _CUT, _LONGEST)))
+        if by_character and len(text) > LONGEST_WORD:
+            return "".join(map(exact.normalize_str, cut(text, _CUT, LONGEST_WORD)))
         return exact.normalize_str(text)
 
     return each(normalize)
 
 
 def cut(text: str, places: re.Pattern, most: int) -> list[str]:
-    """Cuts a text into pieces of at most `most` characters at the last of `places` in each; a piece that has no such
-    place is longer."""
+    """Cuts a text where `places` match, into pieces of at most `most` characters where that is possible.
+
+    A stretch without any such place is a piece of its own, longer than `most`, up to a limit of a million characters:
+    what is longer (a "word" of a megabyte, in a broken file) is cut there, whatever `most` is, since no tokenizer
+    could encode it in bounded memory.
+    """
     pieces = []
     start = 0
     while len(text) - start > most:
-        place = last_match(places, text, start + 1, start + most)
-        if place is None:
+        end = last_match(places, text, start + 1, start + most)
+        if end is None:
             after = places.search(text, start + most)
-            if after is None or after.start() >= len(text):
-                break
-            place = after.start()
-        pieces.append(text[start:place])
-        start = place
-    pieces.append(text[start:])
+            end = len(text) if after is None else after.start()
+            while end - start > LONGEST_WORD:
+                pieces.append(text[start : start + LONGEST_WORD])
+                start += LONGEST_WORD
+        pieces.append(text[start:end])
+        start = end
+    if start < len(text):
+        pieces.append(text[start:])
     return pieces
 
 

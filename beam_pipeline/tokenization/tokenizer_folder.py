@@ -63,8 +63,27 @@ def commit(output: str, fingerprint: str, made_from: dict, files: dict[str, byte
     for name, data in files.items():
         filesystem.write_bytes(filesystem.join(target, name), data)
     if local:
-        _delete_old(output)
-        Path(target).replace(output)
+        _put_in_place(Path(target), Path(output))
+
+
+def _put_in_place(new: Path, output: Path) -> None:
+    """In place of the tokenizer that the folder may hold: at no moment does it hold a part of one."""
+    old = new.with_name("old")
+    replaces = output.exists() and any(output.iterdir())
+    if replaces:
+        output.replace(old)
+    try:
+        new.replace(output)
+    except OSError:
+        if replaces:
+            old.replace(output)
+        raise
+
+
+def read(output: str) -> dict[str, bytes]:
+    """The files of a finished tokenizer, by name."""
+    record = json.loads(filesystem.read_bytes(filesystem.join(output, RECORD)))
+    return {name: filesystem.read_bytes(filesystem.join(output, name)) for name in record["files"]}
 
 
 def clear(output: str) -> None:
@@ -83,12 +102,6 @@ def _delete_old(output: str) -> None:
     if record is None:
         return
     _refuse_foreign(output, files, record)
-    if filesystem.is_local(output):
-        # Out of the way in one rename: at no moment does the folder hold a part of a tokenizer.
-        old = Path(staging(output), "old")
-        old.parent.mkdir(parents=True, exist_ok=True)
-        Path(output).replace(old)
-        return
     filesystem.delete([filesystem.join(output, RECORD)])
     filesystem.delete([filesystem.join(output, name) for name in record["files"]])
 
@@ -106,5 +119,8 @@ def _record(output: str, files: list[str]) -> dict | None:
     path = filesystem.join(output, RECORD)
     if path not in files:
         return None
-    record = json.loads(filesystem.read_bytes(path))
-    return record if record.get("format") == _FORMAT else None
+    try:
+        record = json.loads(filesystem.read_bytes(path))
+    except ValueError:  # some other program's file
+        return None
+    return record if isinstance(record, dict) and record.get("format") == _FORMAT else None

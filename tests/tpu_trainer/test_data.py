@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
-from tpu_trainer.data import evaluation_batches, training_batches
+from tpu_trainer.data import evaluation_batches, records_of_step, training_batches
 from tpu_trainer.dataset import open_split
+from tpu_trainer.mixture import MixedOrder, Mixture, open_mixture
 from tpu_trainer.order import Order
 from tpu_trainer.vocabulary import Vocabulary
 
@@ -22,14 +23,18 @@ def context(host: int = 0, hosts: int = 1, replicas: int = 1) -> tf.distribute.I
     )
 
 
+def mixture(*folders: Path) -> Mixture:
+    return open_mixture({str(folder): None for folder in folders})
+
+
 def take(dataset: tf.data.Dataset, batches: int) -> list[dict[str, np.ndarray]]:
     return list(itertools.islice(dataset.as_numpy_iterator(), batches))
 
 
 def test_batches_hold_the_rows_that_their_numbers_name(dataset: Path) -> None:
-    split = open_split(str(dataset / "train"))
+    data = mixture(dataset / "train")
     written = sequences(300, 1)
-    batches = training_batches(split, batch_size=32, seed=0, window_shards=2, start_step=0)(context())
+    batches = training_batches(data, batch_size=32, seed=0, window_shards=2, start_step=0)(context())
     assert {name: spec.shape.as_list() for name, spec in batches.element_spec.items()} == {
         "input_ids": [32, MAX_LENGTH],
         "attention_mask": [32, MAX_LENGTH],
@@ -43,30 +48,30 @@ def test_batches_hold_the_rows_that_their_numbers_name(dataset: Path) -> None:
 
 
 def test_the_stream_follows_the_order_over_epochs_and_resumes_by_step(dataset: Path) -> None:
-    split = open_split(str(dataset / "train"))
+    data = mixture(dataset / "train")
+    split = data.splits[0]
     order = Order(counts=split.counts, seed=9, window_shards=3)
     expected = list(
         itertools.islice(itertools.chain.from_iterable(w.row_ids.tolist() for w in order.windows()), 1280)
     )
     for start in (0, 7, 13):
-        batches = training_batches(split, batch_size=64, seed=9, window_shards=3, start_step=start)(context())
+        batches = training_batches(data, batch_size=64, seed=9, window_shards=3, start_step=start)(context())
         rows = np.concatenate([batch["row"] for batch in take(batches, 20 - start)])
         assert rows.tolist() == expected[start * 64 :]
 
 
 def test_each_host_reads_only_its_own_shards(dataset: Path) -> None:
-    split = open_split(str(dataset / "train"))
+    data = mixture(dataset / "train")
     seen = []
     for host in range(2):
-        order = Order(counts=split.counts, seed=0, window_shards=2, host=host, hosts=2)
-        batches = training_batches(split, batch_size=8, seed=0, window_shards=2, start_step=0)(
+        order = Order(counts=data.splits[0].counts, seed=0, window_shards=2, host=host, hosts=2)
+        batches = training_batches(data, batch_size=10, seed=0, window_shards=2, start_step=0)(
             context(host, hosts=2, replicas=2)
         )
-        share = int(split.counts[order.shards(0)].sum())
-        rows = np.concatenate([batch["row"] for batch in take(batches, share // 4)])
-        assert set(rows // 40) <= set(order.shards(0).tolist())
+        rows = np.concatenate([batch["row"] for batch in take(batches, 30)])
+        assert set(rows // 40) == set(order.shards(0).tolist())
         seen += rows.tolist()
-    assert len(set(seen)) == len(seen) >= 296
+    assert sorted(seen) == list(range(300))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +116,34 @@ def test_rows_without_attention_mask_and_with_position_ids(tmp_path: Path, vocab
 def test_a_shard_with_another_count_than_its_name(tmp_path: Path, promised: int) -> None:
     folder = write_split(tmp_path / "train", sequences(10, 4), tokenizer=None)
     (folder / "train-00000-10.tfrecord").rename(folder / f"train-00000-{promised}.tfrecord")
-    batches = training_batches(open_split(str(folder)), batch_size=2, seed=0, window_shards=1, start_step=0)(
+    batches = training_batches(mixture(folder), batch_size=2, seed=0, window_shards=1, start_step=0)(
         context()
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"train-00000-{promised}\.tfrecord"):
         take(batches, 1)
+
+
+def test_a_mixture_interleaves_its_datasets_and_resumes_by_step(dataset: Path, tmp_path: Path) -> None:
+    rows = sequences(90, 8)
+    other = write_split(
+        tmp_path / "other" / "train", rows, tokenizer=dataset / "tokenizer", attention_mask=np.ones_like(rows)
+    )
+    data = open_mixture({str(dataset / "train"): 3, str(other): 1})
+    assert data.num_rows == 390
+    order = MixedOrder(data, seed=9, window_shards=2)
+    expected = list(itertools.islice(order.rows(), 640))
+    numbers = [row + 300 * index for index, row in expected]
+    written = np.concatenate([sequences(300, 1), rows])
+    for start in (0, 7, 13):
+        batches = training_batches(data, batch_size=32, seed=9, window_shards=2, start_step=start)(context())
+        found = take(batches, 20 - start)
+        rows = np.concatenate([batch["row"] for batch in found])
+        assert rows.tolist() == numbers[start * 32 :]
+        ids = np.concatenate([batch["input_ids"] for batch in found])
+        full = rows != 299  # whose second half is padding
+        np.testing.assert_array_equal(ids[full], written[rows[full]])
+    records = records_of_step(data, batch_size=32, seed=9, window_shards=2, step=5, hosts=1)
+    assert [
+        (0 if path.startswith(str(dataset)) else 1, int(path.split("-")[-2]) * 40 + slot)
+        for path, slot in records
+    ] == expected[5 * 32 : 6 * 32]

@@ -25,22 +25,74 @@ def stream(order: Order, length: int, position: int = 0) -> list[int]:
 
 @given(counts=COUNTS, seed=st.integers(0, 2**32 - 1), window=st.integers(1, 5), hosts=st.integers(1, 3))
 def test_every_row_comes_once_an_epoch(counts: list[int], seed: int, window: int, hosts: int) -> None:
-    starts = np.cumsum(counts) - counts
-    seen = []
+    total = sum(counts)
+    seen, lengths = [[], []], []
     for host in range(hosts):
         order = Order(counts=np.array(counts), seed=seed, window_shards=window, host=host, hosts=hosts)
-        share = int(sum(counts[shard] for shard in order.shards(0)))
-        rows = stream(order, share)
-        own = {int(starts[s]) + slot for s in order.shards(0) for slot in range(counts[s])}
-        assert set(rows) == own
-        seen += rows
-    assert sorted(seen) == list(range(sum(counts)))
+        ends = [sum(order.locate(p).epoch < epoch for p in range(2 * total + 1)) for epoch in (1, 2)]
+        rows = stream(order, ends[1])
+        for epoch, part in enumerate((rows[: ends[0]], rows[ends[0] :])):
+            assert set(np.searchsorted(np.cumsum(counts), part, side="right")) == set(order.shards(epoch))
+            seen[epoch] += part
+        lengths.append(ends)
+    assert all(sorted(rows) == list(range(total)) for rows in seen)
+    # No host runs ahead of the others.
+    assert max(first for first, _ in lengths) - min(first for first, _ in lengths) <= 1
+    assert max(second for _, second in lengths) - min(second for _, second in lengths) <= 1
 
 
-@given(counts=COUNTS, position=st.integers(0, 400), window=st.integers(1, 5))
-def test_resuming_is_skipping(counts: list[int], position: int, window: int) -> None:
-    order = Order(counts=np.array(counts), seed=3, window_shards=window)
-    assert stream(order, 50, position) == stream(order, position + 50)[position:]
+@given(shards=st.integers(6, 20), hosts=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
+def test_hosts_share_no_more_shards_than_they_must(shards: int, hosts: int, seed: int) -> None:
+    readers = np.zeros(shards, int)
+    for host in range(hosts):
+        order = Order(counts=np.full(shards, 60), seed=seed, window_shards=4, host=host, hosts=hosts)
+        readers[order.shards(0)] += 1
+    assert (readers >= 1).all()
+    assert np.count_nonzero(readers > 1) == shards % hosts
+
+
+@given(
+    shards=st.integers(6, 30),
+    last=st.integers(1, 8),
+    window=st.integers(1, 4),
+    hosts=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    share=st.floats(0, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_another_number_of_hosts_loses_or_repeats_a_window_at_most(
+    shards: int, last: int, window: int, hosts: tuple[int, int], share: float, seed: int
+) -> None:
+    """A run goes on with other hosts after `share` epochs: each row of the epoch it was in is read once, but for those
+    of the windows that the hosts were in (shards are shared out unevenly where hosts do not divide them: one more)."""
+    counts = np.array([8] * (shards - 1) + [last])
+    total, batch = int(counts.sum()), 60  # which all numbers of hosts divide
+    steps = int(share * total / batch)
+    read = np.zeros(total, int)
+    for number, continued in ((hosts[0], False), (hosts[1], True)):
+        for host in range(number):
+            order = Order(counts=counts, seed=seed, window_shards=window, host=host, hosts=number)
+            start, rows = epoch_of(order, steps * batch // number)
+            taken = steps * batch // number - start
+            np.add.at(read, rows[taken:] if continued else rows[:taken], 1)
+    bound = window * 8 * (max(hosts) + 1)
+    assert (read == 0).sum() <= bound
+    assert (read > 1).sum() <= bound
+    if hosts[0] == hosts[1]:
+        assert (read == 1).all()
+
+
+def epoch_of(order: Order, position: int) -> tuple[int, np.ndarray]:
+    """Where the epoch of `position` starts in the host's stream, and the epoch's row ids."""
+    epoch, start = order.locate(position).epoch, position
+    while start and order.locate(start - 1).epoch == epoch:
+        start -= 1
+    rows, end = [], start
+    for window in order.windows(start):
+        if order.locate(end).epoch != epoch:
+            return start, np.concatenate(rows)
+        rows.append(window.row_ids)
+        end += window.row_ids.size
+    raise AssertionError("the stream has no end")
 
 
 def test_places_in_a_window_are_those_rows() -> None:

@@ -16,6 +16,7 @@ from tpu_trainer.data import training_batches
 from tpu_trainer.dataset import open_split
 from tpu_trainer.evaluation import Evaluator
 from tpu_trainer.masking import Masking
+from tpu_trainer.mixture import open_mixture
 from tpu_trainer.objectives import Sums
 from tpu_trainer.random_bits import step_key
 from tpu_trainer.task import Running, Task
@@ -118,7 +119,7 @@ def test_gradient_is_the_slope_of_the_loss(vocabulary: Vocabulary) -> None:
 def train(task: Task, dataset: Path, strategy: tf.distribute.Strategy, steps: int) -> list[float]:
     """The loss of each step."""
     batches = training_batches(
-        open_split(str(dataset / "train")), batch_size=12, seed=4, window_shards=2, start_step=0
+        open_mixture({str(dataset / "train"): None}), batch_size=12, seed=4, window_shards=2, start_step=0
     )
     losses = []
     step = tf.function(lambda batch: strategy.run(task.train_step, args=(batch,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -30,10 +31,10 @@ OPTIONS: dict[str, Any] = {
     "model.config.type_vocab_size": 1,
     "model.config.hidden_dropout_prob": 0.01,
     "model.config.attention_probs_dropout_prob": 0.0,
-    "optimizer.learning_rate": 0.005,
+    "optimizer.learning_rate": 0.008,
     "schedule.warmup_steps": 10,
     "train.steps": 420,
-    "train.batch_size": 24,
+    "train.batch_size": 48,
     "train.log_every": 100,
     "train.evaluate_every": 250,
     "train.checkpoint_every": 200,
@@ -132,7 +133,7 @@ def test_other_options_do_not_continue_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb(*arguments(dataset, run_folder, optimizer__learning_rate=0.02)) == 2
-    assert "--optimizer.learning_rate was 0.005 and is 0.02" in capsys.readouterr().err
+    assert "--optimizer.learning_rate was 0.008 and is 0.02" in capsys.readouterr().err
     other = write_split(tmp_path / "train", sequences(60, 9), tokenizer=dataset / "tokenizer")
     assert run_verb(*arguments(dataset, run_folder, data__train=other)) == 2
     assert "was trained on other data" in capsys.readouterr().err
@@ -307,8 +308,8 @@ def test_fill_mask(
     assert lines[0] == text
     first = lines[2].split(maxsplit=2)
     assert (first[1], first[2]) == ("'w3'", text_of(1, masked=(6,)))
-    assert 0.3 < float(first[0]) <= 1
-    assert lines[5].split()[1] == "'w6'"
+    assert 0.5 < float(first[0]) <= 1
+    assert "'w6'" in {line.split()[1] for line in lines[5:]}
     monkeypatch.setattr("sys.stdin", [text_of(20, masked=(21,)) + "\n", text_of(30, masked=(31,)) + "\n"])
     assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 0
     filled = capsys.readouterr().out
@@ -320,6 +321,43 @@ def test_fill_mask(
     ):
         assert run_verb("fill-mask", "--model", exported, "--text", bad) == 2
         assert message in capsys.readouterr().err
+
+
+def test_fit_on_several_datasets(
+    run_verb: Callable[..., int],
+    dataset: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = sequences(90, 8)
+    other = write_split(
+        tmp_path / "other" / "train", rows, tokenizer=dataset / "tokenizer", attention_mask=np.ones_like(rows)
+    )
+    run = tmp_path / "run"
+    changes = {
+        "data__train": json.dumps({str(dataset / "train"): 3, str(other): 1}),
+        "train__steps": 4,
+        "train__checkpoint_every": 2,
+        "schedule__warmup_steps": 1,
+    }
+    assert run_verb(*arguments(dataset, run, **changes)) == 0
+    assert "390 rows of 16 tokens" in capsys.readouterr().err
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["unigram_entropy"] == pytest.approx(np.log(45), abs=0.01)
+    # Other weights are other data.
+    changes["data__train"] = json.dumps({str(dataset / "train"): 2, str(other): 1})
+    assert run_verb(*arguments(dataset, run, **changes)) == 2
+    assert "was trained on other data" in capsys.readouterr().err
+    # A shard that is damaged where no size tells.
+    shard = other / "train-00001-40.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    shard.write_bytes(data)
+    changes["data__window_shards"] = 3
+    assert run_verb(*arguments(dataset, tmp_path / "harmed", **changes)) == 2
+    assert re.search(
+        r"other/train/train-00001-40.tfrecord: cannot be read after \d+ records", capsys.readouterr().err
+    )
 
 
 def test_gs_style_urls_work_throughout(run_verb: Callable[..., int], dataset: Path, tmp_path: Path) -> None:

@@ -1,20 +1,22 @@
 """Shards → batches of static shape, as tf.data pipelines.
 
 A batch is a dict of int32 tensors: input_ids, and attention_mask, position_ids and segment_ids where the shards have
-them, each [batch, max_length]; and row, [batch]: the row's index in the whole split, or -1 for a row that only fills up
-the last batch of an evaluation and counts for nothing.
+them, each [batch, max_length]; and row, [batch]: the row's number in the whole split or mixture, or -1 for a row that
+only fills up the last batch of an evaluation and counts for nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.dataset import Split
-from tpu_trainer.order import Order, Window, in_sequence
+from tpu_trainer.mixture import MixedOrder, Mixture
+from tpu_trainer.order import Window, in_sequence
 from tpu_trainer.vocabulary import Vocabulary
 
 # What an objective may read of a record; other features are not even parsed.
@@ -25,51 +27,63 @@ DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
 def training_batches(
-    split: Split, *, batch_size: int, seed: int, window_shards: int, start_step: int
+    data: Mixture, *, batch_size: int, seed: int, window_shards: int, start_step: int
 ) -> DatasetFunction:
     """The endless training stream from step `start_step` on, for tf.distribute's distribute_datasets_from_function.
 
     Args:
-        split: The training split.
+        data: What to learn from.
         batch_size: Rows in a step, over all replicas.
         seed: Decides the order.
-        window_shards: Shards read and shuffled together.
+        window_shards: Shards of a dataset that are read and shuffled together.
         start_step: Steps already taken; the rows they used are skipped by arithmetic.
     """
 
     def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
         per_replica = context.get_per_replica_batch_size(batch_size)
         hosts = context.num_input_pipelines
-        order = Order(
-            counts=split.counts,
-            seed=seed,
-            window_shards=window_shards,
-            host=context.input_pipeline_id,
-            hosts=hosts,
+        order = MixedOrder(
+            data, seed=seed, window_shards=window_shards, host=context.input_pipeline_id, hosts=hosts
         )
-        rows = _rows(split, lambda: order.windows(start_step * (batch_size // hosts)))
-        return _batches(rows, split, per_replica)
+        position = start_step * (batch_size // hosts)
+        streams = [
+            _windows(split, partial(own.windows, start), first_row_id=first)
+            for split, own, start, first in zip(
+                data.splits,
+                order.orders,
+                order.positions(position).tolist(),
+                order.first_row_ids.tolist(),
+                strict=True,
+            )
+        ]
+        if len(streams) == 1:
+            return _batches(streams[0], data.splits[0], per_replica)
+        choices = tf.data.Dataset.from_tensor_slices(order.choices(position)).repeat()
+        rows = tf.data.Dataset.choose_from_datasets([stream.unbatch() for stream in streams], choices)
+        return _batches(rows.batch(per_replica), data.splits[0], per_replica)
 
     return dataset
 
 
 def records_of_step(
-    split: Split, *, batch_size: int, seed: int, window_shards: int, step: int, hosts: int
+    data: Mixture, *, batch_size: int, seed: int, window_shards: int, step: int, hosts: int
 ) -> list[tuple[str, int]]:
-    """(shard's file name, slot in it) of each row that `training_batches` delivers for step `step`, counted from 0.
+    """(shard's file, slot in it) of each row that `training_batches` delivers for step `step`, counted from 0.
 
-    The other arguments are those of `training_batches`; `hosts` is the number of its input pipelines.
+    The file is given by its name, or by its path where there are several datasets. The other arguments are those of
+    `training_batches`; `hosts` is the number of its input pipelines.
     """
-    ends = np.cumsum(split.counts)
     host_batch = batch_size // hosts
     records = []
     for host in range(hosts):
-        order = Order(counts=split.counts, seed=seed, window_shards=window_shards, host=host, hosts=hosts)
-        rows = itertools.chain.from_iterable(w.row_ids.tolist() for w in order.windows(step * host_batch))
-        for row in itertools.islice(rows, host_batch):
+        order = MixedOrder(data, seed=seed, window_shards=window_shards, host=host, hosts=hosts)
+        for dataset, row in itertools.islice(order.rows(step * host_batch), host_batch):
+            split = data.splits[dataset]
+            ends = np.cumsum(split.counts)
             shard = int(np.searchsorted(ends, row, side="right"))
-            slot = row - int(ends[shard] - split.counts[shard])
-            records.append((split.shards[shard].path.rsplit("/", 1)[-1], slot))
+            path = split.shards[shard].path
+            name = path if len(data.splits) > 1 else path.rsplit("/", 1)[-1]
+            records.append((name, row - int(ends[shard] - split.counts[shard])))
     return records
 
 
@@ -86,22 +100,25 @@ def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary)
         shares = [counts[np.flatnonzero(counts)[host::hosts]].sum() for host in range(hosts)]
         host_batch = batch_size // hosts
         total = -(-int(max(shares)) // host_batch) * host_batch
-        rows = _rows(split, lambda: in_sequence(counts=counts, host=context.input_pipeline_id, hosts=hosts))
+        windows = partial(in_sequence, counts=counts, host=context.input_pipeline_id, hosts=hosts)
         missing = total - int(shares[context.input_pipeline_id])
-        filler = tf.data.Dataset.from_tensors(_filler_row(split, vocabulary)).repeat(missing)
-        return _batches(rows.concatenate(filler), split, per_replica)
+        record, row_id = _filler_row(split, vocabulary)
+        filler = tf.data.Dataset.from_tensors((tf.fill([missing], record), tf.fill([missing], row_id)))
+        return _batches(_windows(split, windows).concatenate(filler), split, per_replica)
 
     return dataset
 
 
-def _rows(split: Split, windows: Callable[[], Iterator[Window]]) -> tf.data.Dataset:
-    """(serialized record, row id) for each row, one window read ahead of its use."""
+def _windows(
+    split: Split, windows: Callable[[], Iterator[Window]], *, first_row_id: int = 0
+) -> tf.data.Dataset:
+    """(string[n], int32[n]) for each window: serialized records and row ids. One is read ahead of its use."""
 
     def plan() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.int64]]:
         for window in windows():
             paths = np.array([split.shards[shard].path for shard in window.shards])
             records = sum(split.shards[shard].rows for shard in window.shards)
-            yield paths, window.rows, window.row_ids, np.int64(records)
+            yield paths, window.rows, window.row_ids + first_row_id, np.int64(records)
 
     def load(
         paths: tf.Tensor, rows: tf.Tensor, row_ids: tf.Tensor, records: tf.Tensor
@@ -123,10 +140,10 @@ def _rows(split: Split, windows: Callable[[], Iterator[Window]]) -> tf.data.Data
 
     vector = tf.TensorSpec([None], tf.int64)
     signature = (tf.TensorSpec([None], tf.string), vector, vector, tf.TensorSpec([], tf.int64))
-    return tf.data.Dataset.from_generator(plan, output_signature=signature).map(load).prefetch(1).unbatch()
+    return tf.data.Dataset.from_generator(plan, output_signature=signature).map(load).prefetch(1)
 
 
-def _batches(rows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data.Dataset:
+def _batches(windows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data.Dataset:
     names = [name for name in _USED_FEATURES if name in split.features]
     specification = {name: tf.io.FixedLenFeature([split.max_length], tf.int64) for name in names}
 
@@ -134,7 +151,8 @@ def _batches(rows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data.Da
         features = tf.io.parse_example(records, specification)
         return {name: tf.cast(value, tf.int32) for name, value in features.items()} | {"row": row_ids}
 
-    batches = rows.batch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    # Windows are cut up as they are: taking them apart row by row would cost more than half of what parsing costs.
+    batches = windows.rebatch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     options = tf.data.Options()
     options.deterministic = True
     # Each host's share is decided here, by row; sharding it again would lose rows.

@@ -13,34 +13,26 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tpu_trainer.call_context import CallContext, CallValues
-from tpu_trainer.random_bits import threefry2x32
+from tpu_trainer.random_bits import line_bits, threefry2x32
 
 # The smallest number of rounds that passes all statistical tests (Salmon et al., table 2): these bits are many.
 _ROUNDS = 13
-# Each element gets 16 bits: four times fewer words to make, and a rate that is exact to 2**-17.
-_BITS = 16
 
 
 def dropout_bits(values: CallValues, shape: tf.TensorShape, layer: int) -> tf.Tensor:
-    """uint32 of `shape`, below 2**16, for one layer. The first axis is rows, or rows times something."""
+    """uint32 of `shape` for one layer. The first axis is rows, or rows times something."""
     if values.dropout_key is None or values.row is None:
         raise RuntimeError("dropout in training needs a key and the rows' ids: see CallContext")
-    batch, split, *rest = [*shape, 1] if len(shape) == 1 else shape
+    batch, *lines, length = [*shape, 1] if len(shape) == 1 else shape
     repeats = batch // values.row.shape[0]
     lane = np.arange(batch, dtype=np.uint32) % repeats
     row = tf.repeat(tf.cast(values.row, tf.uint32), repeats)
-    k0, k1 = (
-        tf.reshape(word, [batch, 1] + [1] * len(rest))
+    keys = tuple(
+        tf.reshape(word, [batch] + [1] * len(lines))
         for word in threefry2x32(values.dropout_key, (row, lane << 16 | np.uint32(layer)))
     )
-    # Two words of 32 bits make four elements: each stands for a quarter of the second axis.
-    outer_shape = [-(-split // 4), *rest[:-1]] + [1] * len(rest[-1:])
-    outer = np.arange(math.prod(outer_shape), dtype=np.uint32).reshape(outer_shape)
-    inner = np.arange(rest[-1] if rest else 1, dtype=np.uint32)
-    words = threefry2x32((k0, k1), (outer, inner), rounds=_ROUNDS)
-    low = [tf.bitwise.bitwise_and(word, tf.constant((1 << _BITS) - 1, tf.uint32)) for word in words]
-    high = [tf.bitwise.right_shift(word, tf.constant(_BITS, tf.uint32)) for word in words]
-    return tf.reshape(tf.concat(low + high, axis=1)[:, :split], shape)
+    line = np.arange(math.prod(lines), dtype=np.uint32).reshape(lines)
+    return tf.reshape(line_bits(threefry2x32(keys, (line, 0), rounds=_ROUNDS), length), shape)
 
 
 class KeyedDropout(keras.layers.Dropout):
@@ -53,11 +45,11 @@ class KeyedDropout(keras.layers.Dropout):
         """Zeroes a share `rate` of the inputs and scales up the rest, where `training`."""
         if not training or self.rate == 0:
             return inputs
-        threshold = round(self.rate * 2**_BITS)
+        threshold = round(self.rate * 2**32)
         keep = dropout_bits(self.context.values, inputs.shape, self.index) >= tf.constant(
             threshold, tf.uint32
         )
-        scale = 1 / (1 - threshold / 2**_BITS)
+        scale = 1 / (1 - threshold / 2**32)
         return tf.where(keep, inputs * tf.cast(scale, inputs.dtype), tf.zeros([], inputs.dtype))
 
 

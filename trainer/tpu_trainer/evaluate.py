@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tpu_trainer import files
 from tpu_trainer.config import EvaluateConfig
@@ -22,6 +23,7 @@ def main(config: EvaluateConfig) -> None:
     # TensorFlow takes seconds to import: not for what the checks above refuse.
     from tpu_trainer.checkpoint import Checkpoints
     from tpu_trainer.evaluation import Evaluator
+    from tpu_trainer.faults import check_records
     from tpu_trainer.strategy import build_strategy
     from tpu_trainer.training import build_task
     from tpu_trainer.vocabulary import load_vocabulary
@@ -34,10 +36,13 @@ def main(config: EvaluateConfig) -> None:
             f"{data}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
         )
     vocabulary = load_vocabulary(split, run.objective)
+    check_records(split, vocabulary)
     strategy = build_strategy(config.strategy)
     with strategy.scope():
-        task = build_task(run, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
-    checkpoints.restore(step, network=task.network)
+        # The weights that are evaluated, and nothing beside them.
+        alone = replace(run, optimizer=replace(run.optimizer, ema=None))
+        task = build_task(alone, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
+    checkpoints.restore(step, **{run.optimizer.evaluated: task.network})
     figures = Evaluator(
         task=task,
         split=split,

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tpu_trainer.data import evaluation_batches
 from tpu_trainer.dataset import Split
+from tpu_trainer.faults import explained
 from tpu_trainer.objectives import Sums
 from tpu_trainer.strategy import check_batch_size, is_tpu
 from tpu_trainer.task import Task
@@ -88,10 +89,11 @@ class Evaluator:
         """The figures for the model's present weights; None where `stop` said so before the end."""
         # float64 here: a float32 sum over millions of targets would depend on how they are batched.
         total = np.zeros(len(Sums._fields), np.float64)
-        for batch in self._batches:
-            if stop():
-                return None
-            total += np.array([value.numpy() for value in self._step(batch)], np.float64)
+        with explained((self._split, shard) for shard in self._split.shards):
+            for batch in self._batches:
+                if stop():
+                    return None
+                total += np.array([value.numpy() for value in self._step(batch)], np.float64)
         sums = Sums(*total)
         targets = max(float(sums.targets), 1.0)
         loss = float(sums.loss) / targets

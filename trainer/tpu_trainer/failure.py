@@ -8,9 +8,9 @@ from tpu_trainer import files
 from tpu_trainer.checkpoint import Checkpoints, WriteErrors
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data import records_of_step
-from tpu_trainer.dataset import Split
 from tpu_trainer.errors import DivergedError
 from tpu_trainer.metrics import say
+from tpu_trainer.mixture import Mixture
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.task import NonFinite
 
@@ -23,7 +23,7 @@ def diverged(
     config: FitConfig,
     folder: RunFolder,
     checkpoints: Checkpoints,
-    train: Split,
+    train: Mixture,
     hosts: int,
 ) -> DivergedError:
     """The error to end with; the step's records, all of them, are written to failure.json."""

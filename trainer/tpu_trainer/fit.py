@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
+from tpu_trainer.cluster import cluster_from_environment
 from tpu_trainer.config import FitConfig
-from tpu_trainer.dataset import Split, open_split
+from tpu_trainer.dataset import open_split
 from tpu_trainer.errors import UsageError
+from tpu_trainer.initial_weights import resolved
+from tpu_trainer.mixture import check_same_rows, open_mixture
 from tpu_trainer.run_folder import RunFolder
 
 
 def main(config: FitConfig) -> None:
     """Runs the verb; UsageError where options, data and output folder do not fit together."""
-    folder = RunFolder(config.output_dir)
+    config = replace(config, model=resolved(config.model))
+    cluster = cluster_from_environment()
+    folder = RunFolder(config.output_dir, writable=cluster.is_chief)
     folder.check_continues(config)
-    train = open_split(config.data.train, tokenizer=config.data.tokenizer)
+    strategy = None
+    if cluster.workers > 1:
+        # TensorFlow can join the others only before it computes anything, and bare shards are looked into below.
+        from tpu_trainer.strategy import build_strategy
+
+        strategy = build_strategy(config.strategy, config.tpu)
+    train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
     validation = None
     if config.data.validation is not None:
         validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)
-        _check_fit_together(train, validation)
+        check_same_rows(train.splits[0], validation)
     summary = folder.summary()
     if summary is not None:
         if summary["data"] != train.fingerprint:
@@ -35,18 +47,4 @@ def main(config: FitConfig) -> None:
     # TensorFlow takes seconds to import: not for what the checks above refuse.
     from tpu_trainer.training import train_run
 
-    train_run(config, folder=folder, train=train, validation=validation)
-
-
-def _check_fit_together(train: Split, validation: Split) -> None:
-    if validation.max_length != train.max_length:
-        raise UsageError(
-            f"{validation.path}: rows of {validation.max_length} tokens, but {train.path} has rows of "
-            f"{train.max_length}; prepare both with the same --max_length"
-        )
-    if train.manifest and validation.manifest:
-        ours, theirs = (split.manifest["tokenizer"]["sha256"] for split in (train, validation))
-        if ours != theirs:
-            raise UsageError(
-                f"{validation.path}: made with another tokenizer than {train.path}; prepare both with the same one"
-            )
+    train_run(config, folder=folder, train=train, validation=validation, strategy=strategy)

@@ -181,6 +181,10 @@ class LanguageModel:
             keras.mixed_precision.set_global_policy(before)
         return cls(network=network, vocabulary=vocabulary, objective=objective)
 
+    def twin(self) -> TFPreTrainedModel:
+        """Another network of the same shape, with weights of its own, that is not for calling."""
+        return build_network(self.network.config, self.objective)
+
     def recompute_blocks(self) -> None:
         """Turns gradient checkpointing on; UsageError where this type of model cannot."""
         recompute_blocks(self.network, self.context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tf_keras as keras
@@ -14,12 +14,14 @@ from tpu_trainer.callbacks import NonFiniteStep, PeriodicCheckpoint, PeriodicEva
 from tpu_trainer.checkpoint import BackgroundSaver, Checkpoints, WriteErrors
 from tpu_trainer.config import FitConfig
 from tpu_trainer.curves import loss_picture
-from tpu_trainer.dataset import Split
+from tpu_trainer.dataset import Shard, Split
 from tpu_trainer.errors import InterruptedRun, NotSavedError, UsageError
 from tpu_trainer.evaluation import Evaluation, Evaluator
 from tpu_trainer.failure import diverged
+from tpu_trainer.faults import explained
 from tpu_trainer.interruption import Interruption
 from tpu_trainer.metrics import MetricsLog, say
+from tpu_trainer.mixture import MixedOrder, Mixture
 from tpu_trainer.progress import ProgressLog, Stopwatch
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.schedule import Schedule
@@ -36,7 +38,7 @@ class Run:
         folder: RunFolder,
         task: Task,
         schedule: Schedule,
-        train: Split,
+        train: Mixture,
         evaluator: Evaluator | None,
         baselines: dict[str, float],
         hosts: int,
@@ -48,10 +50,10 @@ class Run:
             folder: Where everything goes.
             task: Compiled, its optimizer built.
             schedule: The learning rate of an update.
-            train: The training split.
+            train: What is learnt from.
             evaluator: Of the validation split; None: no evaluation.
             baselines: Losses to compare with, by name, nats.
-            hosts: Hosts that share the split.
+            hosts: Hosts that share it.
 
         Raises:
             UsageError: The checkpoint there is of other data or another model, or has more steps already.
@@ -151,12 +153,13 @@ class Run:
 
     def _fit(self, batches: Any, progress: ProgressLog) -> None:
         try:
-            self._task.fit(
-                batches,
-                steps_per_epoch=self._config.train.steps - self.first_step,
-                callbacks=[progress, *self._callbacks()],
-                verbose=0,
-            )
+            with explained(self._shards_in_use()):
+                self._task.fit(
+                    batches,
+                    steps_per_epoch=self._config.train.steps - self.first_step,
+                    callbacks=[progress, *self._callbacks()],
+                    verbose=0,
+                )
         except NonFiniteStep:
             self._saver.wait()
             raise diverged(
@@ -167,6 +170,21 @@ class Run:
                 train=self._train,
                 hosts=self._hosts,
             ) from None
+
+    def _shards_in_use(self) -> Iterator[tuple[Split, Shard]]:
+        """The shards that are read, or read ahead, at the present step; found when first asked for."""
+        position = int(self._task.optimizer.iterations) * (self._config.train.batch_size // self._hosts)
+        for host in range(self._hosts):
+            order = MixedOrder(
+                self._train,
+                seed=self._config.seed,
+                window_shards=self._config.data.window_shards,
+                host=host,
+                hosts=self._hosts,
+            )
+            for dataset, shard in order.shards(position):
+                split = self._train.splits[dataset]
+                yield split, split.shards[shard]
 
     def _progress_log(self, flops_per_row: float, peak_flops: float | None) -> ProgressLog:
         return ProgressLog(
@@ -248,7 +266,7 @@ class Run:
         return figures
 
     def _draw(self) -> None:
-        title = f"{self._config.model.type} on {self._config.data.train}"
+        title = f"{self._config.model.type} on {self._train.path}"
         try:
             picture = loss_picture(self._log.records, title=title, baselines=self._baselines)
             files.write_text(self._folder.loss_picture, picture)

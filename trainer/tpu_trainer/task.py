@@ -6,11 +6,13 @@ so that the mean is right when replicas have different numbers of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras as keras
+from transformers import TFPreTrainedModel
 
 from tpu_trainer.call_context import CallValues
 from tpu_trainer.objectives import Batch, Objective, Sums
@@ -51,6 +53,8 @@ class Task(keras.Model):
         objective: Objective,
         seed: int,
         clip_norm: float | None,
+        average: TFPreTrainedModel | None,
+        ema: float | None,
         accumulation: int,
         compile_gradients: bool,
     ) -> None:
@@ -59,12 +63,16 @@ class Task(keras.Model):
             objective: What is learnt.
             seed: Decides masks and dropout.
             clip_norm: The largest global norm of a gradient; None: any.
+            average: A network of the same shape, to hold the running mean of the weights; None: no mean.
+            ema: The mean's decay.
             accumulation: Micro-batches that a replica's rows are taken in, one after the other.
             compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
                 not TPU cores: there the step as a whole holds communication, which XLA does not take.
         """
         super().__init__()
         self.network = objective.model.network
+        self.average = average
+        self._ema = ema
         self.objective = objective
         self._seed = seed
         self._clip_norm = clip_norm
@@ -167,10 +175,53 @@ class Task(keras.Model):
         self.optimizer.apply_gradients(
             zip(gradients, self.network.trainable_variables, strict=True), skip_gradients_aggregation=True
         )
+        if self.average is not None:
+            self._update_average()
         self.running.assign_add(tf.stack(Running(*sums, gradient_norm=norm, steps=tf.ones([]))))
         running = Running(*tf.unstack(self.running))
         targets = tf.maximum(running.targets, 1.0)
         return {"loss": running.loss / targets, "accuracy": running.correct / targets}
+
+    def _update_average(self) -> None:
+        updates = tf.cast(self.optimizer.iterations, tf.float32)
+        # Less in the beginning: as TensorFlow's ExponentialMovingAverage does with num_updates.
+        share = 1 - tf.minimum(self._ema, (1 + updates) / (10 + updates))
+
+        def update(strategy: tf.distribute.Strategy) -> None:
+            for mean, variable in zip(
+                self.average.trainable_variables, self.network.trainable_variables, strict=True
+            ):
+                strategy.extended.update(
+                    mean, lambda mean, value: mean.assign_add((value - mean) * share), args=(variable,), group=False
+                )
+
+        # Variables of all replicas are updated from outside of them, as Keras' optimizers do it.
+        tf.__internal__.distribute.interim.maybe_merge_call(update, tf.distribute.get_strategy())
+
+    def start_average(self) -> None:
+        """Makes the mean, if there is one, that of the present weights."""
+        if self.average is not None:
+            for mean, variable in zip(self.average.weights, self.network.weights, strict=True):
+                mean.assign(variable)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """In this context the network's weights are their mean, if there is one."""
+        self._swap_average()
+        try:
+            yield
+        finally:
+            self._swap_average()
+
+    def _swap_average(self) -> None:
+        if self.average is None:
+            return
+        for mean, variable in zip(
+            self.average.trainable_variables, self.network.trainable_variables, strict=True
+        ):
+            kept = tf.convert_to_tensor(variable)
+            variable.assign(mean)
+            mean.assign(kept)
 
     def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:
         """Remembers the step under way if it is the first whose loss or gradient is not finite."""

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.config import FitConfig, ObjectiveName
 from tpu_trainer.data import training_batches
 from tpu_trainer.dataset import Split
 from tpu_trainer.errors import UsageError
 from tpu_trainer.evaluation import Evaluator
+from tpu_trainer.faults import check_records
+from tpu_trainer.initial_weights import load_weights
 from tpu_trainer.masking import Masking
+from tpu_trainer.mixture import MixedOrder, Mixture
 from tpu_trainer.model import LanguageModel, target_counts, unigram_entropy
 from tpu_trainer.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
 from tpu_trainer.optimizer import build_optimizer
@@ -55,6 +59,8 @@ def build_task(
         objective=_objective(config, model, max_length),
         seed=config.seed,
         clip_norm=config.optimizer.clip_norm,
+        average=None if config.optimizer.ema is None else model.twin(),
+        ema=config.optimizer.ema,
         accumulation=config.train.accumulation,
         compile_gradients=not alone and not is_tpu(strategy),
     )
@@ -88,7 +94,7 @@ def _schedule(config: FitConfig) -> Schedule:
     return Schedule(config.schedule, peak=config.optimizer.learning_rate, steps=config.train.steps)
 
 
-def _baselines(train: Split, vocabulary: Vocabulary, objective: ObjectiveName) -> dict[str, float]:
+def _baselines(train: Mixture, vocabulary: Vocabulary, objective: ObjectiveName) -> dict[str, float]:
     """Losses that a model should beat, nats per token, by name: those that the data's statistics tell."""
     statistics = train.statistics()
     if statistics is None:
@@ -101,25 +107,35 @@ def _baselines(train: Split, vocabulary: Vocabulary, objective: ObjectiveName) -
 
 
 def train_run(
-    config: FitConfig, *, folder: RunFolder, train: Split, validation: Split | None
+    config: FitConfig,
+    *,
+    folder: RunFolder,
+    train: Mixture,
+    validation: Split | None,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> dict[str, Any]:
     """Trains from the newest checkpoint in `folder`, or from the beginning, to the last step.
 
-    Returns the summary, which is also written to the folder and printed. Raises UsageError where the tokenizer, the
-    strategy or the checkpoint does not fit, and what Run.train raises.
+    Returns the summary, which is also written to the folder and printed. `strategy` is made of `config` where it is not
+    given. Raises UsageError where the tokenizer, the strategy or the checkpoint does not fit, and what Run.train raises.
     """
-    vocabulary = load_vocabulary(train, config.objective)
+    if config.train.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    strategy = strategy or build_strategy(config.strategy, config.tpu)
+    vocabulary = load_vocabulary(train.splits[0], config.objective)
+    for split in train.splits if validation is None else (*train.splits, validation):
+        check_records(split, vocabulary)
     token_counts = train.token_counts()
     if config.model.init_output_bias and token_counts is None:
         raise UsageError(
             f"--model.init_output_bias needs the token counts of {train.path}/statistics.json, which is not there"
         )
-    if config.train.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    strategy = build_strategy(config.strategy)
     check_batch_size(
         config.train.batch_size, strategy, "train.batch_size", accumulation=config.train.accumulation
     )
+    hosts = num_hosts(strategy)
+    # Refused here where there are too few shards for the hosts.
+    MixedOrder(train, seed=config.seed, window_shards=config.data.window_shards, hosts=hosts)
     with strategy.scope():
         task = build_task(
             config,
@@ -128,6 +144,9 @@ def train_run(
             strategy=strategy,
             token_counts=token_counts if config.model.init_output_bias else None,
         )
+    if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
+        load_weights(task.network, config.model.init_from, vocabulary)
+    task.start_average()
     evaluator = None
     if validation is not None:
         evaluator = Evaluator(
@@ -146,7 +165,7 @@ def train_run(
         train=train,
         evaluator=evaluator,
         baselines=_baselines(train, vocabulary, config.objective),
-        hosts=num_hosts(strategy),
+        hosts=hosts,
     )
     parameters = sum(variable.shape.num_elements() for variable in task.network.trainable_variables)
     print(

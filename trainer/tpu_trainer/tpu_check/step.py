@@ -11,8 +11,8 @@ from transformers import CONFIG_MAPPING
 
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data import training_batches
-from tpu_trainer.dataset import open_split
 from tpu_trainer.errors import UsageError
+from tpu_trainer.mixture import open_mixture
 from tpu_trainer.task import Task
 from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
@@ -34,11 +34,11 @@ class Rows:
 
 def rows_of_dataset(config: FitConfig) -> Rows:
     """The rows of the dataset that `config.data.train` names, and the shapes that its input pipeline gives."""
-    split = open_split(config.data.train, tokenizer=config.data.tokenizer)
+    data = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
 
     def specs(batch_size: int) -> Specs:
         batches = training_batches(
-            split,
+            data,
             batch_size=batch_size,
             seed=config.seed,
             window_shards=config.data.window_shards,
@@ -46,7 +46,8 @@ def rows_of_dataset(config: FitConfig) -> Rows:
         )
         return batches(tf.distribute.InputContext()).element_spec
 
-    return Rows(vocabulary=load_vocabulary(split, config.objective), max_length=split.max_length, specs=specs)
+    vocabulary = load_vocabulary(data.splits[0], config.objective)
+    return Rows(vocabulary=vocabulary, max_length=data.max_length, specs=specs)
 
 
 def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_length: int | None) -> Rows:

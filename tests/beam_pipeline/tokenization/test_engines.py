@@ -1,0 +1,255 @@
+"""Every engine gives HF's ids, on every kind of tokenizer and whatever the text."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies
+from tokenizers import Tokenizer
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization import fast, hf, normalization
+from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
+from beam_pipeline.tokenization.fast import FastEngine
+from beam_pipeline.tokenization.hf import HFEngine, reference_tokenizer
+
+WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
+
+
+def encode(engine: Engine, texts: list[str]) -> list[list[int]]:
+    ids, lengths = engine.encode_batch(texts)
+    assert lengths.dtype == np.int64 and len(lengths) == len(texts) and lengths.sum() == len(ids)
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def encode_by_hf(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+@pytest.mark.parametrize("parse_special_tokens", [False, True])
+def test_the_engine_that_auto_picks_gives_hf_ids(
+    tokenizer_json: str, hard_texts: list[str], parse_special_tokens: bool
+):
+    engine = make_engine("auto", tokenizer_json, parse_special_tokens=parse_special_tokens)
+    assert isinstance(engine, FastEngine)
+    reference = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
+    wanted = encode_by_hf(reference, hard_texts)
+    for text, ours, theirs in zip(hard_texts, encode(engine, hard_texts), wanted, strict=True):
+        assert ours == theirs, repr(text)
+    # One by one and in another order: what is remembered from other texts plays no role.
+    assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == wanted[:200][::-1]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=strategies.data())
+def test_any_text(
+    data: strategies.DataObject, tokenizer_json: str, text_strategy: strategies.SearchStrategy[str]
+):
+    engine, reference = _pair(tokenizer_json)
+    texts = data.draw(strategies.lists(text_strategy, min_size=1, max_size=8))
+    assert encode(engine, texts) == encode_by_hf(reference, texts)
+
+
+_PAIRS: dict[str, tuple[Engine, Tokenizer]] = {}
+
+
+def _pair(tokenizer_json: str) -> tuple[Engine, Tokenizer]:
+    if tokenizer_json not in _PAIRS:
+        _PAIRS[tokenizer_json] = make_engine("auto", tokenizer_json), reference_tokenizer(tokenizer_json)
+    return _PAIRS[tokenizer_json]
+
+
+# Long blocks of characters that are all alike: of each, every 50th is tried.
+_ALIKE = [(0x3400, 0x9FF0), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18C00), (0x20000, 0x2FFFF)]
+
+
+@pytest.mark.parametrize("name", ["unigram", "wordpiece", "wordpiece-lowercase", "bpe", "bpe-o200k"])
+def test_every_character(name: str, make_tokenizer: Callable[[str], str]):
+    engine, reference = _pair(make_tokenizer(name))
+    codes = [code for code in range(0x30000) if not 0xD800 <= code < 0xE000]
+    codes = [code for code in codes if code % 50 == 0 or not any(a <= code < b for a, b in _ALIKE)]
+    for context in ("a{}b",) if "bpe" not in name else ("a{}'s", "1{}<unk"):
+        # Words with one character each; a stop between them keeps them apart whatever the characters are.
+        texts = [
+            " . ".join(context.format(chr(code)) for code in codes[first : first + 64])
+            for first in range(0, len(codes), 64)
+        ]
+        assert encode(engine, texts) == encode_by_hf(reference, texts)
+
+
+@pytest.mark.skipif(not WIKITEXT.exists(), reason="needs ../shared")
+def test_real_text(tokenizer_json: str):
+    texts = WIKITEXT.read_text(encoding="utf-8").split("\n")[:600]
+    engine, reference = _pair(tokenizer_json)
+    before = engine.misses
+    assert encode(engine, texts) == encode_by_hf(reference, texts)
+    # (Nothing but the unknown characters of such small vocabularies is left to HF.)
+    assert engine.misses - before < 0.5 * len(texts)
+
+
+@pytest.mark.parametrize("name", ["unigram", "unigram-in-vocabulary", "wordpiece", "bpe", "sentencepiece"])
+@pytest.mark.parametrize("engine_name", ["auto", "hf"])
+def test_long_texts_are_cut_without_a_trace(
+    name: str, engine_name: str, make_tokenizer: Callable[[str], str], hard_texts: list[str]
+):
+    tokenizer_json = make_tokenizer(name)
+    engine = make_engine(engine_name, tokenizer_json)
+    text = " and".join(hard_texts)[:100_000]
+    joined = "".join(text.split())[:70_000]  # without a space
+    texts = ["short", text, joined, "the end"]
+    assert encode(engine, texts) == encode_by_hf(reference_tokenizer(tokenizer_json), texts)
+
+
+def test_a_word_of_megabytes_is_cut_in_the_same_way_by_all_engines(
+    make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
+    most = 20_000  # in place of the million characters
+    monkeypatch.setattr(normalization, "LONGEST_WORD", most)
+    monkeypatch.setattr(fast.GigatokenCore, "longest", most)
+    monkeypatch.setattr(hf, "_LONGEST", 9_000)
+    text = "ab " + "é" * (2 * most + 1000) + " cd" * 10_000
+    for name in ("unigram", "wordpiece", "bpe", "sentencepiece"):
+        tokenizer_json = make_tokenizer(name)
+        ids = encode(make_engine("auto", tokenizer_json), [text])
+        assert ids == encode(make_engine("hf", tokenizer_json), [text]), name
+
+
+def test_special_tokens_in_text_are_text(tokenizer_json: str):
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    special = {
+        number
+        for number, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special and "unk" not in token.content.lower()
+    }
+    assert special
+    literals = [*map(tokenizer.id_to_token, special), "<s>", "</s>", "[SEP]", "<|endoftext|>"]
+    texts = [
+        text.format(literal) for literal in literals for text in ("{}", "a {} b", "a{0}b", "{0}{0}", " {}\n")
+    ]
+    for name in ("auto", "hf"):
+        for ids in encode(make_engine(name, tokenizer_json), texts):
+            assert special.isdisjoint(ids)
+
+
+def test_special_tokens_in_text_are_parsed_on_request(tokenizer_json: str):
+    tokens = Tokenizer.from_str(tokenizer_json).get_added_tokens_decoder()
+    texts = [f"a {token.content} b" for token in tokens.values()]
+    for name in ("auto", "hf"):
+        engine = make_engine(name, tokenizer_json, parse_special_tokens=True)
+        assert all(number in ids for number, ids in zip(tokens, encode(engine, texts), strict=True))
+        assert engine.misses == (len(texts) if name == "auto" else 0)
+
+
+def test_the_reference_is_the_tokenizer_itself(tokenizer_json: str, hard_texts: list[str]):
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer.encode_special_tokens = True
+    if '"<s>", 0.0' in tokenizer_json:  # see test_special_tokens_in_text_are_text
+        hard_texts = [text for text in hard_texts if "<" not in text]
+    assert encode_by_hf(reference_tokenizer(tokenizer_json), hard_texts) == encode_by_hf(
+        tokenizer, hard_texts
+    )
+
+
+def test_documents_left_to_hf_are_counted_once(make_tokenizer: Callable[[str], str]):
+    engine = make_engine("tokie", make_tokenizer("unigram"))
+    texts = ["plain", "\U00010348 twice \U00010348", "plain too", "\U00010348"]
+    encode(engine, texts)
+    assert engine.misses == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer", "reason"),
+    [
+        ("gigatoken", "unigram", "gigatoken does BPE, and this is a Unigram tokenizer"),
+        ("gigatoken", "wordpiece", "gigatoken does BPE"),
+        ("tokie", "bpe", "tokie is used for Unigram and WordPiece, and this is a byte-level BPE tokenizer"),
+        ("fastest", "bpe", "there is no such engine; there are auto, hf, gigatoken, tokie"),
+    ],
+)
+def test_an_engine_that_cannot_says_why(
+    name: str, tokenizer: str, reason: str, make_tokenizer: Callable[[str], str]
+):
+    tokenizer_json = make_tokenizer(tokenizer)
+    with pytest.raises(UsageError, match=reason):
+        make_engine(name, tokenizer_json)
+    if name in ("gigatoken", "tokie"):
+        with pytest.raises(UsageError, match=reason):
+            check_engine(name, tokenizer_json, parse_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "change", "reason"),
+    [
+        ("bpe", {"model": {"dropout": 0.1}}, "the BPE option dropout"),
+        ("bpe", {"pre_tokenizer": {"type": "Whitespace"}}, "the pre-tokenizer Whitespace"),
+        ("bpe", {"pre_tokenizer": {"use_regex": False}}, "does not split"),
+        ("wordpiece", {"normalizer": {"strip_accents": True, "lowercase": False}}, "strips accents"),
+        ("wordpiece", {"normalizer": {"handle_chinese_chars": False}}, "leaves Chinese"),
+        ("wordpiece", {"normalizer": {"clean_text": False}}, "the normalizer"),
+        ("wordpiece", {"model": {"max_input_chars_per_word": 50}}, "up to 100"),
+        ("wordpiece", {"pre_tokenizer": {"type": "Whitespace"}}, "the pre-tokenizer"),
+        ("unigram", {"pre_tokenizer": {"split": False}}, "the pre-tokenizer"),
+        ("unigram", {"pre_tokenizer": {"replacement": "_"}}, "the pre-tokenizer"),
+        ("unigram", {"normalizer": {"type": "StripAccents"}}, "take away the first character"),
+    ],
+)
+def test_what_is_not_known_is_left_to_hf(
+    tokenizer: str, change: dict, reason: str, make_tokenizer: Callable[[str], str], hard_texts: list[str]
+):
+    parts = json.loads(make_tokenizer(tokenizer))
+    for part, options in change.items():
+        parts[part] = options if "type" in options else {**parts[part], **options}
+    tokenizer_json = json.dumps(parts)
+    engine = make_engine("auto", tokenizer_json)
+    assert isinstance(engine, HFEngine)
+    if "dropout" not in reason:
+        assert encode(engine, hard_texts[:50]) == encode_by_hf(
+            reference_tokenizer(tokenizer_json), hard_texts[:50]
+        )
+    with pytest.raises(UsageError, match=reason):
+        make_engine("gigatoken" if tokenizer == "bpe" else "tokie", tokenizer_json)
+
+
+def test_added_tokens_looked_for_in_normalized_text_are_left_to_hf(make_tokenizer: Callable[[str], str]):
+    parts = json.loads(make_tokenizer("wordpiece-lowercase"))
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+    added = {"id": len(parts["model"]["vocab"]), "content": "NewWord", "normalized": True, **flags}
+    parts["added_tokens"].append(added)
+    engine = make_engine("auto", json.dumps(parts))
+    assert isinstance(engine, HFEngine)
+    assert added["id"] in encode(engine, ["a newword here"])[0]
+
+
+def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts: list[str], tmp_path: Path):
+    (tmp_path / "texts.json").write_text(json.dumps(hard_texts))
+    program = (
+        "import json, sys, hashlib\n"
+        "from pathlib import Path\n"
+        "from beam_pipeline.tokenization.engine import make_engine\n"
+        "engine = make_engine(sys.argv[1], Path('tokenizer.json').read_text(), threads=int(sys.argv[2]))\n"
+        "ids, lengths = engine.encode_batch(json.loads(Path('texts.json').read_text()))\n"
+        "print(hashlib.sha256(ids.tobytes() + lengths.tobytes()).hexdigest())\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAYON", "TOKENIZERS_"))}
+    for name in ("unigram", "bpe"):
+        (tmp_path / "tokenizer.json").write_text(make_tokenizer(name))
+        runs = [("auto", "1"), ("auto", "3"), ("hf", "2")]
+        printed = {
+            subprocess.run(
+                [sys.executable, "-c", program, *run],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for run in runs
+        }
+        assert len(printed) == 1

@@ -1,0 +1,120 @@
+"""What is said of shards that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tpu_trainer.tiny import sequences, write_split
+from tpu_trainer.dataset import Split, open_split
+from tpu_trainer.errors import UsageError
+from tpu_trainer.faults import check_records, explained
+from tpu_trainer.vocabulary import Vocabulary
+
+
+@pytest.fixture
+def split(tmp_path: Path, tokenizer_folder: Path) -> Split:
+    """90 rows in shards of 40."""
+    return open_split(str(write_split(tmp_path / "train", sequences(90, 3), tokenizer=tokenizer_folder)))
+
+
+def read(split: Split) -> None:
+    """Reads all records as the input pipelines do."""
+    with explained((split, shard) for shard in split.shards):
+        for shard in split.shards:
+            specification = {"input_ids": tf.io.FixedLenFeature([split.max_length], tf.int64)}
+            for record in tf.data.TFRecordDataset(shard.path):
+                tf.io.parse_example([record], specification)
+
+
+def damage(split: Split) -> str:
+    """Changes a byte in the second shard's 11th record, which no size betrays."""
+    path = Path(split.shards[1].path)
+    data = bytearray(path.read_bytes())
+    data[len(data) * 10 // 40 + 20] ^= 0xFF
+    path.write_bytes(data)
+    return r"train-00001-40.tfrecord: cannot be read after 10 records \(corrupted record at \d+\)"
+
+
+def cut(split: Split) -> str:
+    path = Path(split.shards[1].path)
+    path.write_bytes(path.read_bytes()[:-5])
+    return r"train-00001-40.tfrecord: cannot be read after 39 records"
+
+
+def remove(split: Split) -> str:
+    Path(split.shards[2].path).unlink()
+    return r"train-00002-10.tfrecord: cannot be read after 0 records"
+
+
+def shorten_rows(split: Split) -> str:
+    rows = np.full([10, 8], 7)
+    with tf.io.TFRecordWriter(split.shards[2].path) as writer:
+        for row in rows:
+            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=row))
+            features = tf.train.Features(feature={"input_ids": feature})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    return (
+        r"train-00002-10.tfrecord: record 0 has 8 values in input_ids where max_length is 16 by the manifest"
+    )
+
+
+def write_something_else(split: Split) -> str:
+    with tf.io.TFRecordWriter(split.shards[2].path) as writer:
+        writer.write(b"letters")
+    return r"train-00002-10.tfrecord: record 0 is not a tf.Example"
+
+
+@pytest.mark.parametrize("harm", [damage, cut, remove, shorten_rows, write_something_else])
+def test_errors_of_reading_name_the_shard(split: Split, harm: Callable[[Split], str]) -> None:
+    read(split)
+    message = harm(split)
+    with pytest.raises(UsageError, match=message):
+        read(split)
+
+
+def test_other_errors_pass(split: Split) -> None:
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError, match="mine"),
+        explained((split, shard) for shard in split.shards),
+    ):
+        raise tf.errors.InvalidArgumentError(None, None, "mine")
+
+
+def test_a_manifest_with_another_length(split: Split, vocabulary: Vocabulary) -> None:
+    check_records(split, vocabulary)
+    path = Path(split.path, "manifest.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 8}))
+    message = (
+        r"train-00000-40.tfrecord: record 0 has 16 values in input_ids where max_length is 8 by the manifest"
+    )
+    with pytest.raises(UsageError, match=message):
+        check_records(open_split(split.path), vocabulary)
+
+
+def test_a_manifest_with_another_feature(split: Split, vocabulary: Vocabulary) -> None:
+    promising = replace(split, features=split.features | {"segment_ids"})
+    with pytest.raises(UsageError, match=r"record 0 has no segment_ids, only input_ids"):
+        check_records(promising, vocabulary)
+
+
+def test_bare_shards_of_a_larger_tokenizer(split: Split, vocabulary: Vocabulary) -> None:
+    Path(split.path, "manifest.json").unlink()
+    bare = open_split(split.path)
+    check_records(bare, vocabulary)
+    with pytest.raises(UsageError, match=r"record \d+ holds the id 49, but the tokenizer has 49 tokens"):
+        check_records(bare, replace(vocabulary, size=49))
+
+
+def test_bare_shards_with_another_count(split: Split, vocabulary: Vocabulary) -> None:
+    Path(split.path, "manifest.json").unlink()
+    path = Path(split.shards[0].path)
+    path.rename(path.with_name("train-00000-41.tfrecord"))
+    with pytest.raises(UsageError, match=r"train-00000-41.tfrecord: 40 records where its name .* says 41"):
+        check_records(open_split(split.path), vocabulary)
