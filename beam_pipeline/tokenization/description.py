@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
+from tokenizers.processors import Sequence
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
@@ -183,17 +184,23 @@ def _token_id(tokenizer: Tokenizer, config: Mapping, name: str, path: str) -> in
 
 
 def find_template(tokenizer: Tokenizer) -> Template:
-    """What the tokenizer's post-processor puts around a text, found by encoding one both ways.
+    """What the tokenizer's post-processor puts around a text, found by encoding one with it and without.
 
     Raises:
       UsageError: where it does more than put tokens before and after.
     """
-    plain = tokenizer.encode("a", add_special_tokens=False).ids
-    full = tokenizer.encode("a", add_special_tokens=True).ids
-    for first in range(len(full) - len(plain) + 1):
-        if full[first : first + len(plain)] == plain:
-            return Template(tuple(full[:first]), tuple(full[first + len(plain) :]))
+    if tokenizer.post_processor is None:
+        return Template((), ())
+    texts = ["a", "b 1"]
+    full = [tokenizer.encode(text).ids for text in texts]
+    processor, tokenizer.post_processor = tokenizer.post_processor, Sequence([])
+    plain = [tokenizer.encode(text).ids for text in texts]
+    tokenizer.post_processor = processor
+    for first in range(len(full[0]) - len(plain[0]) + 1):
+        prefix, suffix = full[0][:first], full[0][first + len(plain[0]) :]
+        if full == [[*prefix, *ids, *suffix] for ids in plain]:
+            return Template(tuple(prefix), tuple(suffix))
     raise UsageError(
-        f"--tokenizer: its post-processor turns the ids {plain} of 'a' into {full}; only templates that "
+        f"--tokenizer: its post-processor turns the ids {plain[0]} of 'a' into {full[0]}; only templates that "
         "put tokens before and after a text can be used"
     )

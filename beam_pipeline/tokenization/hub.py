@@ -22,14 +22,15 @@ def check_repo(repo: str) -> None:
         raise UsageError(f"--push_to_hub {repo}: {error}") from error
 
 
-def push(files: Mapping[str, bytes], repo: str, *, place: str, api: HfApi | None = None) -> str:
+def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
     """Commits a tokenizer's files to a model repository, which is made where it is missing.
+
+    The hub's address and the token are those of this environment, as the hub's client finds them.
 
     Args:
       files: by name.
       repo: `name` or `organisation/name`.
       place: where the files lie, for the error.
-      api: the client; by default with the endpoint and the token of this environment.
 
     Returns:
       The commit's URL.
@@ -37,7 +38,7 @@ def push(files: Mapping[str, bytes], repo: str, *, place: str, api: HfApi | None
     Raises:
       DataError: where the hub cannot be reached or refuses. The files themselves are finished then.
     """
-    api = api or HfApi()
+    api = HfApi()
     try:
         found = api.create_repo(repo, exist_ok=True)
         operations = [

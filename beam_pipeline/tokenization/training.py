@@ -122,18 +122,19 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> Trained:
     """A Unigram model over words (SentencePiece's `▁` marks their beginnings), with `<s> … </s>` around a text.
 
     Text is normalized to NFKC and each run of white space to one space, as in the Unigram tokenizers of T5, ALBERT
-    and XLM-R. The special tokens stand after the model's own pieces and are none of them: so no text is taken for one.
+    and XLM-R. The special tokens have RoBERTa's ids: transformers' TensorFlow class of it counts positions from a
+    padding id of 1. They are pieces of the model, too, but with scores that cannot win: so no text is taken for one.
     """
-    added = ("<s>", "<pad>", "</s>", "<mask>")
+    special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     words: Counter[str] = Counter()
     for text in texts:
         words.update(unicodedata.normalize("NFKC", text).split())
-    pieces = _sentence_pieces(words, vocab_size, len(added))
-    # In SentencePiece text never matches the unknown piece's name. Here it would: hence a score that cannot win.
-    least = min(score for _, score in pieces[1:])
-    if not {piece for piece, _ in pieces}.isdisjoint(added):  # SentencePiece joins no letters with signs
-        raise AssertionError(f"among {added} is a piece that was learnt from text")
-    tokenizer = Tokenizer(models.Unigram([("<unk>", least - 100.0), *pieces[1:]], unk_id=0))
+    pieces = _sentence_pieces(words, vocab_size, len(special) - 1)[1:]  # the first is its unknown one
+    if not {piece for piece, _ in pieces}.isdisjoint(special):  # SentencePiece joins no letters with signs
+        raise AssertionError(f"among {special} is a piece that was learnt from text")
+    # Less than the least of ways to spell one: each of its characters is a piece.
+    never = max(map(len, special)) * min(score for _, score in pieces) - 100.0
+    tokenizer = Tokenizer(models.Unigram([*((token, never) for token in special), *pieces], unk_id=3))
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.NFKC(),
@@ -144,7 +145,7 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> Trained:
     # "first": with "always", what follows a mask without a space would get one.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
-    _add_special(tokenizer, added, mask="<mask>")
+    _add_special(tokenizer, special, mask="<mask>")
     _add_template(tokenizer, "<s>", "</s>")
     roles = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>"}
     return Trained(tokenizer, _roles(**roles, pad="<pad>", unk="<unk>", mask="<mask>"))

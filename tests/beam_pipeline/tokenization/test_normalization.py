@@ -1,0 +1,125 @@
+"""Normalizers outside of the tokenizer do just what they do in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies
+from tokenizers import normalizers
+
+from beam_pipeline.tokenization import normalization
+from beam_pipeline.tokenization.characters import CODES, CharacterSet
+from beam_pipeline.tokenization.normalization import component, cut, disagreeing, last_match, steps
+
+PARTS = [
+    *({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")),
+    {"type": "Strip", "strip_left": True, "strip_right": True},
+    {"type": "Strip", "strip_left": False, "strip_right": True},
+    {"type": "Prepend", "prepend": "▁"},
+    {"type": "Replace", "pattern": {"String": "``"}, "content": '"'},
+    {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
+    {"type": "Replace", "pattern": {"Regex": normalization.FOLD_SPACE}, "content": " "},
+    {"type": "Replace", "pattern": {"Regex": "[0-9]+"}, "content": "#"},
+    {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+    | {"lowercase": True},
+]
+
+
+def normalize(part: dict | None, texts: list[str]) -> list[str]:
+    for step in steps(part):
+        texts = step(texts)
+    return texts
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: json.dumps(part)[:60])
+def test_each_component(part: dict, hard_texts: list[str]):
+    exact = component(part)
+    texts = [*hard_texts, *(chr(code) for code in range(0x250)), *map(chr, range(0x1FF0, 0x2070))]
+    for text, ours in zip(texts, normalize(part, texts), strict=True):
+        assert ours == exact.normalize_str(text), repr(text)
+
+
+def test_a_sequence_is_one_component_after_the_other(hard_texts: list[str]):
+    part = {"type": "Sequence", "normalizers": [PARTS[2], {"type": "Sequence", "normalizers": PARTS[9:13]}]}
+    exact = component(part)
+    assert normalize(part, hard_texts) == [exact.normalize_str(text) for text in hard_texts]
+    assert normalize(None, hard_texts) == hard_texts
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_unicode_versions_that_disagree_are_known(form: str):
+    """Every code point, alone and among marks, where Python's tables and those of `tokenizers` are not the same."""
+    exact = getattr(normalizers, form)()
+    known = disagreeing(form)
+    for context in ("{}", "e\u0323{}\u0301", "{0}\u0316{0}"):
+        texts = [context.format(chr(code)) for code in range(0x80, 0x20000) if not 0xD800 <= code < 0xE000]
+        ours = unicodedata.normalize(form, "\n".join(texts)).split("\n")
+        theirs = exact.normalize_str("\n".join(texts)).split("\n")
+        differ = {number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]}
+        assert differ <= set(known.places(texts))
+
+
+def test_the_class_of_white_space_is_that_of_python():
+    codes = [chr(code) for code in range(CODES)]
+    assert sorted(normalization.PYTHON_SPACE) == [char for char in codes if char.isspace()]
+    assert sorted(normalization.PYTHON_SPACE) == [char for char in codes if re.match(r"\s", char)]
+
+
+def test_long_texts_go_through_a_component_in_pieces(monkeypatch: pytest.MonkeyPatch, hard_texts: list[str]):
+    monkeypatch.setattr(normalization, "LONGEST_WORD", 100)
+    text = " and".join(hard_texts)[:20_000]
+    exact = component({"type": "Nmt"})
+    assert normalize({"type": "Nmt"}, [text]) == [exact.normalize_str(text)]
+
+
+@given(
+    text=strategies.text(alphabet="ab ", max_size=200),
+    most=strategies.integers(1, 40),
+    longest=strategies.integers(40, 60),
+)
+@settings(deadline=None)
+def test_cut(text: str, most: int, longest: int):
+    before, normalization.LONGEST_WORD = normalization.LONGEST_WORD, longest
+    try:
+        places = re.compile("(?= )")
+        pieces = cut(text, places, most)
+        assert "".join(pieces) == text and all(pieces)
+        for piece, after in pairwise(pieces):
+            assert len(piece) <= longest
+            if not after.startswith(" "):  # cut where that is not allowed: only so long a word is
+                assert len(piece) == longest
+            elif len(piece) > most:  # then there was no place to cut it at
+                assert " " not in piece[1:]
+        # Words too long are cut at the same places whatever the limit for a piece is.
+        wide = cut(text, places, longest)
+        ends = [set(np.cumsum([len(piece) for piece in each]).tolist()) for each in (pieces, wide)]
+        assert {end for end in ends[0] if text[end : end + 1] not in ("", " ")} == {
+            end for end in ends[1] if text[end : end + 1] not in ("", " ")
+        }
+    finally:
+        normalization.LONGEST_WORD = before
+
+
+@given(text=strategies.text(alphabet="ab ▁", max_size=600), data=strategies.data())
+def test_last_match(text: str, data: strategies.DataObject):
+    places = re.compile("(?<=[ab])(?= [ab])|(?<=[^▁])(?=▁[^▁])")
+    end = data.draw(strategies.integers(0, len(text)))
+    start = data.draw(strategies.integers(0, end))
+    found = [match.start() for match in places.finditer(text) if start <= match.start() <= end]
+    assert last_match(places, text, start, end) == (found[-1] if found else None)
+
+
+@given(texts=strategies.lists(strategies.text(alphabet="abé漢\x00", max_size=8), max_size=8))
+def test_character_set(texts: list[str]):
+    for chars in ("", "é", "漢", "\x00b", "aé"):
+        wanted = {
+            number: [place for place, char in enumerate(text) if char in chars]
+            for number, text in enumerate(texts)
+            if set(text) & set(chars)
+        }
+        assert CharacterSet.of(chars).places(texts) == wanted

@@ -1,0 +1,130 @@
+"""The check of an engine on a run's own documents finds one that is wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beam_pipeline import prepare
+from beam_pipeline.errors import DataError
+from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.tokenization import fast
+from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
+
+
+def batch_of(texts: list[str]) -> DocumentBatch:
+    sizes = utf8_sizes(texts)
+    return DocumentBatch("folder/file.txt", texts, np.cumsum(sizes) - sizes, sizes)
+
+
+@pytest.fixture
+def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Plants an engine that gets texts with this word wrong."""
+
+    def plant(word: str) -> None:
+        right = fast.TokieCore.encode
+
+        def encode(self: fast.TokieCore, pieces: Sequence[str]) -> fast.Flat:
+            ids, lengths = right(self, pieces)
+            ids = ids.copy()
+            for number, end in enumerate(np.cumsum(lengths).tolist()):
+                if word in pieces[number]:
+                    ids[end - 1] += 1
+            return ids, lengths
+
+        monkeypatch.setattr(fast.TokieCore, "encode", encode)
+
+    return plant
+
+
+def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on: Callable[[str], None]):
+    tokenizer_json = make_tokenizer("unigram")
+    texts = [f"document {number}" for number in range(100)]
+    batch = batch_of(texts)
+
+    engine = make_engine("tokie", tokenizer_json)
+    SampleCheck(engine, input_bytes=1000, seed=0)(batch, *engine.encode_batch(texts))
+
+    wrong_on("document 71")
+    ids, lengths = engine.encode_batch(texts)
+    with pytest.raises(
+        EngineMismatch, match=r"the engine tokie gives other ids .* use --engine hf"
+    ) as caught:
+        SampleCheck(engine, input_bytes=1000, seed=0)(
+            batch, ids, lengths
+        )  # so small an input is checked whole
+    assert (caught.value.name, caught.value.place) == ("folder/file.txt", int(batch.places[71]))
+
+    hf = make_engine("hf", tokenizer_json)
+    SampleCheck(hf, input_bytes=1000, seed=0)(batch, ids, lengths)  # HF is not held to itself
+
+
+def test_the_sample_is_small_and_a_function_of_places(make_tokenizer: Callable[[str], str]):
+    engine = make_engine("tokie", make_tokenizer("unigram"))
+    checked: list[str] = []
+
+    class Watched:
+        def encode(self, text: str, add_special_tokens: bool):
+            checked.append(text)
+            return reference.encode(text, add_special_tokens=add_special_tokens)
+
+    reference, engine.reference = engine.reference, Watched()
+    texts = [f"{number} " * 20 for number in range(40_000)]
+    batch = batch_of(texts)
+    size = int(batch.bytes.sum())
+    ids, lengths = engine.encode_batch(texts)
+    samples = []
+    for seed, input_bytes in ((0, 10**12), (0, 10**12), (1, 10**12), (0, size)):
+        SampleCheck(engine, input_bytes=input_bytes, seed=seed)(batch, ids, lengths)
+        samples.append(checked.copy())
+        checked.clear()
+    assert samples[0] == samples[1] != samples[2]
+    assert 5 <= len(samples[0]) <= 60  # about one of 2048
+    assert 128 << 10 < sum(map(len, samples[3])) < 512 << 10
+
+
+def test_of_a_long_document_the_beginning_is_checked(
+    make_tokenizer: Callable[[str], str], wrong_on: Callable[[str], None]
+):
+    engine = make_engine("tokie", make_tokenizer("unigram"))
+    texts = ["word " * 100_000]
+    check = SampleCheck(engine, input_bytes=1000, seed=0)
+    check(batch_of(texts), *engine.encode_batch(texts))
+    wrong_on("word")
+    with pytest.raises(EngineMismatch):
+        check(batch_of(texts), *engine.encode_batch(texts))
+
+
+def test_a_run_with_a_wrong_engine_names_the_document(
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path, wrong_on: Callable[[str], None]
+):
+    lines = corpus.read_text(encoding="utf-8").split("\n")
+    number = next(index for index, line in enumerate(lines, 1) if index > 40 and line)
+    wrong_on(lines[number - 1])
+    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--max_length", "32"]
+    place = (
+        rf"{re.escape(str(corpus))}, line {number} \(byte \d+\), work unit 0: the engine tokie gives other"
+    )
+    with pytest.raises(DataError, match=place):
+        prepare.main([*what, "--output", str(tmp_path / "out")])
+    prepare.main([*what, "--output", str(tmp_path / "right"), "--engine", "hf"])
+
+
+def test_engines_agree_in_a_whole_run(corpus: Path, tokenizer_folder: Path, tmp_path: Path):
+    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--max_length", "32"]
+    prepare.main([*what, "--output", str(tmp_path / "hf"), "--engine", "hf"])
+    command = [sys.executable, "-m", "beam_pipeline", "prepare", *what]
+    subprocess.run([*command, "--output", str(tmp_path / "auto")], check=True, capture_output=True)
+    shards = sorted(path.name for path in (tmp_path / "hf" / "train").glob("*.tfrecord"))
+    assert shards
+    for name in [*shards, "manifest.json"]:
+        assert (tmp_path / "hf" / "train" / name).read_bytes() == (
+            tmp_path / "auto" / "train" / name
+        ).read_bytes()
