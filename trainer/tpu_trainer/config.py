@@ -70,8 +70,8 @@ class ModelConfig:
     """A Hugging Face model type with a TensorFlow class for the objective: roberta, bert, deberta-v2, … for mlm; gpt2,
     gptj, opt, … for clm. Default: that of init_from, else roberta or gpt2."""
     init_from: str | None = None
-    """Folder of a model to start from, as `export` writes it: config.json with model.safetensors in PyTorch's layout, or
-    with tf_model.h5. Its tokenizer must be the dataset's. Default: a model from scratch."""
+    """Folder of a model to start from, as `export` writes it: config.json with model.safetensors in PyTorch's layout,
+    or with tf_model.h5. Its tokenizer must be the dataset's. Default: a model from scratch."""
     config: dict[str, Any] = field(default_factory=dict)
     """Values that differ from the type's own configuration: hidden_size, num_hidden_layers, … The vocabulary's size
     and the special ids come from the tokenizer."""
@@ -139,7 +139,10 @@ class OptimizerConfig:
                     f"--optimizer.no_decay: {pattern!r} is no regular expression: {error}"
                 ) from None
         _require(
-            self.ema is None or 0 < self.ema < 1, "optimizer.ema", self.ema, "must lie between 0 and 1, or null"
+            self.ema is None or 0 < self.ema < 1,
+            "optimizer.ema",
+            self.ema,
+            "must lie between 0 and 1, or null",
         )
         _require(self.learning_rate > 0, "optimizer.learning_rate", self.learning_rate, "must be positive")
         _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "must not be negative")

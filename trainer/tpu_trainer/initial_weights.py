@@ -50,7 +50,9 @@ def resolved(config: ModelConfig) -> ModelConfig:
 def _read_config(folder: str) -> dict[str, Any]:
     path = files.join(folder, _CONFIG)
     if not files.is_file(path):
-        raise UsageError(f"--model.init_from is {folder!r}: no {_CONFIG} there; give a folder that `export` has written")
+        raise UsageError(
+            f"--model.init_from is {folder!r}: no {_CONFIG} there; give a folder that `export` has written"
+        )
     values = json.loads(files.read_text(path))
     if "model_type" not in values:
         raise UsageError(f"{path}: it says no model_type")
@@ -98,12 +100,17 @@ def _read_weights(network: TFPreTrainedModel, local: Path, folder: str) -> dict[
 
 def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, np.ndarray]:
     from safetensors import safe_open
-    from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
+    from transformers.modeling_tf_pytorch_utils import (
+        apply_transpose,
+        convert_tf_weight_name_to_pt_weight_name,
+    )
 
     weights = {}
     with safe_open(path, "np") as file:
         if (file.metadata() or {}).get("format") != "pt":
-            raise UsageError(f"{path}: its format is {(file.metadata() or {}).get('format')!r}, not PyTorch's, 'pt'")
+            raise UsageError(
+                f"{path}: its format is {(file.metadata() or {}).get('format')!r}, not PyTorch's, 'pt'"
+            )
         names = set(file.keys())
         for variable in network.weights:
             name, transposed = convert_tf_weight_name_to_pt_weight_name(
@@ -130,6 +137,4 @@ def _read_tensorflow(network: TFPreTrainedModel, local: Path, folder: str) -> di
             f"{folder}: a model of {len(found.weights)} weights where {len(network.weights)} are wanted; do values of "
             "--model.config change it?"
         )
-    return {
-        ours.name: theirs.numpy() for ours, theirs in zip(network.weights, found.weights, strict=True)
-    }
+    return {ours.name: theirs.numpy() for ours, theirs in zip(network.weights, found.weights, strict=True)}

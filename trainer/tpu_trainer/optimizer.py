@@ -31,7 +31,9 @@ def build_optimizer(
     for pattern in config.no_decay:
         if not any(re.search(pattern, variable.name) for variable in variables):
             names = ", ".join(variable.name for variable in variables[:3])
-            raise UsageError(f"--optimizer.no_decay: {pattern!r} is found in no weight's name, such as {names}")
+            raise UsageError(
+                f"--optimizer.no_decay: {pattern!r} is found in no weight's name, such as {names}"
+            )
 
     optimizer = keras.optimizers.AdamW(
         learning_rate=schedule,

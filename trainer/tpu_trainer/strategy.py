@@ -29,7 +29,9 @@ def build_strategy(name: StrategyName, tpu: TpuConfig | None = None) -> tf.distr
     named = tpu.name != _LOCAL
     if name == "tpu" or (name == "auto" and (named or (not gpus and _tpu_is_here()))):
         if workers > 1:
-            raise UsageError("TF_CONFIG names several workers, which is for CPUs and GPUs: unset it to use a TPU")
+            raise UsageError(
+                "TF_CONFIG names several workers, which is for CPUs and GPUs: unset it to use a TPU"
+            )
         return _tpu_strategy(tpu)
     if named:
         raise UsageError(f"--tpu.name is {tpu.name!r}, but --strategy is {name!r}; use 'tpu' or 'auto'")
@@ -78,5 +80,7 @@ def check_batch_size(
     if batch_size % (replicas * accumulation):
         parts = f"the {replicas} replicas"
         if accumulation > 1:
-            parts = f"{replicas * accumulation}: {replicas} replicas times --train.accumulation {accumulation}"
+            parts = (
+                f"{replicas * accumulation}: {replicas} replicas times --train.accumulation {accumulation}"
+            )
         raise UsageError(f"--{name} is {batch_size}: it must be a multiple of {parts}")

@@ -192,7 +192,10 @@ class Task(keras.Model):
                 self.average.trainable_variables, self.network.trainable_variables, strict=True
             ):
                 strategy.extended.update(
-                    mean, lambda mean, value: mean.assign_add((value - mean) * share), args=(variable,), group=False
+                    mean,
+                    lambda mean, value: mean.assign_add((value - mean) * share),
+                    args=(variable,),
+                    group=False,
                 )
 
         # Variables of all replicas are updated from outside of them, as Keras' optimizers do it.

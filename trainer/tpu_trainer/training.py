@@ -116,8 +116,9 @@ def train_run(
 ) -> dict[str, Any]:
     """Trains from the newest checkpoint in `folder`, or from the beginning, to the last step.
 
-    Returns the summary, which is also written to the folder and printed. `strategy` is made of `config` where it is not
-    given. Raises UsageError where the tokenizer, the strategy or the checkpoint does not fit, and what Run.train raises.
+    Returns the summary, which is also written to the folder and printed. `strategy` is made of `config` where it is
+    not given. Raises UsageError where the tokenizer, the strategy or the checkpoint does not fit, and what Run.train
+    raises.
     """
     if config.train.deterministic:
         tf.config.experimental.enable_op_determinism()
