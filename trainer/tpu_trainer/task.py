@@ -6,6 +6,7 @@ so that the mean is right when replicas have different numbers of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ from tpu_trainer.random_bits import step_key, threefry2x32
 
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
+
+# Model types of transformers whose code branches on tensors. (Found by tracing all of them without AutoGraph.)
+_NEEDS_AUTOGRAPH = frozenset(("longformer",))
 
 Batch = dict[str, tf.Tensor]
 
@@ -100,6 +104,7 @@ class Task(keras.Model):
         seed: int,
         clip_norm: float | None,
         compile_gradients: bool,
+        deterministic: bool = False,
     ) -> None:
         """
         Args:
@@ -108,6 +113,7 @@ class Task(keras.Model):
             clip_norm: The largest global norm of a gradient; None: any.
             compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
                 not TPU cores: there the step as a whole holds communication, which XLA does not take.
+            deterministic: TensorFlow is told to run only operations that give the same bits every time.
         """
         super().__init__()
         self.network = objective.model.network
@@ -115,8 +121,9 @@ class Task(keras.Model):
         self.predicted_positions = objective.predicted_positions
         self._seed = seed
         self._clip_norm = clip_norm
+        self._deterministic = deterministic
         self._gradients = (
-            tf.function(self.gradients, jit_compile=True) if compile_gradients else self.gradients
+            tf.function(self.plain(self.gradients), jit_compile=True) if compile_gradients else self.gradients
         )
         # Sums since the last line of the log; in the checkpoint, so that a resumed run logs the same figures.
         self.running = self._record(tf.zeros([len(Running._fields)]), "running_sums")
@@ -160,6 +167,15 @@ class Task(keras.Model):
             raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
         # Slices of a tied or repeated embedding would count more than once in the norm.
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` for tf.function, without AutoGraph where the model's code does not branch on tensors.
+
+        Converting it takes several seconds at the start of every process.
+        """
+        if self.network.config.model_type in _NEEDS_AUTOGRAPH:
+            return function
+        return tf.autograph.experimental.do_not_convert(function)
 
     def train_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """One optimizer step; called by Keras in each replica. Returns the running means for Keras' logs."""
@@ -218,14 +234,20 @@ class Task(keras.Model):
         if self.train_function is not None and not force:
             return self.train_function
         strategy = self.distribute_strategy
-        step = tf.function(self.train_step, jit_compile=True) if self.jit_compile else self.train_step
+        step = self.plain(self.train_step)
+        if self.jit_compile:
+            step = tf.function(step, jit_compile=True)
+
+        def now() -> tf.Tensor:
+            # TensorFlow's own clock is refused then: it gives another value every time.
+            return tf.numpy_function(time.time, [], tf.float64) if self._deterministic else tf.timestamp()
 
         def one(iterator: Any) -> dict[str, tf.Tensor]:
-            asked = tf.timestamp()
+            asked = now()
             with tf.control_dependencies([asked]):
                 batch = next(iterator)
             with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-                waited = tf.timestamp() - asked
+                waited = now() - asked
             logs = strategy.run(step, args=(batch,))
             self._train_counter.assign_add(1)
             # The figures are of the whole batch: they are the same in every replica.

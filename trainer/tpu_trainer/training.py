@@ -49,6 +49,7 @@ def build_task(
         seed=config.seed,
         clip_norm=config.optimizer.clip_norm,
         compile_gradients=not alone and not is_tpu(strategy),
+        deterministic=config.train.deterministic and not is_tpu(strategy),
     )
     optimizer = build_optimizer(
         config.optimizer,
@@ -89,9 +90,9 @@ def train_run(
         raise UsageError(
             f"--model.init_output_bias needs the token counts of {train.path}/statistics.json, which is not there"
         )
-    if config.train.deterministic:
-        tf.config.experimental.enable_op_determinism()
     strategy = build_strategy(config.strategy)
+    if config.train.deterministic and not is_tpu(strategy):  # a TPU repeats itself anyway
+        tf.config.experimental.enable_op_determinism()
     check_batch_size(config.train.batch_size, strategy, "train.batch_size")
     with strategy.scope():
         task = build_task(
