@@ -124,7 +124,10 @@ def _answers(paths: Paths, output: str) -> list[str]:
 def _files(paths: Paths) -> list[str]:
     return [
         "The files",
-        _line("dataset", f"{_shown(paths.dataset)}: shards, manifest.json, statistics.json, the tokenizer"),
+        _line(
+            "dataset",
+            f"{_shown(paths.dataset)}: shards, manifests, the tokenizer, and report.html to look at",
+        ),
         _line("run", f"{_shown(paths.run)}: config.yaml, metrics.jsonl, checkpoints"),
         _line("model", f"{_shown(paths.model)}: what AutoModelForMaskedLM.from_pretrained loads"),
     ]

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.model import MaskedLanguageModel, network_config, unigram_entropy
+from tpu_trainer.model import LanguageModel, network_config, target_counts, unigram_entropy
 from tpu_trainer.vocabulary import Vocabulary
 
 LENGTH = 12
@@ -25,9 +25,9 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def model_of(model_type: str, vocabulary: Vocabulary) -> MaskedLanguageModel:
+def model_of(model_type: str, vocabulary: Vocabulary) -> LanguageModel:
     config = ModelConfig(type=model_type, config=SIZES[model_type])
-    model = MaskedLanguageModel.create(config, vocabulary=vocabulary, max_length=LENGTH, seed=3)
+    model = LanguageModel.create(config, vocabulary=vocabulary, max_length=LENGTH, seed=3)
     rng = np.random.default_rng(0)
     for variable in model.network.trainable_variables:  # biases start at 0, where a mistake would not show
         variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
@@ -89,7 +89,7 @@ def test_roberta_counts_positions_from_the_tokenizers_padding_id(vocabulary: Voc
 def test_weights_are_a_function_of_the_seed(vocabulary: Vocabulary) -> None:
     config = ModelConfig(type="roberta", config=SMALL)
     first, again, other = (
-        MaskedLanguageModel.create(
+        LanguageModel.create(
             config, vocabulary=vocabulary, max_length=LENGTH, seed=seed
         ).network.get_weights()
         for seed in (1, 1, 2)
@@ -101,7 +101,7 @@ def test_weights_are_a_function_of_the_seed(vocabulary: Vocabulary) -> None:
 def test_output_bias_from_frequencies(vocabulary: Vocabulary) -> None:
     model = model_of("bert", vocabulary)
     counts = np.arange(50.0) * 100
-    model.init_output_bias(counts)
+    model.init_output_bias(target_counts(counts, vocabulary))
     (bias,) = model.network.get_bias().values()
     shares = np.exp(bias.numpy()[:50])
     np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
@@ -138,4 +138,9 @@ def test_configurations_that_cannot_be(
     vocabulary: Vocabulary, model_type: str, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        network_config(ModelConfig(type=model_type, config=values), vocabulary, LENGTH)
+        network_config(
+            ModelConfig(type=model_type, config=values),
+            objective="mlm",
+            vocabulary=vocabulary,
+            max_length=LENGTH,
+        )

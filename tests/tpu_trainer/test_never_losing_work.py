@@ -21,12 +21,20 @@ from tpu_trainer.data import training_batches
 from tpu_trainer.dataset import open_split
 from tpu_trainer.errors import ExitStatus
 
-SMALL: dict[str, Any] = {
+MLM: dict[str, Any] = {
     "model.config.hidden_size": 16,
     "model.config.num_hidden_layers": 1,
     "model.config.num_attention_heads": 2,
     "model.config.intermediate_size": 24,
     "model.config.hidden_dropout_prob": 0.1,
+}
+CLM: dict[str, Any] = {
+    "objective": "clm",
+    "model.config.n_embd": 16,
+    "model.config.n_layer": 1,
+    "model.config.n_head": 2,
+}
+SMALL: dict[str, Any] = {
     "schedule.warmup_steps": 3,
     "train.steps": 24,
     "train.batch_size": 8,
@@ -50,6 +58,7 @@ TERMINATED: Chain = [
     ({"terminate_twice_at": 16}, {}),
     ({"terminate_in_evaluation": 24}, {}),
 ]
+KILLED_CLM: Chain = [({"kill_at": 11}, {}), ({"kill_in_write_of": 21}, {}), ({}, {})]
 DIVERGING = {"optimizer.learning_rate": 1e30, "train.checkpoint_every": 1}
 
 
@@ -78,23 +87,21 @@ def outcomes(
     full: Chain = [({"refuse_writes_from": 12}, {}), ({}, {})]
     if small_disk:
         full = [({"fill_disk_at": (12, ballast)}, {}), ({"remove_before": ballast}, {})]
-    chains: dict[str, tuple[Path, Chain]] = {
-        "undisturbed": (root / "undisturbed", [({}, {})]),
-        "killed": (root / "killed", KILLED),
-        "terminated": (root / "terminated", TERMINATED),
-        "full": (full_run, full),
-        "diverged": (root / "diverged", [({}, DIVERGING)]),
+    chains: dict[str, tuple[Path, dict[str, Any], Chain]] = {
+        "undisturbed mlm": (root / "undisturbed", MLM, [({}, {})]),
+        "killed mlm": (root / "killed", MLM, KILLED),
+        "undisturbed clm": (root / "undisturbed-clm", CLM, [({}, {})]),
+        "killed clm": (root / "killed-clm", CLM, KILLED_CLM),
+        "terminated": (root / "terminated", MLM, TERMINATED),
+        "full": (full_run, MLM, full),
+        "diverged": (root / "diverged", MLM, [({}, DIVERGING)]),
     }
-    results = run_all(
-        root,
-        [
-            [(fit_arguments(dataset, folder, SMALL | options), fault) for fault, options in chain]
-            for folder, chain in chains.values()
-        ],
-    )
-    return {
-        name: (folder, result) for (name, (folder, _)), result in zip(chains.items(), results, strict=True)
-    }
+    plan = [
+        [(fit_arguments(dataset, folder, SMALL | model | options), fault) for fault, options in chain]
+        for folder, model, chain in chains.values()
+    ]
+    results = run_all(root, plan)
+    return {name: (chains[name][0], result) for name, result in zip(chains, results, strict=True)}
 
 
 def statuses(result: list[tuple[int, str]]) -> list[int]:
@@ -109,22 +116,32 @@ def assert_same_weights(run: Path, undisturbed: Path) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_a_run_killed_at_any_step_ends_with_the_same_bits(outcomes: dict[str, Any]) -> None:
-    undisturbed, result = outcomes["undisturbed"]
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+def test_a_run_killed_at_any_step_ends_with_the_same_bits(outcomes: dict[str, Any], objective: str) -> None:
+    undisturbed, result = outcomes[f"undisturbed {objective}"]
     assert statuses(result) == [0], result[0][1]
-    run, result = outcomes["killed"]
-    assert statuses(result) == [-signal.SIGKILL] * 3 + [0], result[-1][1]
-    # The best of the first evaluations; then that of step 12, for step 14's was killed half-way; then by the clock.
-    for (_, output), step in zip(result[1:3], (7, 12), strict=True):
-        assert f"continues after step {step}\n" in output
-    assert any(f"continues after step {step}\n" in result[3][1] for step in (14, 15, 16))
+    run, result = outcomes[f"killed {objective}"]
+    assert statuses(result) == [-signal.SIGKILL] * (len(result) - 1) + [0], result[-1][1]
     assert learnt(metrics(run)) == learnt(metrics(undisturbed))
     assert [record["step"] for record in metrics(run) if "eval" in record] == [6, 12, 18, 24]
     assert_same_weights(run, undisturbed)
     ends = [json.loads((folder / "summary.json").read_text()) for folder in (run, undisturbed)]
     assert ends[0]["eval"] == ends[1]["eval"]
     assert ends[0]["final_loss"] == ends[1]["final_loss"]
+
+
+def test_a_killed_run_continues_from_its_newest_whole_checkpoint(outcomes: dict[str, Any]) -> None:
+    run, result = outcomes["killed mlm"]
+    starts = [int(re.search(r"continues after step (\d+)\n", output)[1]) for _, output in result[1:]]
+    # Saved at step 7; at 12, the best evaluation, or 7, for 14's was killed half-way; then every step, by the clock.
+    assert starts[0] == 7
+    assert starts[1] in (7, 12)
+    assert starts[2] in (15, 16)
     assert list((run / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
+    run, result = outcomes["killed clm"]
+    starts = [int(re.search(r"continues after step (\d+)\n", output)[1]) for _, output in result[1:]]
+    assert starts[0] == 7
+    assert starts[1] in (14, 18)
 
 
 def test_sigterm_saves_and_the_second_ends_at_once(outcomes: dict[str, Any]) -> None:
@@ -138,7 +155,7 @@ def test_sigterm_saves_and_the_second_ends_at_once(outcomes: dict[str, Any]) -> 
     # What was under way at step 12 is done by the next process, before the next step.
     assert result[2][1].index("step 12: validation loss") < result[2][1].index("step 15/24")
     assert "SIGTERM again: ends at once" in result[2][1]
-    undisturbed, _ = outcomes["undisturbed"]
+    undisturbed, _ = outcomes["undisturbed mlm"]
     assert_same_weights(run, undisturbed)
     assert learnt(metrics(run)) == learnt(metrics(undisturbed))[:-1]  # all but the last evaluation
     assert not (run / "summary.json").exists()
@@ -154,7 +171,7 @@ def test_a_full_disk_does_not_end_training(outcomes: dict[str, Any]) -> None:
     assert "the last checkpoint, of step 24, could not be written" in first
     assert "make room and the same command continues after step 7" in first
     assert "continues after step 7\n" in second
-    undisturbed, _ = outcomes["undisturbed"]
+    undisturbed, _ = outcomes["undisturbed mlm"]
     assert learnt(metrics(run)) == learnt(metrics(undisturbed))
     assert_same_weights(run, undisturbed)
 

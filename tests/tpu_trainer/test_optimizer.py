@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.config import ModelConfig, OptimizerConfig, ScheduleConfig
-from tpu_trainer.model import MaskedLanguageModel
+from tpu_trainer.model import LanguageModel
 from tpu_trainer.optimizer import build_optimizer, decays
 from tpu_trainer.schedule import Schedule
 from tpu_trainer.vocabulary import Vocabulary
@@ -44,7 +44,7 @@ def test_first_steps_are_adamw_by_the_book() -> None:
 def test_no_decay_for_biases_and_norms(vocabulary: Vocabulary) -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = ModelConfig(type="roberta", config=sizes)
-    network = MaskedLanguageModel.create(config, vocabulary=vocabulary, max_length=8, seed=0).network
+    network = LanguageModel.create(config, vocabulary=vocabulary, max_length=8, seed=0).network
     decayed = {variable.name for variable in network.trainable_variables if decays(variable)}
     others = {variable.name for variable in network.trainable_variables} - decayed
     assert all(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in others)

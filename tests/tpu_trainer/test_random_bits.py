@@ -1,4 +1,4 @@
-"""Threefry."""
+"""Threefry, and the lines of bits made from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpu_trainer.random_bits import step_key, threefry2x32
+from tpu_trainer.random_bits import line_bits, step_key, threefry2x32
 
 # The known answers of the Random123 library (kat_vectors), threefry 2x32 with 20 rounds.
 KNOWN = [
@@ -38,3 +38,32 @@ def test_step_keys_differ_by_seed_purpose_and_step() -> None:
         for step in (0, 1)
     }
     assert len(keys) == 8
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_lines_of_bits_look_random(compiled: bool) -> None:
+    lines, length = 4000, 512
+
+    def draw() -> tf.Tensor:
+        return line_bits(threefry2x32((3, 4), (np.arange(lines, dtype=np.uint32), 0), rounds=13), length)
+
+    bits = tf.function(draw, jit_compile=compiled)().numpy()
+    assert bits.shape == (lines, length)
+    spread = 0.5 / np.sqrt(bits.size)
+    for place in range(32):
+        ones = (bits >> np.uint32(place)) & 1
+        assert abs(ones.mean() - 0.5) < 5 * spread
+        # Pairs of neighbours in a line, of elements further apart, and of the same place in neighbouring lines.
+        for axis, shift in ((1, 1), (1, 2), (1, 64), (1, 255), (0, 1)):
+            assert abs((ones ^ np.roll(ones, shift, axis=axis)).mean() - 0.5) < 5 * spread
+    for shift in (0, 8, 16, 24):
+        count = np.bincount(((bits >> np.uint32(shift)) & 255).ravel(), minlength=256)
+        expected = bits.size / 256
+        # 255 degrees of freedom: mean 255, standard deviation 22.6.
+        assert abs(((count - expected) ** 2 / expected).sum() - 255) < 5 * 22.6
+    # How often a line falls below a tenth: binomial from line to line.
+    dropped = (bits < 2**32 // 10).sum(axis=1)
+    assert dropped.var() / (length * 0.09) == pytest.approx(1, abs=0.12)
+    assert len(np.unique(bits)) > bits.size * (
+        1 - 2 * bits.size / 2**33
+    )  # as many twice as birthdays explain

@@ -16,8 +16,9 @@ from tpu_trainer.data import training_batches
 from tpu_trainer.dataset import open_split
 from tpu_trainer.evaluation import Evaluator
 from tpu_trainer.masking import Masking
+from tpu_trainer.objectives import Sums
 from tpu_trainer.random_bits import step_key
-from tpu_trainer.task import Running, Sums, Task
+from tpu_trainer.task import Running, Task
 from tpu_trainer.training import build_task
 from tpu_trainer.vocabulary import Vocabulary
 
@@ -90,7 +91,7 @@ def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], 
 def test_sums_are_those_of_plain_numpy(vocabulary: Vocabulary) -> None:
     task = task_of(vocabulary)
     batch = batch_of(12)
-    sums, _ = tf.function(task.gradients, jit_compile=True)(batch, tf.constant(7, tf.int64), tf.constant(0))
+    sums, _ = tf.function(task.gradients, jit_compile=True)(batch, tf.constant(7, tf.int64))
     expected = numpy_sums(task, vocabulary, batch, 7)
     assert int(expected.targets) == 4 * 2 + 8 * 5  # 0.3 · 6 real tokens; 0.3 · 16
     np.testing.assert_allclose([float(value) for value in sums], expected, rtol=1e-5)
@@ -99,7 +100,7 @@ def test_sums_are_those_of_plain_numpy(vocabulary: Vocabulary) -> None:
 def test_gradient_is_the_slope_of_the_loss(vocabulary: Vocabulary) -> None:
     task = task_of(vocabulary)
     batch = batch_of(12)
-    _, gradients = task.gradients(batch, tf.constant(7, tf.int64), tf.constant(0))
+    _, gradients = task.gradients(batch, tf.constant(7, tf.int64))
     variables = task.network.trainable_variables
     rng = np.random.default_rng(0)
     direction = [rng.normal(size=variable.shape) for variable in variables]
@@ -198,33 +199,19 @@ def test_clipping_bounds_the_gradient_that_the_optimizer_sees(vocabulary: Vocabu
     assert norms[0.01] == pytest.approx(0.01, rel=1e-4)
 
 
-def test_dropout_is_a_function_of_step_and_replica(vocabulary: Vocabulary) -> None:
+def test_dropout_is_a_function_of_step_and_row(vocabulary: Vocabulary) -> None:
     task = task_of(vocabulary, config_of(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5))
     batch = batch_of(12)
     gradients = tf.function(task.gradients, jit_compile=True)
 
-    def loss(step: int, replica: int) -> float:
-        return float(gradients(batch, tf.constant(step, tf.int64), tf.constant(replica))[0].loss)
+    def loss(step: int, **changes: tf.Tensor) -> float:
+        return float(gradients(batch | changes, tf.constant(step, tf.int64))[0].loss)
 
-    assert loss(1, 0) == loss(1, 0)
-    assert loss(1, 0) != loss(1, 1)
+    assert loss(1) == loss(1)
+    assert loss(1) != loss(2)
+    backwards = {name: values[::-1] for name, values in batch.items()}
+    assert loss(1, **backwards) == pytest.approx(loss(1), rel=1e-6)
     assert float(task.evaluation_sums(batch).loss) == float(task.evaluation_sums(batch).loss)
-
-
-def test_dropout_keeps_the_mean_and_the_share(vocabulary: Vocabulary) -> None:
-    import tf_keras as keras
-
-    from tpu_trainer.dropout import key_dropout
-
-    model = keras.Sequential([keras.layers.Dropout(0.25), keras.layers.Dropout(0.25)])
-    model.build([None, 1000])
-    key = key_dropout(model)
-    key.value = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
-    first, second = (layer(tf.ones([200, 1000]), training=True).numpy() for layer in model.layers)
-    assert set(np.unique(first)) == {0.0, np.float32(1 / 0.75)}
-    assert abs((first == 0).mean() - 0.25) < 0.005
-    assert (first != second).any()  # each layer has its own bits
-    np.testing.assert_array_equal(model.layers[0](tf.ones([2, 2]), training=False), np.ones([2, 2]))
 
 
 def test_a_small_set_of_rows_is_learnt_by_heart(vocabulary: Vocabulary) -> None:

@@ -32,10 +32,16 @@ def write_split(
     shard_rows: int = 40,
     attention_mask: np.ndarray | None = None,
     position_ids: np.ndarray | None = None,
+    segment_ids: np.ndarray | None = None,
 ) -> Path:
     """Writes a split; with its manifest and statistics where `tokenizer` is given, else bare shards."""
     folder.mkdir(parents=True)
-    features = {"input_ids": rows, "attention_mask": attention_mask, "position_ids": position_ids}
+    features = {
+        "input_ids": rows,
+        "attention_mask": attention_mask,
+        "position_ids": position_ids,
+        "segment_ids": segment_ids,
+    }
     features = {name: values for name, values in features.items() if values is not None}
     shards = []
     for shard, first in enumerate(range(0, len(rows), shard_rows)):

@@ -7,12 +7,13 @@ is its help. Values are checked here, before anything slow is imported.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tpu_trainer.errors import UsageError
 
 StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
+ObjectiveName = Literal["mlm", "clm"]
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:
@@ -42,8 +43,9 @@ class DataConfig:
 class ModelConfig:
     """The model, made from scratch."""
 
-    type: str = "roberta"
-    """A Hugging Face model type with a TensorFlow masked-LM class: roberta, bert, deberta-v2, …"""
+    type: str | None = None
+    """A Hugging Face model type with a TensorFlow class for the objective: roberta, bert, deberta-v2, … for mlm; gpt2,
+    gptj, opt, … for clm. Default: roberta or gpt2."""
     config: dict[str, Any] = field(default_factory=dict)
     """Values that differ from the type's own configuration: hidden_size, num_hidden_layers, … The vocabulary's size
     and the special ids come from the tokenizer."""
@@ -54,7 +56,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class MlmConfig:
-    """Masked language modelling."""
+    """Masked language modelling (objective mlm)."""
 
     probability: float = 0.15
     """Share of a row's tokens to predict. Of these 80% become the mask token, 10% a random token, 10% stay."""
@@ -130,6 +132,10 @@ class TrainConfig:
     """Minutes after which a checkpoint is written though `checkpoint_every` steps have not passed; null: never."""
     keep_checkpoints: int = 3
     """Checkpoints kept: the newest. The one with the lowest validation loss is kept besides."""
+    skip_spikes: float | None = None
+    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last hundred-odd
+    steps, and count it in the log (6 is a usual value); null: leave out none. The step holds a second copy of model and
+    optimizer then."""
     deterministic: bool = False
     """Only operations that give the same bits in every run, so that a run that was killed and continued ends with the
     very weights of one that was not. Costs time on GPUs."""
@@ -142,6 +148,12 @@ class TrainConfig:
         for name in ("evaluation_batch_size", "evaluate_every"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"train.{name}", value, "must be at least 1, or null")
+        _require(
+            self.skip_spikes is None or self.skip_spikes > 0,
+            "train.skip_spikes",
+            self.skip_spikes,
+            "must be positive, or null",
+        )
         _require(
             self.checkpoint_minutes is None or self.checkpoint_minutes > 0,
             "train.checkpoint_minutes",
@@ -183,6 +195,8 @@ class FitConfig:
     output_dir: str
     """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json, …"""
     data: DataConfig
+    objective: ObjectiveName = "mlm"
+    """What is learnt. mlm: tokens that are masked, from both sides; clm: each next token."""
     model: ModelConfig = field(default_factory=ModelConfig)
     mlm: MlmConfig = field(default_factory=MlmConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -195,6 +209,9 @@ class FitConfig:
     """Decides the initial weights, the order of the rows, the masks and the dropout."""
 
     def __post_init__(self) -> None:
+        if self.model.type is None:
+            default = {"mlm": "roberta", "clm": "gpt2"}[self.objective]
+            object.__setattr__(self, "model", replace(self.model, type=default))
         _require(0 <= self.seed < 2**32, "seed", self.seed, "must lie in [0, 2**32)")
         _require(
             self.schedule.warmup_steps < self.train.steps,

@@ -1,8 +1,8 @@
 """Shards → batches of static shape, as tf.data pipelines.
 
-A batch is a dict of int32 tensors: input_ids, and attention_mask and position_ids where the shards have them, each
-[batch, max_length]; and row, [batch]: the row's index in the whole split, or -1 for a row that only fills up the last
-batch of an evaluation and counts for nothing.
+A batch is a dict of int32 tensors: input_ids, and attention_mask, position_ids and segment_ids where the shards have
+them, each [batch, max_length]; and row, [batch]: the row's index in the whole split, or -1 for a row that only fills up
+the last batch of an evaluation and counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tpu_trainer.dataset import Split
 from tpu_trainer.order import Order, Window, in_sequence
 from tpu_trainer.vocabulary import Vocabulary
 
-# What the objective reads of a record; other features are not even parsed.
-_USED_FEATURES = ("input_ids", "attention_mask", "position_ids")
+# What an objective may read of a record; other features are not even parsed.
+_USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
 _READ_BUFFER_BYTES = 8 << 20
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -146,5 +146,7 @@ def _filler_row(split: Split, vocabulary: Vocabulary) -> tuple[bytes, np.int32]:
     def feature(value: int) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=[value] * split.max_length))
 
-    values = {name: feature(vocabulary.pad_id if name == "input_ids" else 0) for name in split.features}
+    values = {
+        name: feature((vocabulary.pad_id or 0) if name == "input_ids" else 0) for name in split.features
+    }
     return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString(), np.int32(-1)

@@ -1,21 +1,56 @@
-"""Dropout as a function of (seed, step, replica, layer), so that a resumed run repeats what the killed one did.
+"""Dropout as a function of (seed, step, row, layer): not of the batch that a row stands in, nor of the replica.
 
-Keras' own dropout draws from a generator whose state is in no checkpoint.
+So a resumed run repeats what the killed one did, and micro-batches, replicas and layers that are computed twice all see
+the same bits. Keras' own dropout draws from a generator whose state is in no checkpoint.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.random_bits import threefry2x32
+from tpu_trainer.random_bits import line_bits, threefry2x32
+
+# The smallest number of rounds that passes all statistical tests (Salmon et al., table 2): these bits are many.
+_ROUNDS = 13
 
 
 class DropoutKey:
-    """The key that all dropout layers of one model use while a step is traced."""
+    """The key, and the rows' ids, that all dropout layers of one model use while it is called."""
 
     def __init__(self) -> None:
-        self.value: tuple[tf.Tensor, tf.Tensor] | None = None
+        self._value: tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+
+    @contextmanager
+    def of(self, key: tuple[tf.Tensor, tf.Tensor], row: tf.Tensor) -> Iterator[None]:
+        """Calls of the model in this context draw from `key` (two uint32 scalars) for the rows `row` (int32[B])."""
+        self._value = (key, row)
+        try:
+            yield
+        finally:
+            self._value = None
+
+    def bits(self, shape: tf.TensorShape, layer: int) -> tf.Tensor:
+        """uint32 of `shape` for one layer. The first axis is rows, or rows times something."""
+        if self._value is None:
+            raise RuntimeError("dropout in training needs a key: call the model in DropoutKey.of")
+        key, row = self._value
+        batch, *lines, length = [*shape, 1] if len(shape) == 1 else shape
+        repeats = batch // row.shape[0]
+        lane = np.arange(batch, dtype=np.uint32) % repeats
+        keys = tuple(
+            tf.reshape(word, [batch] + [1] * len(lines))
+            for word in threefry2x32(
+                key, (tf.repeat(tf.cast(row, tf.uint32), repeats), lane << 16 | np.uint32(layer))
+            )
+        )
+        line = np.arange(math.prod(lines), dtype=np.uint32).reshape(lines)
+        return tf.reshape(line_bits(threefry2x32(keys, (line, 0), rounds=_ROUNDS), length), shape)
 
 
 class KeyedDropout(keras.layers.Dropout):
@@ -28,14 +63,10 @@ class KeyedDropout(keras.layers.Dropout):
         """Zeroes a share `rate` of the inputs and scales up the rest, where `training`."""
         if not training or self.rate == 0:
             return inputs
-        if self.key.value is None:
-            raise RuntimeError("dropout in training needs a key: set DropoutKey.value first")
-        seed = tf.stack(threefry2x32(self.key.value, (self.index, 0)))
-        bits = tf.random.stateless_uniform(
-            tf.shape(inputs), seed=tf.bitcast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32
-        )
-        keep = bits >= tf.constant(round(self.rate * 2**32), tf.uint32)
-        return tf.where(keep, inputs / tf.cast(1 - self.rate, inputs.dtype), tf.zeros([], inputs.dtype))
+        threshold = round(self.rate * 2**32)
+        keep = self.key.bits(inputs.shape, self.index) >= tf.constant(threshold, tf.uint32)
+        scale = 1 / (1 - threshold / 2**32)
+        return tf.where(keep, inputs * tf.cast(scale, inputs.dtype), tf.zeros([], inputs.dtype))
 
 
 def key_dropout(model: keras.Model) -> DropoutKey:

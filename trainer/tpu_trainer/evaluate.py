@@ -33,7 +33,7 @@ def main(config: EvaluateConfig) -> None:
         raise UsageError(
             f"{data}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
         )
-    vocabulary = load_vocabulary(split)
+    vocabulary = load_vocabulary(split, run.objective)
     strategy = build_strategy(config.strategy)
     with strategy.scope():
         task = build_task(run, vocabulary=vocabulary, max_length=max_length, strategy=strategy)

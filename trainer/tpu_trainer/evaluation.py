@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from tpu_trainer.data import evaluation_batches
 from tpu_trainer.dataset import Split
+from tpu_trainer.objectives import Sums
 from tpu_trainer.strategy import check_batch_size, is_tpu
-from tpu_trainer.task import Sums, Task
+from tpu_trainer.task import Task
 from tpu_trainer.vocabulary import Vocabulary
 
 

@@ -16,9 +16,9 @@ from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_w
 
 from tpu_trainer import files
 from tpu_trainer.checkpoint import Checkpoints
-from tpu_trainer.config import ExportConfig
+from tpu_trainer.config import ExportConfig, ObjectiveName
 from tpu_trainer.errors import UsageError
-from tpu_trainer.model import MaskedLanguageModel, build_network
+from tpu_trainer.model import LanguageModel, build_network
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.vocabulary import Vocabulary, load_tokenizer
 
@@ -36,10 +36,12 @@ def main(config: ExportConfig) -> None:
     step = checkpoints.latest()
     max_length = checkpoints.metadata(step)["max_length"]
     tokenizer = load_tokenizer(folder.tokenizer)
-    vocabulary = Vocabulary.of(tokenizer, folder.tokenizer)
-    model = MaskedLanguageModel.create(run.model, vocabulary=vocabulary, max_length=max_length, seed=run.seed)
+    vocabulary = Vocabulary.of(tokenizer, folder.tokenizer, run.objective)
+    model = LanguageModel.create(
+        run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length, seed=run.seed
+    )
     checkpoints.restore(step, network=model.network)
-    network = trim_vocabulary(model.network, vocabulary)
+    network = trim_vocabulary(model.network, vocabulary, run.objective)
     tokenizer.model_max_length = max_length
     with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
         tokenizer.save_pretrained(temporary)
@@ -48,11 +50,13 @@ def main(config: ExportConfig) -> None:
     print(f"{config.output}: the model after {step} steps, vocabulary {vocabulary.size}")
 
 
-def trim_vocabulary(network: TFPreTrainedModel, vocabulary: Vocabulary) -> TFPreTrainedModel:
+def trim_vocabulary(
+    network: TFPreTrainedModel, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
+) -> TFPreTrainedModel:
     """The same network without the ids that the tokenizer does not have."""
     padded = network.config.vocab_size
     config = type(network.config).from_dict(network.config.to_dict() | {"vocab_size": vocabulary.size})
-    trimmed = build_network(config)
+    trimmed = build_network(config, objective)
     for target, source in zip(trimmed.weights, network.weights, strict=True):
         value = source.numpy()
         if target.shape != source.shape:

@@ -63,14 +63,14 @@ class _Filler:
         # TensorFlow takes seconds to import: not for what the checks refuse.
         from transformers import TFAutoModelForMaskedLM
 
-        from tpu_trainer.model import MaskedLanguageModel
+        from tpu_trainer.model import LanguageModel
 
         with files.local_copy(path) as folder:
             # transformers 4.55 to 4.57 cannot read PyTorch's layout into TensorFlow (huggingface/transformers#40028).
             network = TFAutoModelForMaskedLM.from_pretrained(
                 folder, local_files_only=True, use_safetensors=False
             )
-        self._model = MaskedLanguageModel(network=network, vocabulary=vocabulary)
+        self._model = LanguageModel(network=network, vocabulary=vocabulary)
         self._tokenizer = tokenizer
 
     def fill(self, text: str, top_k: int) -> Iterator[list[Prediction]]:

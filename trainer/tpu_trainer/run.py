@@ -68,7 +68,7 @@ class Run:
         self._saver = BackgroundSaver(self._checkpoints, report=self._report_failed_save)
         self._stopwatch = Stopwatch()
         self._interruption = Interruption()
-        self._state = {"network": task.network, "optimizer": task.optimizer, "running": task.running}
+        self._state = task.state()
         self.first_step = self._restore()
         """Updates made before this process."""
         try:
@@ -135,6 +135,7 @@ class Run:
             "parameters": sum(v.shape.num_elements() for v in self._task.network.trainable_variables),
             "initial_loss": losses[0],
             "final_loss": losses[-1],
+            "skipped_steps": sum(record.get("skipped_steps", 0) for record in self._log.records),
             "unigram_entropy": self._baselines.get("unigram entropy"),
             "eval": None if figures is None else figures.to_json(),
             "tokens_per_second": speed,

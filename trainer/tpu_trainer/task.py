@@ -13,30 +13,15 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.masking import Masking
-from tpu_trainer.model import MaskedLanguageModel
-from tpu_trainer.random_bits import step_key, threefry2x32
+from tpu_trainer.objectives import Batch, Objective, Sums
+from tpu_trainer.random_bits import step_key
+from tpu_trainer.spikes import SpikeGuard, put_back
 
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
 
 # Model types of transformers whose code branches on tensors. (Found by tracing all of them without AutoGraph.)
 _NEEDS_AUTOGRAPH = frozenset(("longformer",))
-
-Batch = dict[str, tf.Tensor]
-
-
-class Sums(NamedTuple):
-    """Sums over a batch, float32 scalars."""
-
-    loss: tf.Tensor
-    """Cross-entropy in nats, over all targets."""
-    correct: tf.Tensor
-    """Targets predicted right."""
-    targets: tf.Tensor
-    """Targets."""
-    tokens: tf.Tensor
-    """Real tokens, padding not counted."""
 
 
 class Running(NamedTuple):
@@ -50,6 +35,8 @@ class Running(NamedTuple):
     """Global norms of the gradients, before clipping."""
     steps: tf.Tensor
     """Optimizer steps."""
+    skipped: tf.Tensor
+    """Steps whose update was left out as a spike."""
 
 
 class NonFinite(NamedTuple):
@@ -61,50 +48,18 @@ class NonFinite(NamedTuple):
     gradient_norm: float
 
 
-class MaskedLanguageModelling:
-    """The objective: a batch → sums over its targets."""
-
-    def __init__(self, *, model: MaskedLanguageModel, masking: Masking) -> None:
-        self.model = model
-        self._masking = masking
-        self.predicted_positions = masking.max_targets
-        """Positions of a row that go through the output layer."""
-
-    def sums(self, batch: Batch, *, key: tuple[tf.Tensor, tf.Tensor], training: bool) -> Sums:
-        """Masks `batch` (see data.py) with `key`, predicts the masked tokens and compares."""
-        attention_mask = batch.get("attention_mask")
-        masked = self._masking(
-            input_ids=batch["input_ids"], attention_mask=attention_mask, row=batch["row"], key=key
-        )
-        logits = self.model.logits_at(
-            input_ids=masked.input_ids,
-            positions=masked.positions,
-            attention_mask=attention_mask,
-            position_ids=batch.get("position_ids"),
-            training=training,
-        )
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=masked.targets, logits=logits)
-        right = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == masked.targets, tf.float32)
-        real = tf.ones_like(batch["input_ids"]) if attention_mask is None else attention_mask
-        return Sums(
-            loss=tf.reduce_sum(losses * masked.weights),
-            correct=tf.reduce_sum(right * masked.weights),
-            targets=tf.reduce_sum(masked.weights),
-            tokens=tf.cast(tf.reduce_sum(real), tf.float32),
-        )
-
-
 class Task(keras.Model):
     """What `fit` runs: the network, its optimizer's step, and running sums for the log."""
 
     def __init__(
         self,
         *,
-        objective: MaskedLanguageModelling,
+        objective: Objective,
         seed: int,
         clip_norm: float | None,
         compile_gradients: bool,
         deterministic: bool = False,
+        skip_spikes: float | None = None,
     ) -> None:
         """
         Args:
@@ -114,14 +69,15 @@ class Task(keras.Model):
             compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
                 not TPU cores: there the step as a whole holds communication, which XLA does not take.
             deterministic: TensorFlow is told to run only operations that give the same bits every time.
+            skip_spikes: Updates whose loss is that many standard deviations above the mean are left out; None: none.
         """
         super().__init__()
         self.network = objective.model.network
-        self._objective = objective
-        self.predicted_positions = objective.predicted_positions
+        self.objective = objective
         self._seed = seed
         self._clip_norm = clip_norm
         self._deterministic = deterministic
+        self._spikes = None if skip_spikes is None else SpikeGuard(skip_spikes)
         self._gradients = (
             tf.function(self.plain(self.gradients), jit_compile=True) if compile_gradients else self.gradients
         )
@@ -130,6 +86,11 @@ class Task(keras.Model):
         # Kept on the device, so that no step waits for the host to look at its loss: the step, then its two figures.
         self._non_finite_step = self._record(tf.constant(0), "non_finite_step")
         self._non_finite_figures = self._record(tf.zeros([2]), "non_finite_figures")
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint holds, by part: what decides every later step and line of the log."""
+        state = {"network": self.network, "optimizer": self.optimizer, "running": self.running}
+        return state if self._spikes is None else state | {"spikes": self._spikes.state}
 
     @staticmethod
     def _record(initial: tf.Tensor, name: str) -> tf.Variable:
@@ -140,7 +101,7 @@ class Task(keras.Model):
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def gradients(self, batch: Batch, step: tf.Tensor, replica: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
+    def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
         """One replica's sums and the gradient of its summed loss, dense, in the order of the trainable variables.
 
         Nothing here communicates or updates; all shapes are static.
@@ -148,16 +109,15 @@ class Task(keras.Model):
         Args:
             batch: As data.py gives it.
             step: Integer scalar, updates made before this one.
-            replica: int32 scalar, the replica's number.
         """
-        dropout_key = self._objective.model.dropout_key
-        dropout_key.value = threefry2x32(
-            step_key(self._seed, _DROPOUT, step), (tf.cast(replica, tf.uint32), 0)
-        )
-        with tf.GradientTape() as tape:
-            sums = self._objective.sums(batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True)
-        dropout_key.value = None
-        gradients = tape.gradient(sums.loss, self.network.trainable_variables)
+        dropout = self.objective.model.dropout_key.of(step_key(self._seed, _DROPOUT, step), batch["row"])
+        # The gradient, too: layers that are computed again there must see the same dropout.
+        with dropout:
+            with tf.GradientTape() as tape:
+                sums = self.objective.sums(
+                    batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True
+                )
+            gradients = tape.gradient(sums.loss, self.network.trainable_variables)
         unused = [
             variable.name
             for variable, gradient in zip(self.network.trainable_variables, gradients, strict=True)
@@ -181,22 +141,17 @@ class Task(keras.Model):
         """One optimizer step; called by Keras in each replica. Returns the running means for Keras' logs."""
         context = tf.distribute.get_replica_context()
         return self.step(
-            batch,
-            replica=tf.convert_to_tensor(context.replica_id_in_sync_group, tf.int32),
-            all_reduce=lambda values: context.all_reduce(tf.distribute.ReduceOp.SUM, values),
+            batch, all_reduce=lambda values: context.all_reduce(tf.distribute.ReduceOp.SUM, values)
         )
 
-    def step(
-        self, batch: Batch, *, replica: tf.Tensor, all_reduce: Callable[[list[Any]], list[Any]]
-    ) -> dict[str, tf.Tensor]:
+    def step(self, batch: Batch, *, all_reduce: Callable[[list[Any]], list[Any]]) -> dict[str, tf.Tensor]:
         """The optimizer step of one replica. compile-check compiles this, with an `all_reduce` of its own.
 
         Args:
             batch: This replica's rows, as data.py gives them.
-            replica: int32 scalar, the replica's number.
             all_reduce: Sums a nest of tensors over all replicas.
         """
-        sums, gradients = self._gradients(batch, self.optimizer.iterations, replica)
+        sums, gradients = self._gradients(batch, self.optimizer.iterations)
         sums, gradients = all_reduce([sums, gradients])
         sums = Sums(*sums)
         divisor = tf.maximum(sums.targets, 1.0)  # a batch without a target changes nothing
@@ -204,14 +159,35 @@ class Task(keras.Model):
         norm = tf.linalg.global_norm(gradients)
         if self._clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=norm)
-        self._note_non_finite(sums.loss / divisor, norm)
-        self.optimizer.apply_gradients(
-            zip(gradients, self.network.trainable_variables, strict=True), skip_gradients_aggregation=True
+        loss = sums.loss / divisor
+        self._note_non_finite(loss, norm)
+        skipped = self._update(gradients, loss)
+        self.running.assign_add(
+            tf.stack(Running(*sums, gradient_norm=norm, steps=tf.ones([]), skipped=skipped))
         )
-        self.running.assign_add(tf.stack(Running(*sums, gradient_norm=norm, steps=tf.ones([]))))
         running = Running(*tf.unstack(self.running))
         targets = tf.maximum(running.targets, 1.0)
         return {"loss": running.loss / targets, "accuracy": running.correct / targets}
+
+    def _update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> tf.Tensor:
+        """Applies the gradients, unless `loss` is a spike; float32: the updates left out, 0 or 1."""
+        trained = self.network.trainable_variables
+
+        def apply() -> None:
+            self.optimizer.apply_gradients(
+                zip(gradients, trained, strict=True), skip_gradients_aggregation=True
+            )
+
+        if self._spikes is None:
+            apply()
+            return tf.zeros([])
+        spike = self._spikes.is_spike(loss)
+        # The number of the step goes on: the batch is used up.
+        kept = [*trained, *(v for v in self.optimizer.variables if v is not self.optimizer.iterations)]
+        before = [tf.identity(variable) for variable in kept]
+        apply()
+        put_back(kept, before, where=spike)
+        return tf.cast(spike, tf.float32)
 
     def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:
         """Remembers the step under way if it is the first whose loss or gradient is not finite."""
@@ -270,4 +246,4 @@ class Task(keras.Model):
     def evaluation_sums(self, batch: Batch) -> Sums:
         """One replica's sums over an evaluation batch; a row is masked the same in every evaluation."""
         key = step_key(self._seed, _EVALUATION_MASKS, tf.constant(0))
-        return self._objective.sums(batch, key=key, training=False)
+        return self.objective.sums(batch, key=key, training=False)

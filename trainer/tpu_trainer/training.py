@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.config import FitConfig
+from tpu_trainer.config import FitConfig, ObjectiveName
 from tpu_trainer.data import training_batches
 from tpu_trainer.dataset import Split
 from tpu_trainer.errors import UsageError
 from tpu_trainer.evaluation import Evaluator
 from tpu_trainer.masking import Masking
-from tpu_trainer.model import MaskedLanguageModel, unigram_entropy
+from tpu_trainer.model import LanguageModel, target_counts, unigram_entropy
+from tpu_trainer.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
 from tpu_trainer.optimizer import build_optimizer
 from tpu_trainer.run import Run, report
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.schedule import Schedule
 from tpu_trainer.strategy import build_strategy, check_batch_size, is_tpu, num_hosts
-from tpu_trainer.task import MaskedLanguageModelling, Task
+from tpu_trainer.task import Task
 from tpu_trainer.utilization import peak_flops, training_flops_per_row
 from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
 
@@ -37,19 +38,23 @@ def build_task(
 
     `token_counts` (float[vocabulary.size]), where given, make the initial output bias.
     """
-    model = MaskedLanguageModel.create(
-        config.model, vocabulary=vocabulary, max_length=max_length, seed=config.seed
+    model = LanguageModel.create(
+        config.model,
+        objective=config.objective,
+        vocabulary=vocabulary,
+        max_length=max_length,
+        seed=config.seed,
     )
     if token_counts is not None:
-        model.init_output_bias(token_counts)
-    masking = Masking(vocabulary=vocabulary, max_length=max_length, probability=config.mlm.probability)
+        model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
     alone = strategy.num_replicas_in_sync == 1
     task = Task(
-        objective=MaskedLanguageModelling(model=model, masking=masking),
+        objective=_objective(config, model, max_length),
         seed=config.seed,
         clip_norm=config.optimizer.clip_norm,
         compile_gradients=not alone and not is_tpu(strategy),
         deterministic=config.train.deterministic and not is_tpu(strategy),
+        skip_spikes=config.train.skip_spikes,
     )
     optimizer = build_optimizer(
         config.optimizer,
@@ -61,16 +66,24 @@ def build_task(
     return task
 
 
+def _objective(config: FitConfig, model: LanguageModel, max_length: int) -> Objective:
+    if config.objective == "clm":
+        return CausalLanguageModelling(model=model, max_length=max_length)
+    masking = Masking(vocabulary=model.vocabulary, max_length=max_length, probability=config.mlm.probability)
+    return MaskedLanguageModelling(model=model, masking=masking)
+
+
 def _schedule(config: FitConfig) -> Schedule:
     return Schedule(config.schedule, peak=config.optimizer.learning_rate, steps=config.train.steps)
 
 
-def _baselines(train: Split, vocabulary: Vocabulary) -> dict[str, float]:
+def _baselines(train: Split, vocabulary: Vocabulary, objective: ObjectiveName) -> dict[str, float]:
     """Losses that a model should beat, nats per token, by name: those that the data's statistics tell."""
     statistics = train.statistics()
     if statistics is None:
         return {}
-    found = {"unigram entropy": unigram_entropy(np.array(statistics["token_counts"], np.float64), vocabulary)}
+    counts = np.array(statistics["token_counts"], np.float64)
+    found = {"unigram entropy": unigram_entropy(counts, vocabulary, objective)}
     if (bigram := statistics.get("bigram_entropy")) is not None:
         found["bigram entropy"] = float(bigram)
     return found
@@ -84,7 +97,9 @@ def train_run(
     Returns the summary, which is also written to the folder and printed. Raises UsageError where the tokenizer, the
     strategy or the checkpoint does not fit, and what Run.train raises.
     """
-    vocabulary = load_vocabulary(train)
+    # Keras warns that evaluations and saves take longer than a step: they do.
+    tf.get_logger().setLevel("ERROR")
+    vocabulary = load_vocabulary(train, config.objective)
     token_counts = train.token_counts()
     if config.model.init_output_bias and token_counts is None:
         raise UsageError(
@@ -119,7 +134,7 @@ def train_run(
         schedule=_schedule(config),
         train=train,
         evaluator=evaluator,
-        baselines=_baselines(train, vocabulary),
+        baselines=_baselines(train, vocabulary, config.objective),
         hosts=num_hosts(strategy),
     )
     parameters = sum(variable.shape.num_elements() for variable in task.network.trainable_variables)
@@ -129,6 +144,10 @@ def train_run(
         f"{strategy.num_replicas_in_sync} replica(s)",
         file=sys.stderr,
     )
+    for feature in task.objective.model.unheeded(train.features):
+        print(
+            f"fit: a model of type {config.model.type!r} does not heed the rows' {feature}", file=sys.stderr
+        )
 
     def batches(start_step: int) -> Any:
         return strategy.distribute_datasets_from_function(
@@ -144,7 +163,7 @@ def train_run(
     summary = run.train(
         batches,
         flops_per_row=training_flops_per_row(
-            task.network, max_length=train.max_length, predicted=task.predicted_positions
+            task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
         ),
         peak_flops=peak_flops(strategy, bfloat16=False),
     )

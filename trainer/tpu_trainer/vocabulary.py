@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpu_trainer import files
+from tpu_trainer.config import ObjectiveName
 from tpu_trainer.dataset import Split
 from tpu_trainer.errors import UsageError
 
@@ -20,8 +21,8 @@ class Vocabulary:
 
     size: int
     special_ids: tuple[int, ...]
-    pad_id: int
-    mask_id: int
+    pad_id: int | None
+    mask_id: int | None
     bos_id: int | None
     eos_id: int | None
 
@@ -30,14 +31,20 @@ class Vocabulary:
         """`size` rounded up to a multiple of 128: the model's. The surplus ids are never predicted."""
         return -(-self.size // _PADDING_MULTIPLE) * _PADDING_MULTIPLE
 
+    @property
+    def padding_id(self) -> int | None:
+        """The id that marks padding in rows without an attention mask; None where it may stand in text, too."""
+        return None if self.pad_id in (self.bos_id, self.eos_id) else self.pad_id
+
     @classmethod
-    def of(cls, tokenizer: Any, path: str) -> Vocabulary:
-        """The vocabulary of a Hugging Face tokenizer; UsageError where it lacks a pad or a mask token."""
-        for name in ("pad", "mask"):
+    def of(cls, tokenizer: Any, path: str, objective: ObjectiveName = "mlm") -> Vocabulary:
+        """The vocabulary of a Hugging Face tokenizer; UsageError where it lacks a token that `objective` needs."""
+        for name in ("pad", "mask") if objective == "mlm" else ():
             if getattr(tokenizer, f"{name}_token_id") is None:
                 raise UsageError(
                     f"{path}: the tokenizer has no {name} token, which masked language modelling needs; "
-                    f"add one with add_special_tokens({{'{name}_token': …}}) and prepare the dataset again"
+                    f"add one with add_special_tokens({{'{name}_token': …}}) and prepare the dataset again, "
+                    "or train with --objective clm"
                 )
         first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
         last = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
@@ -68,17 +75,18 @@ def load_tokenizer(path: str) -> Any:
             raise UsageError(f"{path}: AutoTokenizer cannot load it: {error}") from error
 
 
-def load_vocabulary(split: Split) -> Vocabulary:
+def load_vocabulary(split: Split, objective: ObjectiveName = "mlm") -> Vocabulary:
     """The vocabulary of the tokenizer that `split` was made with.
 
-    Raises UsageError where no tokenizer is known, or where it is not the one the manifest describes.
+    Raises UsageError where no tokenizer is known, it is not the one the manifest describes, or lacks what `objective`
+    needs.
     """
     path = split.tokenizer_path
     if path is None:
         raise UsageError(
             f"{split.path}: no manifest and no ../tokenizer beside it; name it with --data.tokenizer"
         )
-    vocabulary = Vocabulary.of(load_tokenizer(path), path)
+    vocabulary = Vocabulary.of(load_tokenizer(path), path, objective)
     if split.manifest is not None:
         _check(path, vocabulary, split.manifest["tokenizer"], split.path)
     return vocabulary

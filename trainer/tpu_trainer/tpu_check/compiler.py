@@ -97,13 +97,6 @@ def all_reduce(values: Any, replicas: int) -> Any:
     )
 
 
-def replica_number() -> tf.Tensor:
-    """int32 scalar: the number of the replica that runs the program."""
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-
-    return gen_xla_ops.xla_replica_id()
-
-
 def called_graphs(operation: tf.Operation) -> list[tf.Graph]:
     """The graphs of the functions that an operation calls: a call's body, a condition's branches, a loop's two."""
     graphs = []

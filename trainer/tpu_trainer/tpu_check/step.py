@@ -15,7 +15,7 @@ from tpu_trainer.dataset import open_split
 from tpu_trainer.errors import UsageError
 from tpu_trainer.task import Task
 from tpu_trainer.tpu_check.chips import Topology
-from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs, replica_number
+from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
 from tpu_trainer.training import build_task
 from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
 
@@ -45,7 +45,7 @@ def rows_of_dataset(config: FitConfig) -> Rows:
         )
         return batches(tf.distribute.InputContext()).element_spec
 
-    return Rows(vocabulary=load_vocabulary(split), max_length=split.max_length, specs=specs)
+    return Rows(vocabulary=load_vocabulary(split, config.objective), max_length=split.max_length, specs=specs)
 
 
 def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_length: int | None) -> Rows:
@@ -109,9 +109,7 @@ class ReplicaStep:
         replicas = self._topology.replicas
 
         def step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            return task.step(
-                batch, replica=replica_number(), all_reduce=lambda values: all_reduce(values, replicas)
-            )
+            return task.step(batch, all_reduce=lambda values: all_reduce(values, replicas))
 
         return Program(step, self._rows.specs(replica_rows))
 

@@ -1,0 +1,162 @@
+"""The trainer's step against Hugging Face's example's own, through the TPU compiler. Needs no TPU.
+
+    trainer/.venv-tpu-check/bin/python benchmarks/tpu_step.py [--topologies v5e:1x1 …] [--models roberta gpt2]
+
+Prints a Markdown table for each model: temporaries, bytes accessed, FLOPs, least step time. The peer is the step of
+`run_mlm.py` and `run_clm.py` (transformers 4.57, examples/tensorflow): the model's call with labels, its own loss, its
+`create_optimizer`; in float32, and in bfloat16 with Keras' mixed_bfloat16. Both get the same batch and
+configuration, dropout included: RoBERTa-base and GPT-2 small. A compile takes minutes; compile-check's cache keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import tensorflow as tf
+import tf_keras as keras
+from transformers import (
+    CONFIG_MAPPING,
+    TFAutoModelForCausalLM,
+    TFAutoModelForMaskedLM,
+    create_optimizer,
+)
+
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
+from tpu_trainer.tpu_check.cache import Cache, default_folder
+from tpu_trainer.tpu_check.chips import Topology
+from tpu_trainer.tpu_check.compiler import Program
+from tpu_trainer.tpu_check.figures import figures
+from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
+
+TOPOLOGIES = ("v3:1x1", "v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1")
+MODELS = {
+    "roberta": (TFAutoModelForMaskedLM, "mlm", 16, 512),
+    "gpt2": (TFAutoModelForCausalLM, "clm", 8, 1024),
+}
+COLUMNS = (
+    ("temporaries, GB", lambda report: report["hbm"]["temporaries"] / 1e9),
+    ("bytes accessed, GB", lambda report: report["bytes_accessed"] / 1e9),
+    ("TFLOP", lambda report: report["flops"] / 1e12),
+    ("least step, ms", lambda report: report["roofline"]["least_step_seconds"] * 1e3),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--precisions", nargs="+", default=["float32", "mixed_bfloat16"])
+    parser.add_argument("--cache", type=Path, default=default_folder())
+    args = parser.parse_args()
+    cache = Cache(folder=args.cache)
+    for model in args.models:
+        _, _, rows, length = MODELS[model]
+        print(f"{model}, {rows} × {length} on each replica\n")
+        print("| topology | step |" + "".join(f" {name} |" for name, _ in COLUMNS))
+        print("|---|---|" + "--:|" * len(COLUMNS))
+        for name in args.topologies:
+            for precision in args.precisions:
+                keras.mixed_precision.set_global_policy(precision)
+                reports = {}
+                for step, of in (("HF", peer), ("ours", ours)):
+                    reports[step] = of(model, Topology.parse(name), cache)
+                    gc.collect()
+                    print(line(name, f"{step}, {precision}", reports[step]), flush=True)
+                print(ratios(name, precision, reports), flush=True)
+        print()
+
+
+def peer(model: str, topology: Topology, cache: Cache) -> dict[str, Any]:
+    """The example's step."""
+    cls, _, rows, length = MODELS[model]
+    network = cls.from_config(CONFIG_MAPPING[model]())
+    network.build_in_name_scope()
+    optimizer, _ = create_optimizer(
+        init_lr=1e-4, num_train_steps=10_000, num_warmup_steps=100, weight_decay_rate=0.01
+    )
+    optimizer._create_all_weights(network.trainable_variables)
+
+    def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(network(batch, training=True).loss)
+        gradients = tape.gradient(loss, network.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
+        return loss
+
+    # The collator of the masked example puts -100 where nothing is to be predicted: labels of the whole row.
+    spec = tf.TensorSpec([rows, length], tf.int32)
+    program = Program(step, {"input_ids": spec, "attention_mask": spec, "labels": spec})
+    return report_of(program, topology, cache, rows=rows, length=length, model_flops=lambda: 0.0)
+
+
+def ours(model: str, topology: Topology, cache: Cache) -> dict[str, Any] | None:
+    """The trainer's step; None where this trainer does not know the objective."""
+    _, objective, rows, length = MODELS[model]
+    options = (
+        {"objective": objective} if "objective" in {f.name for f in dataclasses.fields(FitConfig)} else {}
+    )
+    if objective != "mlm" and not options:
+        return None
+    # As the peer's: the type's own configuration, which leaves room for positions that are not used.
+    config = FitConfig(output_dir="", data=DataConfig(train=""), model=ModelConfig(type=model), **options)
+    step = ReplicaStep(
+        config=config,
+        rows=rows_without_dataset(config, vocab_size=None, max_length=length),
+        topology=topology,
+    )
+    return report_of(
+        step.program(rows),
+        topology,
+        cache,
+        rows=rows,
+        length=length,
+        model_flops=lambda: step.model_flops(rows),
+    )
+
+
+def report_of(
+    program: Program,
+    topology: Topology,
+    cache: Cache,
+    *,
+    rows: int,
+    length: int,
+    model_flops: Callable[[], float],
+) -> dict[str, Any]:
+    """compile-check's figures of a program."""
+    result = cache.compile(program.lower(), topology)
+    return figures(result, topology=topology, replica_rows=rows, max_length=length, model_flops=model_flops())
+
+
+def line(topology: str, step: str, report: dict[str, Any] | None) -> str:
+    """A row of the table."""
+    if report is None:
+        values = ["not there"] * len(COLUMNS)
+    elif not report["fits"]:
+        values = [f"does not fit: {report['hbm']['needed'] / 1e9:.2f} GB"] + [""] * (len(COLUMNS) - 1)
+    else:
+        values = [f"{read(report):.2f}" for _, read in COLUMNS]
+    return f"| {topology} | {step} | " + " | ".join(values) + " |"
+
+
+def ratios(topology: str, precision: str, reports: dict[str, dict[str, Any] | None]) -> str:
+    """The row of what ours takes of the peer's."""
+    if any(report is None or not report["fits"] for report in reports.values()):
+        return line(topology, f"ours / HF, {precision}", None)
+    values = [f"{read(reports['ours']) / read(reports['HF']):.2f}" for _, read in COLUMNS]
+    return f"| {topology} | ours / HF, {precision} | " + " | ".join(values) + " |"
+
+
+if __name__ == "__main__":
+    main()

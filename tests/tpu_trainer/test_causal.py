@@ -1,0 +1,220 @@
+"""Causal language modelling: its targets, its documents, its loss and gradient, against a GPT-2 in plain NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_trainer.config import ModelConfig
+from tpu_trainer.errors import UsageError
+from tpu_trainer.model import Inputs, LanguageModel, unigram_entropy
+from tpu_trainer.objectives import Batch, CausalLanguageModelling, Sums
+from tpu_trainer.vocabulary import Vocabulary
+
+LENGTH, SPLIT, HEADS = 12, 5, 2
+GPT = {"n_embd": 16, "n_layer": 1, "n_head": HEADS}
+BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": GPT,
+    "gptj": GPT | {"rotary_dim": 4},
+    "openai-gpt": GPT,
+    "ctrl": GPT | {"dff": 24},
+    "opt": {"hidden_size": 16, "word_embed_proj_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "ffn_dim": 24},
+    "mistral": BERT | {"num_key_value_heads": 1},
+    "xglm": {"d_model": 16, "num_layers": 1, "attention_heads": 2, "ffn_dim": 24},
+    "bert": BERT,
+    "roberta": BERT,
+    "rembert": BERT | {"input_embedding_size": 16, "output_embedding_size": 16},
+}  # fmt: skip
+KEY = (tf.constant(0, tf.uint32), tf.constant(0, tf.uint32))
+
+
+def model_of(model_type: str, vocabulary: Vocabulary) -> LanguageModel:
+    config = ModelConfig(type=model_type, config=SIZES[model_type])
+    model = LanguageModel.create(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH, seed=3)
+    rng = np.random.default_rng(0)
+    for variable in model.network.trainable_variables:  # biases start at 0, where a mistake would not show
+        variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
+    return model
+
+
+def batch_of(vocabulary: Vocabulary) -> Batch:
+    """Three rows of two documents each, the last row padded, and one that only fills up."""
+    ids = np.random.default_rng(1).integers(5, vocabulary.size, size=(4, LENGTH)).astype(np.int32)
+    mask = np.ones_like(ids)
+    ids[2, 9:], mask[2, 9:] = vocabulary.pad_id, 0
+    ids[3], mask[3] = vocabulary.pad_id, 0
+    columns = np.arange(LENGTH, dtype=np.int32)
+    return {
+        "input_ids": tf.constant(ids),
+        "attention_mask": tf.constant(mask),
+        "segment_ids": tf.constant(np.where(columns < SPLIT, 1, 2) * mask),
+        "position_ids": tf.constant(np.where(columns < SPLIT, columns, columns - SPLIT) * mask),
+        "row": tf.constant([0, 7, 3, -1]),
+    }
+
+
+def logits_of(model: LanguageModel, batch: Batch) -> np.ndarray:
+    positions = tf.broadcast_to(tf.range(LENGTH), batch["input_ids"].shape)
+    given = {name: values for name, values in batch.items() if name != "row"}
+    return model.logits_at(**given, positions=positions).numpy()
+
+
+@pytest.mark.parametrize("model_type", sorted(SIZES))
+def test_loss_is_that_of_the_whole_models_logits(model_type: str, vocabulary: Vocabulary) -> None:
+    model, batch = model_of(model_type, vocabulary), batch_of(vocabulary)
+    ids, mask = batch["input_ids"].numpy(), batch["attention_mask"].numpy()
+    logits = model.network(input_ids=ids, attention_mask=mask).logits.numpy()[..., :50].astype(np.float64)
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    targets, weights = np.roll(ids, -1, axis=1), mask.copy()
+    weights[:, -1] = 0
+    loss, hits = model.loss_sums(
+        Inputs(batch["input_ids"], batch["attention_mask"]),
+        targets=tf.constant(targets),
+        weights=tf.constant(weights, tf.float32),
+    )
+    chosen = np.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
+    assert float(loss) == pytest.approx(-(chosen * weights).sum(), rel=1e-5)
+    assert float(hits) == ((log_probabilities.argmax(axis=-1) == targets) * weights).sum()
+
+
+@pytest.mark.parametrize("model_type", sorted(SIZES))
+def test_a_token_sees_what_comes_before_it_in_its_document(model_type: str, vocabulary: Vocabulary) -> None:
+    model, batch = model_of(model_type, vocabulary), batch_of(vocabulary)
+
+    def change(column: int) -> Batch:
+        ids = batch["input_ids"].numpy()
+        ids[:2, column] = 5 + (ids[:2, column] - 4) % 45
+        return batch | {"input_ids": tf.constant(ids)}
+
+    whole, after, before = (logits_of(model, b)[:2] for b in (batch, change(8), change(2)))
+    np.testing.assert_array_equal(whole[:, :8], after[:, :8])
+    assert np.abs(whole - after)[:, 8:].max() > 1e-3
+    np.testing.assert_array_equal(whole[:, SPLIT:], before[:, SPLIT:])
+    assert np.abs(whole - before)[:, 2:SPLIT].max() > 1e-3
+    one_text = batch | {"segment_ids": tf.ones_like(batch["segment_ids"])}
+    assert np.abs(logits_of(model, one_text)[:2] - whole)[:, SPLIT:].max() > 1e-3
+
+
+@pytest.mark.parametrize("model_type", sorted(set(SIZES) - {"opt"}))
+def test_a_document_in_a_row_is_as_if_it_was_alone(model_type: str, vocabulary: Vocabulary) -> None:
+    model, batch = model_of(model_type, vocabulary), batch_of(vocabulary)
+    features = {name: values[:2, SPLIT:] for name, values in batch.items() if name != "row"}
+    positions = tf.broadcast_to(tf.range(LENGTH - SPLIT), features["input_ids"].shape)
+    alone = model.logits_at(**features, positions=positions).numpy()
+    np.testing.assert_allclose(alone, logits_of(model, batch)[:2, SPLIT:], rtol=1e-4, atol=1e-5)
+    assert model.unheeded(batch) == []
+
+
+def test_what_a_model_cannot_heed_is_named(vocabulary: Vocabulary) -> None:
+    assert model_of("opt", vocabulary).unheeded(("input_ids", "position_ids", "segment_ids")) == [
+        "position_ids"
+    ]
+    assert model_of("opt", vocabulary).unheeded(("input_ids", "segment_ids")) == []
+
+
+def gpt2_logits(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> np.ndarray:
+    """GPT-2 with one layer, written out (Radford et al., 2019), in float64."""
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+        return centred / scale * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ weights[f"{name}/weight"] + weights[f"{name}/bias"].reshape(-1)
+
+    def gelu(x: np.ndarray) -> np.ndarray:
+        return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+    wte, segments = weights["wte/embeddings"], batch["segment_ids"]
+    x = wte[batch["input_ids"]] + weights["wpe/embeddings"][batch["position_ids"]]
+    attended = linear(norm(x, "h_._0/ln_1"), "h_._0/attn/c_attn")
+    query, key, value = (
+        part.reshape(*part.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
+        for part in np.split(attended, 3, axis=-1)
+    )
+    scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(query.shape[-1])
+    seen = np.tril(np.ones((LENGTH, LENGTH), bool)) & (segments[:, :, None] == segments[:, None, :])
+    scores = np.exp(np.where(seen[:, None], scores, -np.inf))
+    mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ value
+    x = x + linear(mixed.transpose(0, 2, 1, 3).reshape(x.shape), "h_._0/attn/c_proj")
+    x = x + linear(gelu(linear(norm(x, "h_._0/ln_2"), "h_._0/mlp/c_fc")), "h_._0/mlp/c_proj")
+    return norm(x, "ln_f") @ wte.T
+
+
+def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size: int) -> Sums:
+    logits = gpt2_logits(weights, batch)[..., :size]
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    loss = hits = targets = 0
+    for row, ids in enumerate(batch["input_ids"]):
+        for column in range(1, LENGTH):
+            same = batch["segment_ids"][row, column] == batch["segment_ids"][row, column - 1]
+            if batch["attention_mask"][row, column] and same:
+                loss -= log_probabilities[row, column - 1, ids[column]]
+                hits += int(log_probabilities[row, column - 1].argmax() == ids[column])
+                targets += 1
+    return Sums(loss, hits, targets, batch["attention_mask"].sum())
+
+
+def test_loss_and_gradient_are_those_of_a_gpt2_in_plain_numpy(vocabulary: Vocabulary) -> None:
+    model, batch = model_of("gpt2", vocabulary), batch_of(vocabulary)
+    objective = CausalLanguageModelling(model=model, max_length=LENGTH)
+    variables = model.network.trainable_variables
+
+    @tf.function(jit_compile=True)
+    def sums_and_gradient() -> tuple[Sums, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            sums = objective.sums(batch, key=KEY, training=False)
+        return sums, [tf.convert_to_tensor(g) for g in tape.gradient(sums.loss, variables)]
+
+    sums, gradient = sums_and_gradient()
+    plain = {name: values.numpy() for name, values in batch.items()}
+    names = [variable.name.split("transformer/")[1].removesuffix(":0") for variable in variables]
+    weights = {
+        name: variable.numpy().astype(np.float64) for name, variable in zip(names, variables, strict=True)
+    }
+    expected = gpt2_sums(weights, plain, vocabulary.size)
+    assert (
+        int(expected.targets) == 2 * (4 + 6) + 4 + 3
+    )  # two documents in a full row; the padded row has 9 tokens
+    np.testing.assert_allclose([float(value) for value in sums], expected, rtol=1e-5)
+
+    rng = np.random.default_rng(0)
+    for name, found in zip(names, gradient, strict=True):
+        direction = rng.normal(size=found.shape)
+        losses = [
+            gpt2_sums(weights | {name: weights[name] + sign * 1e-5 * direction}, plain, vocabulary.size).loss
+            for sign in (1, -1)
+        ]
+        slope = (losses[0] - losses[1]) / 2e-5
+        assert (found.numpy() * direction).sum() == pytest.approx(slope, rel=1e-4, abs=1e-4), name
+
+
+def test_rows_without_a_mask_are_padded_where_the_pad_id_stands(vocabulary: Vocabulary) -> None:
+    objective = CausalLanguageModelling(model=model_of("gpt2", vocabulary), max_length=LENGTH)
+    batch = {name: values for name, values in batch_of(vocabulary).items() if name != "segment_ids"}
+    bare = {name: values for name, values in batch.items() if name != "attention_mask"}
+    masked, found = (objective.sums(b, key=KEY, training=False) for b in (batch, bare))
+    assert int(found.targets) == 11 + 11 + 8
+    np.testing.assert_array_equal([float(v) for v in masked], [float(v) for v in found])
+
+
+def test_unigram_entropy_counts_every_token(vocabulary: Vocabulary) -> None:
+    counts = np.zeros(50)
+    counts[[2, *range(10, 17)]] = 7
+    assert unigram_entropy(counts, vocabulary, "clm") == pytest.approx(np.log(8))
+
+
+@pytest.mark.parametrize("model_type", ["roformer", "xlnet", "distilbert"])
+def test_types_that_cannot_be_causal(model_type: str, vocabulary: Vocabulary) -> None:
+    with pytest.raises(
+        UsageError, match=f"'{model_type}': it has no TensorFlow causal-LM class; one of .*gpt2"
+    ):
+        LanguageModel.create(
+            ModelConfig(type=model_type), objective="clm", vocabulary=vocabulary, max_length=LENGTH, seed=0
+        )

@@ -1,0 +1,108 @@
+"""The loss in pieces, against the plain one in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_trainer.cross_entropy import OutputWeights, cross_entropy_sums
+
+COUNT, HIDDEN, IDS, SIZE = 37, 12, 72, 50
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    matrix, targets = rng.normal(size=(IDS, HIDDEN)), rng.integers(0, SIZE, size=COUNT)
+    return {
+        "hidden": rng.normal(size=(COUNT, HIDDEN))
+        + 0.3 * matrix[targets],  # some targets are predicted right
+        "matrix": matrix,
+        "bias": rng.normal(size=IDS) + 10.0 * (np.arange(IDS) >= SIZE),  # ids that must not be predicted
+        "targets": targets,
+        "weights": (rng.random(COUNT) < 0.7).astype(np.float64),
+    }
+
+
+def expected(a: dict[str, np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
+    """Loss, hits and gradients by the formulas."""
+    logits = (a["hidden"] @ a["matrix"].T + a["bias"])[:, :SIZE]
+    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    loss = -(np.log(probabilities[np.arange(COUNT), a["targets"]]) * a["weights"]).sum()
+    hits = ((probabilities.argmax(axis=1) == a["targets"]) * a["weights"]).sum()
+    d_logits = np.zeros((COUNT, IDS))
+    d_logits[:, :SIZE] = (probabilities - np.eye(SIZE)[a["targets"]]) * a["weights"][:, None]
+    return loss, hits, [d_logits @ a["matrix"], d_logits.T @ a["hidden"], d_logits.sum(axis=0)]
+
+
+def actual(
+    a: dict[str, np.ndarray], *, pieces: int, dtype: tf.DType = tf.float32, compiled: bool = True
+) -> tuple[float, float, list[np.ndarray]]:
+    def call(
+        hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch([hidden, matrix, bias])
+            loss, hits = cross_entropy_sums(
+                hidden=tf.cast(hidden, dtype),
+                output=OutputWeights(matrix, bias),
+                targets=tf.constant(a["targets"], tf.int32),
+                weights=tf.constant(a["weights"], tf.float32),
+                size=SIZE,
+                logits_bytes=COUNT * IDS * 4 // pieces,
+            )
+            doubled = 2 * loss  # so that the factor from outside counts
+        return loss, hits, tape.gradient(doubled, [hidden, matrix, bias])
+
+    function = tf.function(call, jit_compile=True) if compiled else call
+    loss, hits, gradients = function(*(tf.constant(a[n], tf.float32) for n in ("hidden", "matrix", "bias")))
+    return float(loss), float(hits), [gradient.numpy() / 2 for gradient in gradients]
+
+
+@pytest.mark.parametrize(("pieces", "compiled"), [(1, True), (3, True), (5, False)])
+def test_sums_and_gradients_are_those_of_the_formulas(pieces: int, compiled: bool) -> None:
+    a = arrays()
+    loss, hits, gradients = expected(a)
+    found_loss, found_hits, found = actual(a, pieces=pieces, compiled=compiled)
+    assert found_loss == pytest.approx(loss, rel=1e-5)
+    assert found_hits == hits > 0
+    for gradient, reference in zip(found, gradients, strict=True):
+        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_rounds_the_factors_and_nothing_else() -> None:
+    a = arrays()
+    for name in ("hidden", "matrix"):
+        a[name] = tf.cast(tf.cast(a[name], tf.bfloat16), tf.float64).numpy()
+    loss, _, gradients = expected(a)
+    found_loss, _, found = actual(a, pieces=2, dtype=tf.bfloat16)
+    # Logits rounded to bfloat16 would be off by up to 2**-8 of their size each.
+    assert found_loss == pytest.approx(loss, rel=1e-5)
+    for gradient, reference in zip(found, gradients, strict=True):
+        np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
+
+
+def test_no_array_of_all_logits_is_made() -> None:
+    def lowered(pieces: int) -> str:
+        @tf.function(jit_compile=True)
+        def call(hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(hidden)
+                loss, _ = cross_entropy_sums(
+                    hidden=hidden,
+                    output=OutputWeights(matrix, bias),
+                    targets=tf.zeros([64], tf.int32),
+                    weights=tf.ones([64]),
+                    size=SIZE,
+                    logits_bytes=64 * IDS * 4 // pieces,
+                )
+            return tape.gradient(loss, [hidden])
+
+        specs = [tf.TensorSpec(shape) for shape in ([64, HIDDEN], [IDS, HIDDEN], [IDS])]
+        return call.experimental_get_compiler_ir(*specs)(stage="hlo")
+
+    whole = f"f32[64,{IDS}]"
+    assert whole in lowered(1)
+    assert whole not in lowered(4)
+    assert f"f32[16,{IDS}]" in lowered(4)

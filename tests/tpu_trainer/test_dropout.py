@@ -1,0 +1,54 @@
+"""Dropout keyed by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from tpu_trainer.dropout import key_dropout
+
+KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
+
+
+@pytest.mark.parametrize("shape", [(200, 1000), (40, 5, 1000), (20, 6, 7, 240), (50, 8, 500)])
+def test_share_and_mean_are_kept_and_all_bits_differ(shape: tuple[int, ...]) -> None:
+    rows = 25 if shape[0] == 50 else shape[0]  # the first axis may be rows times heads
+    model = keras.Sequential([keras.layers.Dropout(0.25), keras.layers.Dropout(0.25)])
+    model.build([None, 1000])
+    key = key_dropout(model)
+    with key.of(KEY, tf.range(rows)):
+        first, second = (layer(tf.ones(shape), training=True).numpy() for layer in model.layers)
+    assert set(np.unique(first)) == {0.0, np.float32(1 / 0.75)}
+    dropped = first.reshape(shape[0], -1) == 0
+    spread = np.sqrt(0.25 * 0.75 / dropped.size)
+    assert abs(dropped.mean() - 0.25) < 5 * spread
+    assert abs((dropped & (second == 0).reshape(dropped.shape)).mean() - 0.0625) < 5 * spread
+    # Neighbours along every axis are independent, and elements far apart.
+    for shift in (1, 2, shape[-1] % dropped.shape[1] or 3, dropped.shape[1] // 2):
+        both = dropped & np.roll(dropped, shift, axis=1)
+        assert abs(both.mean() - 0.0625) < 6 * spread
+    assert abs((dropped & np.roll(dropped, 1, axis=0)).mean() - 0.0625) < 6 * spread
+
+
+def test_a_rows_bits_do_not_depend_on_its_batch() -> None:
+    model = keras.Sequential([keras.layers.Dropout(0.5)])
+    model.build([None, 3, 10])
+    key = key_dropout(model)
+
+    def drop(rows: list[int]) -> np.ndarray:
+        with key.of(KEY, tf.constant(rows)):
+            return model.layers[0](tf.ones([len(rows), 3, 10]), training=True).numpy()
+
+    np.testing.assert_array_equal(drop([4, 9, 7, -1])[1:3], drop([9, 7]))
+    assert (drop([4])[0] != drop([9])[0]).any()
+
+
+def test_without_training_or_without_a_key() -> None:
+    model = keras.Sequential([keras.layers.Dropout(0.5)])
+    model.build([None, 2])
+    key_dropout(model)
+    np.testing.assert_array_equal(model.layers[0](tf.ones([2, 2]), training=False), np.ones([2, 2]))
+    with pytest.raises(RuntimeError, match="needs a key"):
+        model.layers[0](tf.ones([2, 2]), training=True)
