@@ -222,6 +222,10 @@ class TrainConfig:
     """Minutes after which a checkpoint is written though `checkpoint_every` steps have not passed; null: never."""
     keep_checkpoints: int = 3
     """Checkpoints kept: the newest. The one with the lowest validation loss is kept besides."""
+    skip_spikes: float | None = None
+    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last hundred-odd
+    steps, and count it in the log (6 is a usual value); null: leave out none. The step holds a second copy of model and
+    optimizer then."""
     deterministic: bool = False
     """Only operations that give the same bits in every run, so that a run that was killed and continued ends with the
     very weights of one that was not. Costs time on GPUs."""
@@ -242,6 +246,12 @@ class TrainConfig:
         for name in ("evaluation_batch_size", "evaluate_every"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"train.{name}", value, "must be at least 1, or null")
+        _require(
+            self.skip_spikes is None or self.skip_spikes > 0,
+            "train.skip_spikes",
+            self.skip_spikes,
+            "must be positive, or null",
+        )
         _require(
             self.checkpoint_minutes is None or self.checkpoint_minutes > 0,
             "train.checkpoint_minutes",

@@ -84,3 +84,15 @@ def check_batch_size(
                 f"{replicas * accumulation}: {replicas} replicas times --train.accumulation {accumulation}"
             )
         raise UsageError(f"--{name} is {batch_size}: it must be a multiple of {parts}")
+
+
+def same_on_all_hosts(strategy: tf.distribute.Strategy, value: int) -> bool:
+    """Whether all hosts that train together call this with one and the same `value`."""
+
+    def sums() -> tf.Tensor:
+        # Equal, and only then: n times the sum of squares is the square of the sum (Cauchy-Schwarz).
+        values = tf.constant([1.0, value, float(value) ** 2], tf.float64)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+    count, total, squares = strategy.experimental_local_results(strategy.run(tf.function(sums)))[0].numpy()
+    return count * squares == total**2

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_trainer.average import WeightAverage
 from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.config import FitConfig, ObjectiveName
 from tpu_trainer.data import training_batches
@@ -24,7 +25,7 @@ from tpu_trainer.optimizer import build_optimizer
 from tpu_trainer.run import Run, report
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.schedule import Schedule
-from tpu_trainer.strategy import build_strategy, check_batch_size, is_tpu, num_hosts
+from tpu_trainer.strategy import build_strategy, check_batch_size, is_tpu, num_hosts, same_on_all_hosts
 from tpu_trainer.task import Task
 from tpu_trainer.utilization import peak_flops, training_flops_per_row
 from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
@@ -54,15 +55,20 @@ def build_task(
         model.recompute_blocks()
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
+    average = None
+    if config.optimizer.ema is not None:
+        average = WeightAverage(of=model.network, into=model.twin(), decay=config.optimizer.ema)
     alone = strategy.num_replicas_in_sync == 1
     task = Task(
         objective=_objective(config, model, max_length),
         seed=config.seed,
         clip_norm=config.optimizer.clip_norm,
-        average=None if config.optimizer.ema is None else model.twin(),
-        ema=config.optimizer.ema,
+        average=average,
         accumulation=config.train.accumulation,
         compile_gradients=not alone and not is_tpu(strategy),
+        deterministic=config.train.deterministic and not is_tpu(strategy),
+        hosts=num_hosts(strategy),
+        skip_spikes=config.train.skip_spikes,
     )
     optimizer = build_optimizer(
         config.optimizer,
@@ -120,9 +126,11 @@ def train_run(
     not given. Raises UsageError where the tokenizer, the strategy or the checkpoint does not fit, and what Run.train
     raises.
     """
-    if config.train.deterministic:
-        tf.config.experimental.enable_op_determinism()
+    # Keras warns that evaluations and saves take longer than a step: they do.
+    tf.get_logger().setLevel("ERROR")
     strategy = strategy or build_strategy(config.strategy, config.tpu)
+    if config.train.deterministic and not is_tpu(strategy):  # a TPU repeats itself anyway
+        tf.config.experimental.enable_op_determinism()
     vocabulary = load_vocabulary(train.splits[0], config.objective)
     for split in train.splits if validation is None else (*train.splits, validation):
         check_records(split, vocabulary)
@@ -147,7 +155,8 @@ def train_run(
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
         load_weights(task.network, config.model.init_from, vocabulary)
-    task.start_average()
+    if task.average is not None:
+        task.average.start()
     evaluator = None
     if validation is not None:
         evaluator = Evaluator(
@@ -168,6 +177,11 @@ def train_run(
         baselines=_baselines(train, vocabulary, config.objective),
         hosts=hosts,
     )
+    if hosts > 1 and not is_tpu(strategy) and not same_on_all_hosts(strategy, run.first_step):
+        raise UsageError(
+            f"--output_dir is {folder.path!r}: this host found step {run.first_step} there and another host a "
+            "different one; all must see the same folder, on a shared disk or in a bucket"
+        )
     parameters = sum(variable.shape.num_elements() for variable in task.network.trainable_variables)
     print(
         f"fit: {config.model.type} of {parameters:,} parameters, {train.num_rows:,} rows of {train.max_length} tokens, "
