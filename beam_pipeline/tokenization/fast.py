@@ -115,6 +115,10 @@ class TokieCore:
                 raise UnknownPart("tokie takes words of up to 100 characters")
         import tokie
 
+        split = core["pre_tokenizer"]
+        if split and split["type"] == "Metaspace" and split["prepend_scheme"] == "first":
+            # The same for a text without added tokens, and tokie is twice as fast at it.
+            core = {**core, "pre_tokenizer": {**split, "prepend_scheme": "always"}}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tokenizer.json")
             path.write_text(json.dumps(core), encoding="utf-8")

@@ -29,7 +29,6 @@ FOLD_SPACE = f"[{PYTHON_SPACE}]+"
 
 _TWO_SPACES = re.compile(" {2,}")
 _PYTHON_SPACES = re.compile(r"\s+")
-_UNFOLDED = re.compile(r"[^\S ]|  ")
 UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 # Components that look at one character (or one grapheme) after the other.
@@ -75,8 +74,13 @@ def _replace(pattern: Mapping, content: str) -> Step | None:
     if pattern.get("Regex") == " {2,}":
         return each(lambda text: _TWO_SPACES.sub(content, text) if "  " in text else text)
     if pattern.get("Regex") == FOLD_SPACE and content == " ":
-        return each(lambda text: _PYTHON_SPACES.sub(" ", text) if _UNFOLDED.search(text) else text)
+        return each(_fold_spaces)
     return None
+
+
+def _fold_spaces(text: str) -> str:
+    # No white space but U+0020 is printable, and this looks ten times as fast as a pattern.
+    return text if text.isprintable() and "  " not in text else _PYTHON_SPACES.sub(" ", text)
 
 
 def _unicode_form(form: str, exact: Normalizer) -> Step:

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tpu_trainer.attention import attend
+from tpu_trainer.call_context import CallContext, CallValues
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.dropout import key_dropout
 from tpu_trainer.errors import UsageError
@@ -69,7 +70,8 @@ def test_attend_against_plain_operations() -> None:
     weights = tf.constant(rng.normal(size=(3, 2, 5, 4)), tf.float32)
     model = keras.Sequential([keras.layers.Dropout(0.4)])
     model.build([None, 7])
-    dropout_key = key_dropout(model)
+    context = CallContext()
+    key_dropout(model, context)
     (layer,) = model.layers
 
     def plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -81,7 +83,8 @@ def test_attend_against_plain_operations() -> None:
 
     results = []
     for function in (plain, ours):
-        with dropout_key.of((tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), tf.range(3)):
+        key = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
+        with context.using(CallValues(dropout_key=key, row=tf.range(3))):
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 output = function(*inputs)

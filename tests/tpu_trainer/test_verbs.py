@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors import safe_open
 from transformers import AutoTokenizer, TFAutoModelForMaskedLM
 
+from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.dataset import open_split
@@ -39,16 +39,13 @@ OPTIONS: dict[str, Any] = {
     "train.evaluate_every": 250,
     "train.checkpoint_every": 200,
     "train.keep_checkpoints": 2,
-    "strategy": "cpu",
 }
 
 
-def arguments(dataset: Path, run: Path, **changes: Any) -> list[Any]:
-    options = OPTIONS | {"data.train": dataset / "train", "data.validation": dataset / "validation"}
-    options |= {name.replace("__", "."): value for name, value in changes.items()}
-    return ["fit", "--output_dir", run] + [
-        item for name, value in options.items() for item in (f"--{name}", value)
-    ]
+def arguments(dataset: Path, run: Path | str, **changes: Any) -> list[Any]:
+    return fit_arguments(
+        dataset, run, OPTIONS | {name.replace("__", "."): value for name, value in changes.items()}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,29 +74,6 @@ def text_of(first: int, masked: tuple[int, ...] = ()) -> str:
     return " ".join(
         "<mask>" if word in masked else f"w{word}" for word in range(first, first + MAX_LENGTH - 2)
     )
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def learnt(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records without what the clock decides."""
-    return [
-        {k: v for k, v in record.items() if not k.endswith(("_per_second", "_seconds"))} for record in records
-    ]
-
-
-def weights(run: Path) -> dict[str, np.ndarray]:
-    """All variables of the newest checkpoint: the network's, the optimizer's, the log's sums."""
-    checkpoints = Checkpoints(str(run / "checkpoints"))
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{checkpoints.latest():08d}" / "state"))
-    names = reader.get_variable_to_shape_map()
-    return {
-        name: reader.get_tensor(name)
-        for name in names
-        if not name.startswith(("_CHECKPOINTABLE", "save_counter"))
-    }
 
 
 def test_fit_learns_and_says_so(run_folder: Path) -> None:

@@ -72,7 +72,9 @@ class Evaluator:
         self._batches = strategy.distribute_datasets_from_function(
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
         )
-        compiled = tf.function(task.evaluation_sums, jit_compile=None if is_tpu(strategy) else True)
+        compiled = tf.function(
+            task.plain(task.evaluation_sums), jit_compile=None if is_tpu(strategy) else True
+        )
 
         def one_replica(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             # A function of Python's own: MirroredStrategy would compile a tf.function for all replicas in one piece.

@@ -18,6 +18,7 @@ from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
 from tpu_trainer.training import build_task
 from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
+from tpu_trainer.words import Words
 
 Specs = Mapping[str, tf.TensorSpec]
 
@@ -68,7 +69,13 @@ def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_lengt
             )
         max_length = positions
     vocabulary = Vocabulary(
-        size=vocab_size, special_ids=(0, 1, 2, 3, 4), pad_id=pad_id, mask_id=4, bos_id=0, eos_id=2
+        size=vocab_size,
+        special_ids=(0, 1, 2, 3, 4),
+        pad_id=pad_id,
+        mask_id=4,
+        bos_id=0,
+        eos_id=2,
+        words=Words.single(vocab_size),
     )
 
     def specs(batch_size: int) -> Specs:
