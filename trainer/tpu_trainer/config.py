@@ -223,7 +223,7 @@ class TrainConfig:
     keep_checkpoints: int = 3
     """Checkpoints kept: the newest. The one with the lowest validation loss is kept besides."""
     skip_spikes: float | None = None
-    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last hundred-odd
+    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last 64 or so
     steps, and count it in the log (6 is a usual value); null: leave out none. The step holds a second copy of model and
     optimizer then."""
     deterministic: bool = False
