@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
     began = time.monotonic()
     config, rest = parse_prepare(argv)
     options = beam_options.parse(rest)
+    filesystem.configure(options)
     output = filesystem.absolute(config.output)
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)

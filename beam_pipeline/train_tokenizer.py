@@ -34,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
     began = time.monotonic()
     config, rest = parse_train_tokenizer(argv)
     options = beam_options.parse(rest)
+    filesystem.configure(options)
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
     output = filesystem.absolute(config.output)

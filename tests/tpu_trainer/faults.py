@@ -68,6 +68,10 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+def environment(values: dict[str, str]) -> None:
+    os.environ.update(values)
+
+
 def kill_at(step: int) -> None:
     at_step(step, lambda: send(signal.SIGKILL))
 

@@ -35,18 +35,18 @@ def test_spikes_are_found_and_nothing_else_is() -> None:
 
 def test_a_loss_that_stays_high_becomes_the_usual_one() -> None:
     losses = usual(1000)
-    losses[500:] += 1
+    losses[500:] += 2
     found = spikes(losses)
     assert found[0] == 500
-    assert 3 < len(found) < 100
+    assert 1 < len(found) < 64
 
 
 def test_the_mean_and_the_variance_are_those_of_the_losses() -> None:
     guard = SpikeGuard(6.0)
-    losses = usual(100).astype(np.float32)
+    losses = usual(60).astype(np.float32)
     for loss in losses:
         guard.is_spike(tf.constant(loss))
-    np.testing.assert_allclose(guard.state.numpy(), [100, losses.mean(), losses.var()], rtol=1e-4)
+    np.testing.assert_allclose(guard.state.numpy(), [60, losses.mean(), losses.var()], rtol=1e-4)
 
 
 @pytest.mark.parametrize("devices", [1, 2])

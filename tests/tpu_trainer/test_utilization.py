@@ -19,7 +19,8 @@ def test_operations_of_a_row_by_hand() -> None:
             intermediate_size=inner,
             vocab_size=vocab,
             max_position_embeddings=30,
-        )
+        ),
+        "mlm",
     )
     # Multiplications of each token: query, key, value, output; in and out of the feed-forward layer.
     token = layers * (4 * hidden * hidden + 2 * hidden * inner)

@@ -226,7 +226,7 @@ class TrainConfig:
     """Compute attention probabilities anew in the backward pass instead of keeping them: less memory, the same loss.
     Known for the types bert, roberta, camembert, electra and gpt2."""
     skip_spikes: float | None = None
-    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last hundred-odd
+    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last 64 or so
     steps, and count it in the log (6 is a usual value); null: leave out none. The step holds a second copy of model and
     optimizer then."""
     deterministic: bool = False

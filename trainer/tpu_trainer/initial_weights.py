@@ -76,11 +76,16 @@ def load_weights(network: TFPreTrainedModel, folder: str, vocabulary: Vocabulary
         if variable.name not in weights:
             raise UsageError(f"{folder}: no weights for {variable.name}")
         value = weights.pop(variable.name)
-        # Ids that do not exist: never predicted, never seen.
-        missing = [want - have for want, have in zip(variable.shape, value.shape, strict=False)]
-        surplus = vocabulary.padded_size - size
-        if len(value.shape) == len(variable.shape) and surplus and set(missing) == {0, surplus}:
-            value = np.pad(value, [(0, count) for count in missing])
+        if value.ndim == len(variable.shape):
+            # Ids that do not exist: never predicted, never seen.
+            surplus = {(size, vocabulary.padded_size): vocabulary.padded_size - size}
+            value = np.pad(
+                value,
+                [
+                    (0, surplus.get(have_want, 0))
+                    for have_want in zip(value.shape, variable.shape, strict=True)
+                ],
+            )
         if value.shape != variable.shape:
             raise UsageError(
                 f"{folder}: {variable.name} has the shape {list(value.shape)} where the model's is "

@@ -302,6 +302,8 @@ class Run:
         raise InterruptedRun(f"interrupted; {self._restart()}")
 
     def _restart(self) -> str:
+        if not self._folder.writable:
+            return "the same command on all hosts continues after what the first one has saved"
         steps = self._checkpoints.steps()
         return f"the same command continues after step {steps[-1] if steps else 0}"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-_STEPS = 128
+_STEPS = 64
 """Steps that the mean and the deviation look back on, about; and those at the start that are never left out."""
 
 
