@@ -40,7 +40,7 @@ def main(config: ExportConfig) -> None:
     model = LanguageModel.create(
         run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length, seed=run.seed
     )
-    checkpoints.restore(step, network=model.network)
+    checkpoints.restore(step, **{run.optimizer.evaluated: model.network})
     network = trim_vocabulary(model.network, vocabulary, run.objective)
     tokenizer.model_max_length = max_length
     with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
