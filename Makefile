@@ -54,7 +54,7 @@ demo: setup
 	$(PIPELINE) -m demo --output $(OUTPUT) $(if $(INPUT),--input $(INPUT))
 
 test: setup
-	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end
+	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy
 	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
 
 test-tpu-check: trainer/.venv-tpu-check/.ready

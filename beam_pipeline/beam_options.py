@@ -36,14 +36,18 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
         if not word.startswith("--") and (not before.startswith("--") or "=" in before)
     ]
     options = PipelineOptions(list(argv))
-    known = PipelineOptions([]).get_all_options()
-    given = options.get_all_options(retain_unknown_options=True)
-    unknown = [*stray, *(f"--{name}" for name in sorted(set(given) - set(known)))]
+    unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
     if unknown:
         raise UsageError(
             f"unknown option {', '.join(unknown)}: neither this verb (see its --help) nor Beam has it"
         )
     return options
+
+
+def unknown_names(options: PipelineOptions) -> list[str]:
+    """The options among those given that Beam does not know, without their dashes, sorted."""
+    known = PipelineOptions([]).get_all_options()
+    return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
 
 
 def runs_here(options: PipelineOptions) -> bool:

@@ -52,6 +52,7 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
     cloud, worker = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     if not worker.sdk_container_image:
         worker.sdk_container_image = os.environ.get(IMAGE_VARIABLE) or None
+    cloud.temp_location = cloud.temp_location or cloud.staging_location
     wrong = [*_missing(cloud, worker), *_malformed(cloud, worker)]
     if not _BUCKET_PATH.fullmatch(output):
         wrong.append(

@@ -11,8 +11,8 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud import dataflow_v1beta3 as api
 
-from beam_pipeline import follow, prepare
-from beam_pipeline.dataflow import following
+from beam_pipeline import follow, manifest, prepare
+from beam_pipeline.dataflow import following, template
 from beam_pipeline.errors import DataError, StillRunning, UsageError
 from beam_pipeline.verify import check_dataset
 from tests.google_cloud.clients import use
@@ -50,7 +50,7 @@ def arguments(dataflow: Dataflow, tokenizer_folder: Path, *more: str, output: st
         *WHAT,
     ]
     where = ["--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION]
-    where += ["--temp_location", "gs://data/tmp", f"--dataflow_endpoint={dataflow.url}"]
+    where += ["--temp_location", "gs://data/tmp", "--dataflow_endpoint", dataflow.url]
     return [*what, *where, "--sdk_container_image", IMAGE, *more]
 
 
@@ -92,7 +92,8 @@ def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
     assert pool.autoscaling_settings.max_num_workers == 16
     assert pool.num_threads_per_worker == 2
     assert pool.ip_configuration == api.WorkerIPAddressConfiguration.WORKER_IP_PRIVATE
-    assert not pool.packages  # nothing is installed when a worker starts
+    # Nothing is installed when a worker starts: at most a list of what the launcher has is there, for the log.
+    assert {package.name for package in pool.packages} <= {"submission_environment_dependencies.txt"}
     (container,) = pool.sdk_harness_container_images
     assert container.container_image == IMAGE
     assert container.use_single_core_per_container
@@ -105,7 +106,7 @@ def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
     pipeline = dataflow.staged_pipeline(job)
     (environment,) = pipeline.components.environments.values()
     assert beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image == IMAGE
-    assert not environment.dependencies
+    assert len(environment.dependencies) == len(pool.packages)
     steps = {step.unique_name.partition("/")[0] for step in pipeline.components.transforms.values()}
     assert {"ReadPlan", "Tokenize", "RowTable", "Route", "GroupByShard", "WriteShards", "Commit"} <= steps
 
@@ -217,3 +218,31 @@ def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_wr
         with pytest.raises(UsageError, match=message):
             prepare.main(arguments(dataflow, tokenizer_folder, "--max_num_workers", "4", option, value))
     assert gcs.requests == [] and not dataflow.jobs
+
+
+def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
+    dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path, capsys: pytest.CaptureFixture
+):
+    target = "gs://data/tmp/template_launches/1/job_object"
+    given = arguments(dataflow, tokenizer_folder)
+    pairs = [f"{name}={value}" for name, value in zip(given[::2], given[1::2], strict=True)]
+    passed = [
+        *pairs,
+        f"--template_location={target}",
+        "--job_name=mine",
+        "--segment_ids=true",
+        "--resume=false",
+    ]
+    assert template.launch([*passed, "--launcher_option_of_tomorrow=1"]) == 0
+    seen = capsys.readouterr()
+    assert "--launcher_option_of_tomorrow is left out" in seen.err
+    assert f"described in {target}" in seen.err
+    assert not dataflow.jobs
+    job = api.Job.from_json(gcs.below("gs://data/tmp/template_launches/1")["job_object"])
+    assert job.name == "mine"
+    assert job.environment.worker_pools[0].sdk_harness_container_images[0].container_image == IMAGE
+    dataflow.run_staged_pipeline(job)
+    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    assert "segment_ids" in manifest.read_manifest(f"{OUT}/train")["features"]
+    assert template.launch([*passed, "--tokenizer=gs://data/none"]) == 2
+    assert "gs://data/none" in capsys.readouterr().err

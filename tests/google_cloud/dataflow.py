@@ -7,6 +7,7 @@ import itertools
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -41,8 +42,8 @@ class Dataflow(Loopback):
         self.cancelled = threading.Event()
         self._gcs = gcs
         self._work = work or Dataflow.run_staged_pipeline
-        self._messages: dict[str, list[api.JobMessage]] = {}
-        self._metrics: dict[str, list[api.MetricUpdate]] = {}
+        self._messages: dict[str, list[api.JobMessage]] = defaultdict(list)
+        self._metrics: dict[str, list[api.MetricUpdate]] = defaultdict(list)
         self._numbers = itertools.count(1)
 
     def serve(self, request: Request) -> Response:
@@ -64,7 +65,7 @@ class Dataflow(Loopback):
             return Response.error(400, self.refuse)
         job.id = f"2026-01-01_00_00_00-{next(self._numbers)}"
         job.current_state = api.JobState.JOB_STATE_PENDING
-        self.jobs[job.id], self._messages[job.id], self._metrics[job.id] = job, [], []
+        self.jobs[job.id] = job
         threading.Thread(target=self._run, args=(job,), daemon=True).start()
         return _answer(job)
 
