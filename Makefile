@@ -58,7 +58,7 @@ demo: setup
 	$(PIPELINE) -m demo --output $(OUTPUT) $(if $(INPUT),--input $(INPUT))
 
 test: setup
-	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end
+	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy
 	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
 
 # torch comes by pip, which takes the CPU's build of the locked version where it finds one; the lock names none of CUDA's.

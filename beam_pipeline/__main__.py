@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 
 from beam_pipeline.errors import DataError, UsageError, WorkerDied
 
@@ -15,19 +16,24 @@ _VERBS = {
     "verify": ("verify", "checks that a dataset is whole"),
     "inspect": ("inspection", "what a dataset holds: a record and its origin, records with some text"),
     "analyze": ("analysis", "tensorflow-transform over a dataset's statistics"),
+    "follow": ("follow", "a Dataflow job, to its end"),
     "report": ("report", "a dataset's figures as one HTML page"),
 }
 
 
 def main() -> int:
-    """Runs a verb; returns the process's exit status: 0 fine, 1 bad data, 2 wrong usage."""
+    """Runs what the command line asks for; returns the process's exit status, see `run`."""
     verbs = "\n".join(f"  {verb:<16} {text}" for verb, (_, text) in _VERBS.items())
     usage = f"usage: python -m beam_pipeline VERB …\n\n{verbs}\n\nVERB --help lists a verb's options."
     if len(sys.argv) < 2 or sys.argv[1] not in _VERBS:
         asked = len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help")
         print(usage, file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
-    verb, argv = sys.argv[1], sys.argv[2:]
+    return run(sys.argv[1], sys.argv[2:])
+
+
+def run(verb: str, argv: Sequence[str]) -> int:
+    """Runs a verb; returns the process's exit status: 0 fine, 1 bad data, 2 wrong usage."""
     wants_help = "-h" in argv or "--help" in argv
     try:
         if wants_help:  # without the verb's module, which imports Beam

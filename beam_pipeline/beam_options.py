@@ -36,9 +36,7 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
         if not word.startswith("--") and (not before.startswith("--") or "=" in before)
     ]
     options = PipelineOptions(list(argv))
-    known = PipelineOptions([]).get_all_options()
-    given = options.get_all_options(retain_unknown_options=True)
-    unknown = [*stray, *(f"--{name}" for name in sorted(set(given) - set(known)))]
+    unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
     if unknown:
         raise UsageError(
             f"unknown option {', '.join(unknown)}: neither this verb (see its --help) nor Beam has it"
@@ -46,9 +44,19 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
     return options
 
 
+def unknown_names(options: PipelineOptions) -> list[str]:
+    """The options among those given that Beam does not know, without their dashes, sorted."""
+    known = PipelineOptions([]).get_all_options()
+    return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
+
+
 def runs_here(options: PipelineOptions) -> bool:
     """Whether no runner was asked for, so that the pipeline runs on this machine."""
     return options.view_as(StandardOptions).runner is None
+
+
+def runs_on_dataflow(options: PipelineOptions) -> bool:
+    return "dataflow" in _runner(options)
 
 
 def engine_threads(options: PipelineOptions) -> int:
@@ -61,9 +69,13 @@ def engine_threads(options: PipelineOptions) -> int:
 def workers_see_local_files(options: PipelineOptions) -> bool:
     """Whether the runner's workers read this machine's files: those of local runners do, and those of others where
     the launcher starts them as its own processes."""
-    runner = (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()
-    if runner in _LOCAL_RUNNERS:
+    if _runner(options) in _LOCAL_RUNNERS:
         return True
-    if "dataflow" in runner:
+    if runs_on_dataflow(options):
         return False
     return options.view_as(PortableOptions).environment_type in ("LOOPBACK", "PROCESS", "EXTERNAL")
+
+
+def _runner(options: PipelineOptions) -> str:
+    """The runner's class, in lower case; "" where none was asked for."""
+    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()

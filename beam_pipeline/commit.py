@@ -29,7 +29,8 @@ def commit(
     tail_sizes: Mapping[int, np.ndarray],
     shards: Sequence[ShardInfo],
 ) -> None:
-    """Makes the shards a dataset. May run again after a failure at any point: it writes the same files.
+    """Makes the shards a dataset. May run again after a failure at any point, also after its very end (a worker may be
+    lost before its runner knows that the work is done): it writes the same files, or finds them all.
 
     Args:
       job: the run.
@@ -44,6 +45,9 @@ def commit(
       DataError: where the input holds no documents, or too many bad records.
       AssertionError: where rows, tokens or shards were lost or doubled.
     """
+    if not filesystem.exists(job.description_path) and _is_committed(job):
+        clear_staging(job.output)
+        return
     run = json.loads(filesystem.read_bytes(job.description_path))
     excluded.check(job.config.max_bad_ratio)
     if not any(counted.documents for counted in statistics.values()):
@@ -86,6 +90,17 @@ def commit(
     for path, data in manifests.items():
         filesystem.write_bytes(path, data)
     clear_staging(job.output)
+
+
+def _is_committed(job: Job) -> bool:
+    """Whether every split's manifest is there, and is this run's."""
+    for split in range(len(job.config.splits)):
+        folder = job.split_folder(split)
+        if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
+            return False
+        if manifest.read_manifest(folder)["fingerprint"] != job.fingerprint:
+            return False
+    return True
 
 
 def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Sequence[ShardInfo]) -> None:

@@ -18,6 +18,10 @@ class WorkerDied(DataError):
     at once ends the run."""
 
 
+class StillRunning(DataError):
+    """A job that was submitted cannot be followed any more: what it has written must be left alone."""
+
+
 # What a runner quotes of a worker's traceback: our own errors, and those of the operating system (a full disk).
 _IN_TRACEBACK = re.compile(
     r"(?:beam_pipeline\.errors\.(?:Data|Usage)Error: |\b\w*Error: (?=\[Errno))"

@@ -9,6 +9,12 @@ from typing import BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+
+def configure(options: PipelineOptions) -> None:
+    """Makes this process reach remote files as Beam's options say (accounts, audit entries, …), from the first one."""
+    FileSystems.set_options(options)
 
 
 def join(folder: str, *names: str) -> str:
@@ -85,6 +91,21 @@ def delete(paths: Iterable[str]) -> None:
     present = [path for path in paths if FileSystems.exists(path)]
     if present:
         FileSystems.delete(present)
+
+
+def delete_folder(folder: str) -> None:
+    """Deletes a folder with all that is in it; one that is already gone is fine.
+
+    Raises:
+      OSError: where some of it is still there afterwards; of failures in buckets Beam only logs a warning.
+    """
+    if is_local(folder):
+        delete([folder])
+    elif list_folder(folder):
+        FileSystems.delete([folder + "/"])  # lists once, and deletes many at a time
+        left = list_folder(folder)
+        if left:
+            raise OSError(f"{folder} was deleted, but {left[0]} is still there")
 
 
 def make_parent(path: str) -> None:

@@ -50,6 +50,7 @@ class PrepareConfig:
     analyze: bool
     overwrite: bool
     resume: bool
+    wait: bool
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -128,12 +129,16 @@ class InspectConfig:
     most: int
 
 
-def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
-    """The config of `prepare`, and the options that are Beam's.
+@dataclass(frozen=True)
+class FollowConfig:
+    """The options of `follow`. See the options of the same names for each field."""
 
-    Raises:
-      UsageError: where values do not fit together.
-    """
+    job: str
+    cancel_on_signal: bool
+
+
+def prepare_parser() -> argparse.ArgumentParser:
+    """The options of `prepare`, but for Beam's."""
     parser = _parser("prepare", "Turns text into sharded TFRecords of fixed-length token rows.")
     add_input_options(parser)
     parser.add_argument(
@@ -229,7 +234,22 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     add(
         "--resume", action="store_true", help="keep what an earlier run with the same options finished in OUT"
     )
-    args, beam = parser.parse_known_args(argv)
+    add(
+        "--wait",
+        action="store_true",
+        help="Dataflow: follow the job to its end, with its messages and counters, and cancel it on Ctrl-C or SIGTERM; "
+        "without, the verb ends when the job is submitted (other runners are always waited for)",
+    )
+    return parser
+
+
+def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
+    """The config of `prepare`, and the options that are Beam's.
+
+    Raises:
+      UsageError: where values do not fit together.
+    """
+    args, beam = prepare_parser().parse_known_args(argv)
     if args.shard_size is None and args.num_shards is None:
         args.shard_size = SHARD_SIZE
     _check(args, ("shard_size", "num_shards"))
@@ -269,6 +289,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         analyze=args.analyze,
         overwrite=args.overwrite,
         resume=args.resume,
+        wait=args.wait,
     )
     return config, beam
 
@@ -344,6 +365,28 @@ def parse_train_tokenizer(argv: Sequence[str]) -> tuple[TrainTokenizerConfig, li
         resume=args.resume,
     )
     return config, beam
+
+
+def parse_follow(argv: Sequence[str]) -> tuple[FollowConfig, list[str]]:
+    """The config of `follow`, and the options that are Beam's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline follow",
+        description="Follows a Dataflow job to its end: its state, messages and counters; why it failed, if it did.",
+        epilog="Any other option is Beam's, e.g. --impersonate_service_account.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("job", metavar="JOB_ID", help="the job's id, such as 2026-01-31_01_02_03-1234567890")
+    add("--project", required=True, help="the job's project")
+    add("--region", required=True, help="the job's region, e.g. europe-west4")
+    add(
+        "--cancel_on_signal",
+        action="store_true",
+        help="cancel the job on Ctrl-C or SIGTERM (default: leave it)",
+    )
+    args, beam = parser.parse_known_args(argv)
+    config = FollowConfig(job=args.job, cancel_on_signal=args.cancel_on_signal)
+    return config, [*beam, "--project", args.project, "--region", args.region]
 
 
 def parse_verify(argv: Sequence[str]) -> str:

@@ -119,11 +119,7 @@ def write_staging(output: str, fingerprint: str, files: dict[str, bytes]) -> Non
 
 def clear_staging(output: str) -> None:
     """Removes the staging folder with all that is in it."""
-    folder = filesystem.join(output, STAGING)
-    if filesystem.is_local(output):
-        filesystem.delete([folder])
-    else:
-        filesystem.delete(filesystem.list_folder(folder))
+    filesystem.delete_folder(filesystem.join(output, STAGING))
 
 
 def _delete_ours(output: str, files: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from beam_pipeline import beam_options, filesystem, graph, output_folder
 from beam_pipeline.analysis import analyze
-from beam_pipeline.errors import UsageError
+from beam_pipeline.dataflow import job_options, launch
+from beam_pipeline.errors import StillRunning, UsageError
 from beam_pipeline.job import TOKENIZER, Job
 from beam_pipeline.manifest import REPORT, TRANSFORM_FN, read_manifest
 from beam_pipeline.options import PrepareConfig, parse_prepare
@@ -36,7 +37,10 @@ def main(argv: Sequence[str]) -> None:
     began = time.monotonic()
     config, rest = parse_prepare(argv)
     options = beam_options.parse(rest)
+    filesystem.configure(options)
     output = filesystem.absolute(config.output)
+    if beam_options.runs_on_dataflow(options):
+        job_options.complete(options, verb="prepare", output=output)
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)
     check_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens)
@@ -45,6 +49,8 @@ def main(argv: Sequence[str]) -> None:
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
     description = _describe(config, planned, tokenizer)
     fingerprint = _fingerprint(description)
+    if beam_options.runs_on_dataflow(options):
+        launch.refuse_second(options)
     if output_folder.claim(
         output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
     ):
@@ -67,12 +73,17 @@ def main(argv: Sequence[str]) -> None:
         )
         try:
             _stage(job, planned, tokenizer, description)
-            run(lambda pipeline: graph.build(pipeline, job), options)
+            done = run(lambda pipeline: graph.build(pipeline, job), options, wait=config.wait)
+        except StillRunning:
+            raise
         except Exception:
             finished = output_folder.give_up(output)
             if finished:
                 print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
             raise
+    if not done:
+        print(f"{config.output} is a dataset when the job is done: --wait would stay, verify tells")
+        return
     seconds = time.monotonic() - began
     _add_views(config, output)
     _summarise(config, output, seconds)

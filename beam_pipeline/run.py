@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
 from beam_pipeline import beam_options
+from beam_pipeline.dataflow import launch
 from beam_pipeline.errors import DataError, WorkerDied, message_of
 from beam_pipeline.progress import ProgressDisplay
 
@@ -32,13 +33,19 @@ def progress(
         yield display
 
 
-def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> None:
-    """Builds a pipeline, runs it and waits for its end.
+def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, *, wait: bool = True) -> bool:
+    """Builds a pipeline, runs it and waits for its end; on Dataflow only where `wait` says so.
+
+    Returns:
+      Whether it is done; False where it was submitted only.
 
     Raises:
       DataError: where the pipeline failed because of the data, with the message of the step that found it.
+      StillRunning: where a job on Dataflow cannot be followed any more.
       RuntimeError: where the job ended in any other state than DONE.
     """
+    if beam_options.runs_on_dataflow(options):
+        return launch.run(build, options, wait=wait)
     runner = _local_runner(options) if beam_options.runs_here(options) else None
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
@@ -52,6 +59,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions) -> Non
         raise DataError(message) from error
     if state != PipelineState.DONE:
         raise RuntimeError(f"the job ended in the state {state}, not {PipelineState.DONE}")
+    return True
 
 
 def _wait(pipeline: beam.Pipeline) -> str:

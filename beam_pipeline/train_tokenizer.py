@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from beam_pipeline import __version__, beam_options, corpus_sample, filesystem
 from beam_pipeline.corpus_sample import Sample, SampleJob
+from beam_pipeline.dataflow import job_options, launch
 from beam_pipeline.errors import DataError
 from beam_pipeline.options import TrainTokenizerConfig, parse_train_tokenizer
 from beam_pipeline.run import progress, run
@@ -34,12 +35,17 @@ def main(argv: Sequence[str]) -> None:
     began = time.monotonic()
     config, rest = parse_train_tokenizer(argv)
     options = beam_options.parse(rest)
+    filesystem.configure(options)
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
     output = filesystem.absolute(config.output)
+    if beam_options.runs_on_dataflow(options):
+        job_options.complete(options, verb="train-tokenizer", output=output)
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
     made_from = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    if beam_options.runs_on_dataflow(options):
+        launch.refuse_second(options)
     if tokenizer_folder.claim(output, fingerprint, overwrite=config.overwrite, resume=config.resume):
         print(f"{config.output} holds this very tokenizer already: nothing to do")
         _push(config, output)

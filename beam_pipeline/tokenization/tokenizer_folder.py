@@ -88,11 +88,7 @@ def read(output: str) -> dict[str, bytes]:
 
 def clear(output: str) -> None:
     """Removes the staging folder."""
-    folder = staging(output)
-    if filesystem.is_local(output):
-        filesystem.delete([folder])
-    else:
-        filesystem.delete([path for path, _ in filesystem.match(filesystem.join(folder, "**"))])
+    filesystem.delete_folder(staging(output))
 
 
 def _delete_old(output: str) -> None:

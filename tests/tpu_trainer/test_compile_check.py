@@ -17,13 +17,14 @@ import tensorflow as tf
 import tpu_trainer
 from tpu_trainer.command_line import parse
 from tpu_trainer.compile_check import largest_that_fits
+from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check import compiler, rules
 from tpu_trainer.tpu_check.chips import CHIPS, Topology
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program
 from tpu_trainer.tpu_check.figures import figures, roofline, table
 from tpu_trainer.tpu_check.hlo import HloModule
-from tpu_trainer.tpu_check.step import product_flops
+from tpu_trainer.tpu_check.step import ReplicaStep, product_flops, rows_without_dataset
 
 SQUARE = {"x": tf.TensorSpec([4, 4])}
 
@@ -101,6 +102,19 @@ def test_product_flops() -> None:
         )[1]
 
     assert product_flops(Program(step, SQUARE).trace()) == 256 + 256 + 5 * 128
+
+
+def test_the_trainers_step_keeps_the_rules_and_sums_over_replicas() -> None:
+    network = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    config = CompileCheckConfig(model=ModelConfig(config=network))
+    rows = rows_without_dataset(config, vocab_size=100, max_length=8)
+    step = ReplicaStep(config=config, rows=rows, topology=Topology.parse("v5e:2x2"))
+    graph = step.program(2).trace()
+    assert rules.graph_findings(graph) == []
+    assert any(operation.type == "XlaAllReduce" for operation in graph.get_operations())
+    products = 16 * 16 * 4 + 2 * 16 * 24 + 2 * 8 * 16  # weights, and scores with their use
+    head = 16 * 16 + 16 * 128  # at the one position of 8 that is predicted
+    assert step.model_flops(2) == 3 * 2 * (2 * 8 * products + 2 * 1 * head)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
-from tpu_trainer.data import evaluation_batches, records_of_step, training_batches
+from tpu_trainer.data import evaluation_batches, evaluation_steps, records_of_step, training_batches
 from tpu_trainer.dataset import open_split
 from tpu_trainer.mixture import MixedOrder, Mixture, open_mixture
 from tpu_trainer.order import Order
@@ -86,7 +86,7 @@ def test_evaluation_reads_every_row_once_and_fills_up(
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)(
                 context(host, hosts, replicas)
             ),
-            1000,
+            evaluation_steps(split, batch_size=batch_size, hosts=hosts) * replicas // hosts,
         )
         for host in range(hosts)
     ]
@@ -106,7 +106,9 @@ def test_rows_without_attention_mask_and_with_position_ids(tmp_path: Path, vocab
     write_split(tmp_path / "train", rows, tokenizer=None, position_ids=positions)
     split = open_split(str(tmp_path / "train"))
     assert (split.max_length, split.features) == (MAX_LENGTH, {"input_ids", "position_ids"})
-    (batch,) = take(evaluation_batches(split, batch_size=10, vocabulary=vocabulary)(context()), 2)
+    assert evaluation_steps(split, batch_size=10, hosts=1) == 1
+    batch, filler = take(evaluation_batches(split, batch_size=10, vocabulary=vocabulary)(context()), 2)
+    assert (filler["row"] == -1).all()
     assert set(batch) == {"input_ids", "position_ids", "row"}
     np.testing.assert_array_equal(batch["input_ids"], rows)
     np.testing.assert_array_equal(batch["position_ids"], positions)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
+from tpu_trainer.call_context import CallContext, CallValues
 from tpu_trainer.dropout import key_dropout
 
 KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
@@ -17,8 +18,9 @@ def test_share_and_mean_are_kept_and_all_bits_differ(shape: tuple[int, ...]) -> 
     rows = 25 if shape[0] == 50 else shape[0]  # the first axis may be rows times heads
     model = keras.Sequential([keras.layers.Dropout(0.25), keras.layers.Dropout(0.25)])
     model.build([None, 1000])
-    key = key_dropout(model)
-    with key.of(KEY, tf.range(rows)):
+    context = CallContext()
+    key_dropout(model, context)
+    with context.using(CallValues(dropout_key=KEY, row=tf.range(rows))):
         first, second = (layer(tf.ones(shape), training=True).numpy() for layer in model.layers)
     assert set(np.unique(first)) == {0.0, np.float32(1 / 0.75)}
     dropped = first.reshape(shape[0], -1) == 0
@@ -35,10 +37,11 @@ def test_share_and_mean_are_kept_and_all_bits_differ(shape: tuple[int, ...]) -> 
 def test_a_rows_bits_do_not_depend_on_its_batch() -> None:
     model = keras.Sequential([keras.layers.Dropout(0.5)])
     model.build([None, 3, 10])
-    key = key_dropout(model)
+    context = CallContext()
+    key_dropout(model, context)
 
     def drop(rows: list[int]) -> np.ndarray:
-        with key.of(KEY, tf.constant(rows)):
+        with context.using(CallValues(dropout_key=KEY, row=tf.constant(rows))):
             return model.layers[0](tf.ones([len(rows), 3, 10]), training=True).numpy()
 
     np.testing.assert_array_equal(drop([4, 9, 7, -1])[1:3], drop([9, 7]))
@@ -48,7 +51,7 @@ def test_a_rows_bits_do_not_depend_on_its_batch() -> None:
 def test_without_training_or_without_a_key() -> None:
     model = keras.Sequential([keras.layers.Dropout(0.5)])
     model.build([None, 2])
-    key_dropout(model)
+    key_dropout(model, CallContext())
     np.testing.assert_array_equal(model.layers[0](tf.ones([2, 2]), training=False), np.ones([2, 2]))
     with pytest.raises(RuntimeError, match="needs a key"):
         model.layers[0](tf.ones([2, 2]), training=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tpu_trainer.config import ModelConfig, OptimizerConfig, ScheduleConfig
+from tpu_trainer.errors import UsageError
 from tpu_trainer.model import LanguageModel
 from tpu_trainer.optimizer import build_optimizer, decays
 from tpu_trainer.schedule import Schedule
@@ -50,3 +52,34 @@ def test_no_decay_for_biases_and_norms(vocabulary: Vocabulary) -> None:
     assert all(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in others)
     assert not any(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in decayed)
     assert len(decayed) == 10  # three embeddings, six kernels of a layer, the head's
+
+
+def test_gpt2s_norms_are_not_decayed_nor_is_what_is_named(vocabulary: Vocabulary) -> None:
+    config = ModelConfig(type="gpt2", config={"n_embd": 8, "n_layer": 1, "n_head": 2})
+    network = LanguageModel.create(
+        config, objective="clm", vocabulary=vocabulary, max_length=8, seed=0
+    ).network
+    variables = network.trainable_variables
+    norms = [variable for variable in variables if "/ln_" in variable.name]
+    assert len(norms) == 6
+    assert not any(decays(variable) for variable in norms)
+    # Two embeddings and four kernels, some of which TensorFlow's GPT-2 stores as [1, n].
+    assert sum(decays(variable) for variable in variables) == 6
+    assert not any(decays(variable, ["w[tp]e/"]) for variable in variables if "/wte/" in variable.name)
+    assert sum(decays(variable, ["w[tp]e/"]) for variable in variables) == 4
+
+    schedule = Schedule(ScheduleConfig(), peak=0.01, steps=10)
+    with pytest.raises(UsageError, match=r"--optimizer\.no_decay: 'nowhere' is found in no weight's name"):
+        build_optimizer(OptimizerConfig(no_decay=["nowhere"]), schedule, variables=variables)
+    optimizer = build_optimizer(
+        OptimizerConfig(learning_rate=0.01, weight_decay=0.5, no_decay=["w[tp]e/"]),
+        schedule,
+        variables=variables,
+    )
+    before = {variable.name: variable.numpy() for variable in variables}
+    optimizer.apply_gradients(
+        [(tf.zeros(variable.shape), variable) for variable in variables], skip_gradients_aggregation=True
+    )
+    for variable in variables:
+        factor = 1 - 0.01 * 0.5 if decays(variable, ["w[tp]e/"]) else 1.0
+        np.testing.assert_allclose(variable.numpy(), before[variable.name] * factor, rtol=1e-6)

@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors import safe_open
 from transformers import AutoTokenizer, TFAutoModelForMaskedLM
 
+from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
+from tpu_trainer import training
 from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.dataset import open_split
+from tpu_trainer.evaluation import Evaluator
 from tpu_trainer.pytorch_layout import pytorch_weights
+from tpu_trainer.task import Task
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",
@@ -39,16 +42,13 @@ OPTIONS: dict[str, Any] = {
     "train.evaluate_every": 250,
     "train.checkpoint_every": 200,
     "train.keep_checkpoints": 2,
-    "strategy": "cpu",
 }
 
 
-def arguments(dataset: Path, run: Path, **changes: Any) -> list[Any]:
-    options = OPTIONS | {"data.train": dataset / "train", "data.validation": dataset / "validation"}
-    options |= {name.replace("__", "."): value for name, value in changes.items()}
-    return ["fit", "--output_dir", run] + [
-        item for name, value in options.items() for item in (f"--{name}", value)
-    ]
+def arguments(dataset: Path, run: Path | str, **changes: Any) -> list[Any]:
+    return fit_arguments(
+        dataset, run, OPTIONS | {name.replace("__", "."): value for name, value in changes.items()}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,29 +77,6 @@ def text_of(first: int, masked: tuple[int, ...] = ()) -> str:
     return " ".join(
         "<mask>" if word in masked else f"w{word}" for word in range(first, first + MAX_LENGTH - 2)
     )
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def learnt(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records without what the clock decides."""
-    return [
-        {k: v for k, v in record.items() if not k.endswith(("_per_second", "_seconds"))} for record in records
-    ]
-
-
-def weights(run: Path) -> dict[str, np.ndarray]:
-    """All variables of the newest checkpoint: the network's, the optimizer's, the log's sums."""
-    checkpoints = Checkpoints(str(run / "checkpoints"))
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{checkpoints.latest():08d}" / "state"))
-    names = reader.get_variable_to_shape_map()
-    return {
-        name: reader.get_tensor(name)
-        for name in names
-        if not name.startswith(("_CHECKPOINTABLE", "save_counter"))
-    }
 
 
 def test_fit_learns_and_says_so(run_folder: Path) -> None:
@@ -293,6 +270,90 @@ def test_export_into_a_folder_of_something_else(
     assert run_verb("export", "--run", run_folder, "--output", dataset) == 2
     assert "it holds 'tokenizer' and no exported model" in capsys.readouterr().err
     assert run_verb("export", "--run", run_folder, "--output", exported) == 0  # an older export is replaced
+
+
+@pytest.mark.parametrize("form", ["model.safetensors", "tf_model.h5"])
+def test_fit_starts_from_an_export(
+    run_verb: Callable[..., int], dataset: Path, exported: Path, run_folder: Path, tmp_path: Path, form: str
+) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    for path in exported.iterdir():
+        if path.suffix not in (".safetensors", ".h5") or path.name == form:
+            shutil.copy(path, start)
+    run = tmp_path / "run"
+    changes = {"model.init_from": start, "train.steps": 2, "train.log_every": 1, "schedule.warmup_steps": 1}
+    kept = {name: value for name, value in OPTIONS.items() if not name.startswith("model.")}
+    assert run_verb(*fit_arguments(dataset, run, kept | {"optimizer.learning_rate": 1e-6} | changes)) == 0
+    summary, before = (json.loads((folder / "summary.json").read_text()) for folder in (run, run_folder))
+    assert summary["parameters"] == before["parameters"]
+    assert summary["eval"]["loss"] == pytest.approx(before["eval"]["loss"], rel=1e-3)
+    # What the model was is written down; the folder it came from may go.
+    shutil.rmtree(start)
+    assert run_verb("evaluate", "--run", run, "--strategy", "cpu") == 0
+    assert run_verb("export", "--run", run, "--output", tmp_path / "export") == 0
+
+
+def test_models_that_training_cannot_start_from(
+    run_verb: Callable[..., int],
+    dataset: Path,
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(**options: Any) -> str:
+        options = {name.replace("__", "."): value for name, value in options.items()}
+        assert run_verb(*fit_arguments(dataset, tmp_path / "run", options)) == 2
+        return capsys.readouterr().err
+
+    assert "no config.json there" in refused(model__init_from=tmp_path)
+    assert "holds a model of type 'roberta'" in refused(model__init_from=exported, model__type="bert")
+    options = {"model.init_from": exported, "model.config.num_hidden_layers": 2}
+    assert "no weights for tf_roberta" in refused(**options)
+    start = tmp_path / "start"
+    shutil.copytree(exported, start)
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps(config | {"vocab_size": 60}))
+    assert "a model of 60 tokens, but the dataset's tokenizer has 50" in refused(model__init_from=start)
+    (start / "config.json").write_text(json.dumps(config))
+    for name in ("model.safetensors", "tf_model.h5"):
+        (start / name).unlink()
+    assert "neither model.safetensors nor tf_model.h5 there" in refused(model__init_from=start)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_run_compiles_each_kind_of_step_once(
+    run_verb: Callable[..., int], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[Task] = []
+    evaluators: list[Evaluator] = []
+
+    def noted(function: Callable[..., Any], into: list[Any]) -> Callable[..., Any]:
+        def call(*positional: Any, **named: Any) -> Any:
+            into.append(function(*positional, **named))
+            return into[-1]
+
+        return call
+
+    monkeypatch.setattr(training, "build_task", noted(training.build_task, tasks))
+    monkeypatch.setattr(training, "Evaluator", noted(training.Evaluator, evaluators))
+    options = {"train.steps": 9, "train.evaluate_every": 3, "train.checkpoint_every": 4, "train.log_every": 2,
+               "train.accumulation": 2, "optimizer.ema": 0.9, "model.config.num_hidden_layers": 1,
+               "model.config.hidden_size": 24, "train.batch_size": 8}  # fmt: skip
+    for calls in (1, 3):
+        run = tmp_path / f"run{calls}"
+        assert run_verb(*fit_arguments(dataset, run, options | {"train.steps_per_execution": calls})) == 0
+        assert tasks[-1].train_function.experimental_get_tracing_count() == 1
+        assert evaluators[-1]._step.experimental_get_tracing_count() == 1
+    logs = [learnt(metrics(tmp_path / f"run{calls}")) for calls in (1, 3)]
+    # Three steps at once: what is due within them happens after the last.
+    assert [line["step"] for line in logs[0] if "loss" in line] == [1, 2, 4, 6, 8, 9]
+    assert [line["step"] for line in logs[1] if "loss" in line] == [3, 6, 9]
+    assert [line for line in logs[0] if "eval" in line] == [line for line in logs[1] if "eval" in line]
+    assert weights(tmp_path / "run1").keys() == weights(tmp_path / "run3").keys()
+    for name, value in weights(tmp_path / "run1").items():
+        if not name.startswith("running"):
+            np.testing.assert_array_equal(value, weights(tmp_path / "run3")[name], err_msg=name)
 
 
 def test_fill_mask(

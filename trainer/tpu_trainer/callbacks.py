@@ -96,7 +96,7 @@ class PeriodicCheckpoint(StepCallback):
         *,
         save: Callable[[int], None],
         busy: Callable[[], bool],
-        interrupted: Callable[[], bool],
+        interrupted: Callable[[dict[str, Any]], bool],
         first_step: int,
         every: int,
         minutes: float | None,
@@ -105,7 +105,7 @@ class PeriodicCheckpoint(StepCallback):
         Args:
             save: Saves the state after that many updates.
             busy: Whether an earlier save is not finished; one that is due by the clock waits for it.
-            interrupted: Whether training is to end.
+            interrupted: Whether training is to end, asked once a step with its logs.
             first_step: Updates made before this process.
             every: Updates between two checkpoints.
             minutes: Time between two checkpoints; None: any.
@@ -123,11 +123,12 @@ class PeriodicCheckpoint(StepCallback):
 
     def on_step(self, step: int, logs: dict[str, Any]) -> None:
         by_clock = time.monotonic() - self._saved_at >= self._seconds and not self._busy()
-        if self.passed(self._every) or by_clock or self._interrupted():
+        ends = self._interrupted(logs)
+        if self.passed(self._every) or by_clock or ends:
             self.check_finite()
             self._save(step)
             self._saved_at = time.monotonic()
-        if self._interrupted():
+        if ends:
             self.model.stop_training = True
 
 

@@ -15,6 +15,8 @@ from tpu_trainer.errors import UsageError
 
 StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
 ObjectiveName = Literal["mlm", "clm"]
+MaskingUnit = Literal["token", "word", "span"]
+Precision = Literal["float32", "mixed_bfloat16"]
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:
@@ -62,17 +64,28 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model, made from scratch."""
+    """The model."""
 
     type: str | None = None
     """A Hugging Face model type with a TensorFlow class for the objective: roberta, bert, deberta-v2, … for mlm; gpt2,
-    gptj, opt, … for clm. Default: roberta or gpt2."""
+    gptj, opt, … for clm. Default: that of init_from, else roberta or gpt2."""
+    init_from: str | None = None
+    """Folder of a model to start from, as `export` writes it: config.json with model.safetensors in PyTorch's layout,
+    or with tf_model.h5. Its tokenizer must be the dataset's. Default: a model from scratch."""
     config: dict[str, Any] = field(default_factory=dict)
     """Values that differ from the type's own configuration: hidden_size, num_hidden_layers, … The vocabulary's size
     and the special ids come from the tokenizer."""
     init_output_bias: bool = False
     """Start the output bias at the log frequencies of the training tokens (from statistics.json), so that the first
     steps need not learn them."""
+
+    def __post_init__(self) -> None:
+        _require(
+            not (self.init_output_bias and self.init_from),
+            "model.init_output_bias",
+            self.init_output_bias,
+            "the model of --model.init_from has an output bias of its own",
+        )
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,9 @@ class MlmConfig:
 
     probability: float = 0.15
     """Share of a row's tokens to predict. Of these 80% become the mask token, 10% a random token, 10% stay."""
+    unit: MaskingUnit = "token"
+    """What is masked as one. word: all tokens of a word; span: spans of tokens, of geometric lengths (p = 0.2, at most
+    10, SpanBERT's). The share is kept exactly: words of one token, or a span that is cut, make up what is missing."""
 
     def __post_init__(self) -> None:
         _require(0 < self.probability < 1, "mlm.probability", self.probability, "must lie between 0 and 1")
@@ -93,7 +109,10 @@ class OptimizerConfig:
     learning_rate: float = 1e-4
     """The schedule's peak."""
     weight_decay: float = 0.01
-    """Decoupled decay, not applied to biases and norms."""
+    """Decoupled decay, not applied to biases and norms, which are told by their shape."""
+    no_decay: list[str] = field(default_factory=list)
+    """Regular expressions: weights with names that one of them is found in are not decayed, either. Names are such as
+    network/roberta/embeddings/word_embeddings/weight."""
     beta1: float = 0.9
     """Decay of the running mean of gradients."""
     beta2: float = 0.999
@@ -102,8 +121,29 @@ class OptimizerConfig:
     """Added to the root of the mean square."""
     clip_norm: float | None = 1.0
     """The gradient is scaled down to this global norm where it is larger; null: never."""
+    ema: float | None = None
+    """Decay of a running mean of the weights, which is evaluated and exported in their place, such as 0.999; in the
+    first steps it is less, so that the initial weights are forgotten. null: none."""
+
+    @property
+    def evaluated(self) -> Literal["network", "average"]:
+        """Which of a checkpoint's two sets of weights is evaluated and exported."""
+        return "network" if self.ema is None else "average"
 
     def __post_init__(self) -> None:
+        for pattern in self.no_decay:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UsageError(
+                    f"--optimizer.no_decay: {pattern!r} is no regular expression: {error}"
+                ) from None
+        _require(
+            self.ema is None or 0 < self.ema < 1,
+            "optimizer.ema",
+            self.ema,
+            "must lie between 0 and 1, or null",
+        )
         _require(self.learning_rate > 0, "optimizer.learning_rate", self.learning_rate, "must be positive")
         _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "must not be negative")
         _require(0 <= self.beta1 < 1, "optimizer.beta1", self.beta1, "must lie in [0, 1)")
@@ -121,14 +161,32 @@ class OptimizerConfig:
 class ScheduleConfig:
     """The learning rate over time."""
 
-    name: Literal["linear", "cosine", "constant"] = "linear"
-    """What follows the warm-up, down to `final_ratio` of the peak at the last step (constant: no descent)."""
+    name: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
+    """What follows the warm-up. linear, cosine: a descent to the last step; wsd (warmup-stable-decay): the peak, and a
+    linear descent in the last `decay_share` of the steps; constant: the peak; inverse_sqrt: the peak times the root of
+    warm-up ÷ step."""
     warmup_steps: int = 0
     """Steps of linear rise from 0 to the peak."""
+    warmup_share: float = 0.0
+    """The same as a share of --train.steps; one of the two."""
+    decay_share: float = 0.1
+    """wsd: the share of --train.steps that the descent takes."""
     final_ratio: float = 0.0
-    """The last step's learning rate as a share of the peak."""
+    """linear, cosine, wsd: the learning rate that the descent ends at, as a share of the peak."""
+
+    def warmup(self, steps: int) -> int:
+        """Steps of warm-up in a run of `steps`."""
+        return self.warmup_steps or round(self.warmup_share * steps)
 
     def __post_init__(self) -> None:
+        _require(0 <= self.warmup_share < 1, "schedule.warmup_share", self.warmup_share, "must lie in [0, 1)")
+        _require(
+            not (self.warmup_steps and self.warmup_share),
+            "schedule.warmup_share",
+            self.warmup_share,
+            f"the warm-up is given in steps, too: {self.warmup_steps}; give one of the two",
+        )
+        _require(0 < self.decay_share <= 1, "schedule.decay_share", self.decay_share, "must lie in (0, 1]")
         _require(self.warmup_steps >= 0, "schedule.warmup_steps", self.warmup_steps, "must not be negative")
         _require(0 <= self.final_ratio <= 1, "schedule.final_ratio", self.final_ratio, "must lie in [0, 1]")
 
@@ -140,7 +198,18 @@ class TrainConfig:
     steps: int = 10_000
     """Optimizer steps."""
     batch_size: int = 128
-    """Rows in a step, over all replicas."""
+    """Rows in a step, over all replicas and all its micro-batches."""
+    accumulation: int = 1
+    """Micro-batches that a replica takes one after the other in a step, where its rows do not fit into its memory at
+    once. The step is the same whatever their number, to the precision of sums."""
+    precision: Precision = "float32"
+    """mixed_bfloat16: products in bfloat16, while weights, sums, softmax and loss stay in float32."""
+    gradient_checkpointing: bool = False
+    """Keep only the inputs of the model's blocks for the backward pass and compute the rest anew: less memory, about a
+    third more operations."""
+    steps_per_execution: int = 1
+    """Steps taken in one call of the device, which saves time where steps are short. Whatever happens every so many
+    steps happens at the next call's end."""
     evaluation_batch_size: int | None = None
     """Rows in a step of evaluation, over all replicas; default: batch_size. The figures do not depend on it."""
     log_every: int = 50
@@ -153,6 +222,13 @@ class TrainConfig:
     """Minutes after which a checkpoint is written though `checkpoint_every` steps have not passed; null: never."""
     keep_checkpoints: int = 3
     """Checkpoints kept: the newest. The one with the lowest validation loss is kept besides."""
+    recompute_attention: bool = False
+    """Compute attention probabilities anew in the backward pass instead of keeping them: less memory, the same loss.
+    Known for the types bert, roberta, camembert, electra and gpt2."""
+    skip_spikes: float | None = None
+    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last 64 or so
+    steps, and count it in the log (6 is a usual value); null: leave out none. The step holds a second copy of model and
+    optimizer then."""
     deterministic: bool = False
     """Only operations that give the same bits in every run, so that a run that was killed and continued ends with the
     very weights of one that was not. Costs time on GPUs."""
@@ -160,17 +236,53 @@ class TrainConfig:
     """Write the figures for TensorBoard, too, into the run's tensorboard/."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
+        for name in (
+            "steps",
+            "batch_size",
+            "accumulation",
+            "steps_per_execution",
+            "log_every",
+            "checkpoint_every",
+            "keep_checkpoints",
+        ):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "must be at least 1")
         for name in ("evaluation_batch_size", "evaluate_every"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"train.{name}", value, "must be at least 1, or null")
+        _require(
+            self.skip_spikes is None or self.skip_spikes > 0,
+            "train.skip_spikes",
+            self.skip_spikes,
+            "must be positive, or null",
+        )
         _require(
             self.checkpoint_minutes is None or self.checkpoint_minutes > 0,
             "train.checkpoint_minutes",
             self.checkpoint_minutes,
             "must be positive, or null",
         )
+
+
+@dataclass(frozen=True)
+class TpuConfig:
+    """The TPU to use."""
+
+    name: str = "local"
+    """local: the one of the TPU VM that this runs on; else a TPU's name, which is looked up."""
+    zone: str | None = None
+    """The Google Cloud zone of a named TPU."""
+    project: str | None = None
+    """The Google Cloud project of a named TPU."""
+
+    def __post_init__(self) -> None:
+        for field_name in ("zone", "project"):
+            value = getattr(self, field_name)
+            _require(
+                value is None or self.name != "local",
+                f"tpu.{field_name}",
+                value,
+                "give the TPU's name, too, with --tpu.name",
+            )
 
 
 @dataclass(frozen=True)
@@ -215,7 +327,9 @@ class FitConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     strategy: StrategyName = "auto"
-    """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU."""
+    """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU. Several hosts with CPUs or GPUs train
+    together where each has its TF_CONFIG."""
+    tpu: TpuConfig = field(default_factory=TpuConfig)
     hub_model_id: str | None = None
     """Repository on the Hugging Face Hub, such as me/my-model, that the exported model is pushed to: at checkpoints, in
     the background, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
@@ -225,7 +339,7 @@ class FitConfig:
     """Decides the initial weights, the order of the rows, the masks and the dropout."""
 
     def __post_init__(self) -> None:
-        if self.model.type is None:
+        if self.model.type is None and self.model.init_from is None:
             default = {"mlm": "roberta", "clm": "gpt2"}[self.objective]
             object.__setattr__(self, "model", replace(self.model, type=default))
         _require(0 <= self.seed < 2**32, "seed", self.seed, "must lie in [0, 2**32)")
@@ -235,6 +349,14 @@ class FitConfig:
             self.schedule.warmup_steps,
             f"must be less than --train.steps, {self.train.steps}",
         )
+        if self.schedule.name == "wsd":
+            room = self.train.steps - self.schedule.warmup(self.train.steps)
+            _require(
+                round(self.schedule.decay_share * self.train.steps) <= room,
+                "schedule.decay_share",
+                self.schedule.decay_share,
+                f"the descent does not fit into the {room} steps that the warm-up leaves",
+            )
 
 
 @dataclass(frozen=True)
@@ -315,7 +437,8 @@ class GenerateConfig:
     seed: int = 0
     """Decides what is drawn, for each line of its own."""
     batch_size: int = 8
-    """Lines that are read at a time; those of equally many tokens are continued together. The texts do not depend on it."""
+    """Lines that are read at a time; those of equally many tokens are continued together. The texts do not depend on
+    it."""
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "top_k", "batch_size"):

@@ -105,7 +105,8 @@ def _frame(x: _Axis, y: _Axis) -> list[str]:
 
 
 def _line(points: list[Point], x: _Axis, y: _Axis, colour: str, *, dots: bool) -> list[str]:
-    points = points[:: -(-len(points) // _MOST_POINTS)] + points[-1:]
+    every = -(-len(points) // _MOST_POINTS)
+    points = [*points[:-1:every], points[-1]]
     places = [(x.place(step), y.place(loss)) for step, loss in points]
     path = " ".join(f"{across:.1f},{up:.1f}" for across, up in places)
     parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>']

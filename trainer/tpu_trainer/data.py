@@ -87,24 +87,35 @@ def records_of_step(
     return records
 
 
-def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary) -> DatasetFunction:
-    """Every row of `split` once, the last batch filled up with rows of number -1.
+def evaluation_steps(split: Split, *, batch_size: int, hosts: int) -> int:
+    """Batches that hold all of `split`, shared by `hosts`: the host with the most rows decides."""
+    return -(-max(_host_rows(split, hosts)) // (batch_size // hosts))
 
-    Every replica of every host gets the same number of batches, so that none waits for another.
+
+def _host_rows(split: Split, hosts: int) -> list[int]:
+    counts = split.counts
+    return [int(counts[np.flatnonzero(counts)[host::hosts]].sum()) for host in range(hosts)]
+
+
+def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary) -> DatasetFunction:
+    """Every row of `split` once in the first `evaluation_steps` batches; then, without end, rows of number -1.
+
+    So every replica of every host gets the same number of batches, and none waits for another.
     """
 
     def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
         per_replica = context.get_per_replica_batch_size(batch_size)
-        hosts = context.num_input_pipelines
-        counts = split.counts
-        shares = [counts[np.flatnonzero(counts)[host::hosts]].sum() for host in range(hosts)]
-        host_batch = batch_size // hosts
-        total = -(-int(max(shares)) // host_batch) * host_batch
-        windows = partial(in_sequence, counts=counts, host=context.input_pipeline_id, hosts=hosts)
-        missing = total - int(shares[context.input_pipeline_id])
+        windows = partial(
+            in_sequence,
+            counts=split.counts,
+            host=context.input_pipeline_id,
+            hosts=context.num_input_pipelines,
+        )
         record, row_id = _filler_row(split, vocabulary)
-        filler = tf.data.Dataset.from_tensors((tf.fill([missing], record), tf.fill([missing], row_id)))
-        return _batches(_windows(split, windows).concatenate(filler), split, per_replica)
+        filler = tf.data.Dataset.from_tensors(
+            (tf.fill([per_replica], record), tf.fill([per_replica], row_id))
+        )
+        return _batches(_windows(split, windows).concatenate(filler.repeat()), split, per_replica)
 
     return dataset
 
@@ -153,6 +164,9 @@ def _batches(windows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data
 
     # Windows are cut up as they are: taking them apart row by row would cost more than half of what parsing costs.
     batches = windows.rebatch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    # Said here because no one can see it in a generator: where several workers have a stream that may end, TensorFlow
+    # takes its last batch for smaller than the others, and the shape of all for unknown.
+    batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     options = tf.data.Options()
     options.deterministic = True
     # Each host's share is decided here, by row; sharding it again would lose rows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tpu_trainer import files
 from tpu_trainer.config import EvaluateConfig
@@ -38,8 +39,10 @@ def main(config: EvaluateConfig) -> None:
     check_records(split, vocabulary)
     strategy = build_strategy(config.strategy)
     with strategy.scope():
-        task = build_task(run, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
-    checkpoints.restore(step, network=task.network)
+        # The weights that are evaluated, and nothing beside them.
+        alone = replace(run, optimizer=replace(run.optimizer, ema=None))
+        task = build_task(alone, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
+    checkpoints.restore(step, **{run.optimizer.evaluated: task.network})
     figures = Evaluator(
         task=task,
         split=split,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -9,11 +10,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.data import evaluation_batches
+from tpu_trainer.data import evaluation_batches, evaluation_steps
 from tpu_trainer.dataset import Split
 from tpu_trainer.faults import explained
 from tpu_trainer.objectives import Sums
-from tpu_trainer.strategy import check_batch_size, is_tpu
+from tpu_trainer.strategy import check_batch_size, is_tpu, num_hosts
 from tpu_trainer.task import Task
 from tpu_trainer.vocabulary import Vocabulary
 
@@ -70,10 +71,13 @@ class Evaluator:
         check_batch_size(batch_size, strategy, batch_size_option)
         self.split = split
         """What is evaluated."""
+        self._steps = evaluation_steps(split, batch_size=batch_size, hosts=num_hosts(strategy))
         self._batches = strategy.distribute_datasets_from_function(
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
         )
-        compiled = tf.function(task.evaluation_sums, jit_compile=None if is_tpu(strategy) else True)
+        compiled = tf.function(
+            task.plain(task.evaluation_sums), jit_compile=None if is_tpu(strategy) else True
+        )
 
         def one_replica(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             # A function of Python's own: MirroredStrategy would compile a tf.function for all replicas in one piece.
@@ -91,7 +95,7 @@ class Evaluator:
         # float64 here: a float32 sum over millions of targets would depend on how they are batched.
         total = np.zeros(len(Sums._fields), np.float64)
         with explained((self.split, shard) for shard in self.split.shards):
-            for batch in self._batches:
+            for batch in itertools.islice(self._batches, self._steps):
                 if stop():
                     return None
                 total += np.array([value.numpy() for value in self._step(batch)], np.float64)

@@ -73,7 +73,7 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
             network_config(run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length),
             run.objective,
         )
-        checkpoints.restore(step, network=network)
+        checkpoints.restore(step, **{run.optimizer.evaluated: network})
         network = trim_vocabulary(network, vocabulary, run.objective)
     tokenizer.model_max_length = max_length
     if run.objective == "clm":

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
+from tpu_trainer.cluster import cluster_from_environment
 from tpu_trainer.config import FitConfig
 from tpu_trainer.dataset import open_split
 from tpu_trainer.errors import UsageError
+from tpu_trainer.initial_weights import resolved
 from tpu_trainer.mixture import check_same_rows, open_mixture
 from tpu_trainer.run_folder import RunFolder
 
 
 def main(config: FitConfig) -> None:
     """Runs the verb; UsageError where options, data and output folder do not fit together."""
-    folder = RunFolder(config.output_dir)
+    config = replace(config, model=resolved(config.model))
+    cluster = cluster_from_environment()
+    folder = RunFolder(config.output_dir, writable=cluster.is_chief)
     folder.check_continues(config)
     if config.hub_model_id is not None:
         from tpu_trainer.hub import HubPusher, check_model_id  # half a second to import
 
         check_model_id(config.hub_model_id)
+    strategy = None
+    if cluster.workers > 1:
+        # TensorFlow can join the others only before it computes anything, and bare shards are looked into below.
+        from tpu_trainer.strategy import build_strategy
+
+        strategy = build_strategy(config.strategy, config.tpu)
     train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
     validation = None
     if config.data.validation is not None:
@@ -36,7 +47,7 @@ def main(config: FitConfig) -> None:
                 f"{folder.path}: finished already, with {summary['steps']} steps; nothing to do",
                 file=sys.stderr,
             )
-            if config.hub_model_id is not None:
+            if config.hub_model_id is not None and folder.writable:
                 HubPusher(config.hub_model_id, private=config.hub_private, folder=folder).finish(
                     summary["steps"]
                 )
@@ -44,4 +55,4 @@ def main(config: FitConfig) -> None:
     # TensorFlow takes seconds to import: not for what the checks above refuse.
     from tpu_trainer.training import train_run
 
-    train_run(config, folder=folder, train=train, validation=validation)
+    train_run(config, folder=folder, train=train, validation=validation, strategy=strategy)

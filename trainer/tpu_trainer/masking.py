@@ -12,7 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tpu_trainer.config import MaskingUnit
+from tpu_trainer.errors import UsageError
 from tpu_trainer.random_bits import threefry2x32
+from tpu_trainer.selection import Draw, Selection, select_spans, select_tokens, select_words
 from tpu_trainer.vocabulary import Vocabulary
 
 # Devlin et al., "BERT" (2018), 3.1: of the chosen tokens 80% become the mask token, 10% a random one, 10% stay.
@@ -49,13 +52,26 @@ def targets_by_length(max_length: int, probability: float) -> np.ndarray:
 class Masking:
     """Chooses the tokens to predict and replaces them."""
 
-    def __init__(self, *, vocabulary: Vocabulary, max_length: int, probability: float) -> None:
+    def __init__(
+        self, *, vocabulary: Vocabulary, max_length: int, probability: float, unit: MaskingUnit = "token"
+    ) -> None:
         """
         Args:
             vocabulary: Special ids are never chosen and never drawn as a replacement.
             max_length: Tokens in a row.
             probability: Share of a row's real tokens to predict.
+            unit: What is chosen.
+
+        Raises:
+            UsageError: Words are wanted of a tokenizer that does not tell where they begin.
         """
+        if unit == "word" and vocabulary.words is None:
+            raise UsageError(
+                "--mlm.unit is 'word': the tokenizer does not tell in its tokens where words begin, as WordPiece, "
+                "byte-level and Metaspace tokenizers do"
+            )
+        self._unit = unit
+        self._words = vocabulary.words
         self._targets_by_length = targets_by_length(max_length, probability)
         self._special_ids = np.array(vocabulary.special_ids, np.int32)
         self._replacements = np.setdiff1d(np.arange(vocabulary.size, dtype=np.int32), self._special_ids)
@@ -81,7 +97,7 @@ class Masking:
             row: int32[B], the rows' ids; a negative one marks a row that has no targets.
             key: Two uint32 scalars, such as random_bits.step_key gives.
         """
-        batch, length = input_ids.shape
+        batch = input_ids.shape[0]
         real = tf.ones_like(input_ids) if attention_mask is None else attention_mask
         special = tf.reduce_any(input_ids[..., None] == self._special_ids, axis=-1)
         maskable = (real > 0) & ~special & (row >= 0)[:, None]
@@ -91,17 +107,17 @@ class Masking:
         )
 
         counter_row = tf.cast(row, tf.uint32)[:, None]
-        bits, _ = threefry2x32(key, (counter_row, np.arange(length, dtype=np.uint32)[None, :]))
-        # 24 bits are what a float32 holds exactly; equal scores are rare and go to the first of the two.
-        scores = tf.where(
-            maskable, tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32), -1.0
-        )
-        positions = tf.math.top_k(scores, k=self.max_targets).indices
+
+        def draw(counter: tf.Tensor | np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
+            return threefry2x32(key, (counter_row, counter))
+
+        positions, units = self._select(input_ids, maskable, count, draw)
         chosen = tf.range(self.max_targets)[None, :] < count[:, None]
 
         targets = tf.gather(input_ids, positions, batch_dims=1)
-        column = tf.cast(positions, tf.uint32) + tf.constant(_REPLACEMENT, tf.uint32)
-        decision_bits, token_bits = threefry2x32(key, (counter_row, column))
+        replacement_counter = tf.constant(_REPLACEMENT, tf.uint32)
+        decision_bits, _ = draw(tf.cast(units, tf.uint32) + replacement_counter)
+        _, token_bits = draw(tf.cast(positions, tf.uint32) + replacement_counter)
         decision = tf.cast(decision_bits, tf.float32) / 2.0**32
         # The remainder favours the first ids by less than one part in 2**32 / vocabulary.
         drawn = tf.cast(token_bits % tf.constant(len(self._replacements), tf.uint32), tf.int32)
@@ -117,3 +133,12 @@ class Masking:
             tf.where(chosen, replacement, targets),
         )
         return MaskedRows(corrupted, positions, targets, tf.cast(chosen, tf.float32))
+
+    def _select(self, input_ids: tf.Tensor, maskable: tf.Tensor, count: tf.Tensor, draw: Draw) -> Selection:
+        if self._unit == "token":
+            return select_tokens(maskable=maskable, draw=draw, places=self.max_targets)
+        if self._unit == "span":
+            return select_spans(maskable=maskable, count=count, draw=draw, places=self.max_targets)
+        joins, ends_open = (tf.gather(table, input_ids) for table in (self._words.joins, self._words.open))
+        starts = ~(joins & tf.pad(ends_open[:, :-1], [[0, 0], [1, 0]]))
+        return select_words(maskable=maskable, starts=starts, count=count, draw=draw, places=self.max_targets)

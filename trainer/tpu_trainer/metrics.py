@@ -32,7 +32,7 @@ class MetricsLog:
         self.records = [record for record in folder.metrics() if record["step"] <= last_step]
         self._whole = False
         """Whether the file holds all records but the newest."""
-        self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard else None
+        self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard and folder.writable else None
         self._write()
         for record in self.records:
             self._show(record)
@@ -57,6 +57,8 @@ class MetricsLog:
             self._try_tensorboard(self._tensorboard.close)
 
     def _write(self) -> None:
+        if not self._folder.writable:
+            return
         try:
             if self._whole:
                 files.append_text(self._folder.metrics_log, json.dumps(self.records[-1]) + "\n")

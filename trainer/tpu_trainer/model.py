@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,15 @@ from transformers import (
     TFPreTrainedModel,
 )
 
-from tpu_trainer.config import ModelConfig, ObjectiveName
+from tpu_trainer.call_context import CallContext
+from tpu_trainer.config import ModelConfig, ObjectiveName, Precision
 from tpu_trainer.cross_entropy import cross_entropy_sums, mask_surplus
-from tpu_trainer.documents import SegmentMask, separate_documents
+from tpu_trainer.documents import separate_documents
 from tpu_trainer.dropout import key_dropout
 from tpu_trainer.errors import UsageError
 from tpu_trainer.output_layer import find_output_layer, head_of
 from tpu_trainer.pytorch_layout import EXPORTABLE
+from tpu_trainer.recomputation import recompute_blocks
 from tpu_trainer.vocabulary import Vocabulary
 
 _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
@@ -133,8 +135,10 @@ class LanguageModel:
         self.network = network
         self.vocabulary = vocabulary
         self.objective = objective
-        self.dropout_key = key_dropout(network)
-        self._segments: SegmentMask | None = separate_documents(network) if objective == "clm" else None
+        self.context = CallContext()
+        """What dropout draws from: to be set where the model is called in training."""
+        key_dropout(network, self.context)
+        self._heeds_segments = objective == "clm" and separate_documents(network, self.context)
         self._first_position = _first_position(network.config.model_type, vocabulary)
         self._head = head_of(network)
         self._output = find_output_layer(network)
@@ -157,11 +161,27 @@ class LanguageModel:
         vocabulary: Vocabulary,
         max_length: int,
         seed: int,
+        precision: Precision = "float32",
     ) -> LanguageModel:
         """A new model; its weights are a function of `seed`. UsageError where `config` does not fit."""
         hf_config = network_config(config, objective=objective, vocabulary=vocabulary, max_length=max_length)
         keras.utils.set_random_seed(seed)
-        return cls(network=build_network(hf_config, objective), vocabulary=vocabulary, objective=objective)
+        # Layers take the policy that holds when they are made, and Hugging Face makes them.
+        before = keras.mixed_precision.global_policy()
+        keras.mixed_precision.set_global_policy(precision)
+        try:
+            network = build_network(hf_config, objective)
+        finally:
+            keras.mixed_precision.set_global_policy(before)
+        return cls(network=network, vocabulary=vocabulary, objective=objective)
+
+    def twin(self) -> TFPreTrainedModel:
+        """Another network of the same shape, with weights of its own, that is not for calling."""
+        return build_network(self.network.config, self.objective)
+
+    def recompute_blocks(self) -> None:
+        """Turns gradient checkpointing on; UsageError where this type of model cannot."""
+        recompute_blocks(self.network, self.context)
 
     def loss_sums(
         self, inputs: Inputs, *, targets: tf.Tensor, weights: tf.Tensor, positions: tf.Tensor | None = None
@@ -214,21 +234,19 @@ class LanguageModel:
     def _logits(self, inputs: Inputs, positions: tf.Tensor | None) -> tf.Tensor:
         if self._head is not None:
             return self._head(self._hidden(inputs, positions))
-        with self._separated(inputs):
+        with self._called_with(inputs):
             logits = self.network(**self._arguments(inputs)).logits
         return logits if positions is None else tf.gather(logits, positions, batch_dims=1)
 
     def _hidden(self, inputs: Inputs, positions: tf.Tensor | None) -> tf.Tensor:
         """[B, T, H]: the last hidden states at `positions`."""
         encoder = getattr(self.network, self.network.base_model_prefix)
-        with self._separated(inputs):
+        with self._called_with(inputs):
             hidden = encoder(**self._arguments(inputs))[0]
         return hidden if positions is None else tf.gather(hidden, positions, batch_dims=1)
 
-    def _separated(self, inputs: Inputs) -> AbstractContextManager[None]:
-        if self._segments is None or inputs.segment_ids is None:
-            return nullcontext()
-        return self._segments.of(inputs.segment_ids)
+    def _called_with(self, inputs: Inputs) -> AbstractContextManager[None]:
+        return self.context.using(self.context.with_changes(segment_ids=inputs.segment_ids))
 
     def _arguments(self, inputs: Inputs) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -256,7 +274,7 @@ class LanguageModel:
         """Those of a dataset's `features` that a causal model should heed and this one cannot."""
         if self.objective != "clm":
             return []
-        heeded = self._accepted | ({"segment_ids"} if self._segments is not None else set())
+        heeded = self._accepted | ({"segment_ids"} if self._heeds_segments else set())
         return sorted({"position_ids", "segment_ids"} & set(features) - heeded)
 
     def init_output_bias(self, target_counts: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from tpu_trainer.vocabulary import Vocabulary
 _TASKS = {"mlm": "fill-mask", "clm": "text-generation"}
 _METRICS = ("loss", "perplexity", "accuracy", "bits_per_byte")
 # Names of places, which are nothing to the model, and what the card shows elsewhere.
-_NOT_SHOWN = ("output_dir", "data", "profile", "strategy", "hub_model_id", "hub_private")
+_NOT_SHOWN = ("output_dir", "data", "profile", "strategy", "tpu", "hub_model_id", "hub_private")
 
 
 def model_card(
@@ -35,8 +35,9 @@ def model_card(
     text = "---\n" + yaml.safe_dump(_metadata(config, task, data, evaluation), sort_keys=False) + "---\n\n"
     text += f"# {config.model.type}, {parameters:,} parameters\n\n"
     objective = {"mlm": "masked", "clm": "causal"}[config.objective]
+    start = "from scratch" if config.model.init_from is None else f"from {_base_name(config.model.init_from)}"
     text += (
-        f"A {objective} language model with a vocabulary of {vocabulary.size:,} tokens, trained from scratch for "
+        f"A {objective} language model with a vocabulary of {vocabulary.size:,} tokens, trained {start} for "
         f"{step:,} steps of {config.train.batch_size:,} rows.\n\n"
     )
     text += _use(task)
@@ -44,8 +45,15 @@ def model_card(
         text += "## Data\n\n" + _data_table(data) + "\n"
     text += "## Results\n\n" + _results(training, evaluation) + "\n"
     shown = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NOT_SHOWN}
+    if config.model.init_from is not None:
+        shown["model"]["init_from"] = _base_name(config.model.init_from)
     text += "## Configuration\n\n```yaml\n" + yaml.safe_dump(shown, sort_keys=False) + "```\n"
     return text
+
+
+def _base_name(path: str) -> str:
+    """The last part of a path: where it lies is nobody's business."""
+    return path.rstrip("/").rsplit("/", 1)[-1]
 
 
 def _metadata(

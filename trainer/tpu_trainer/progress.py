@@ -136,6 +136,8 @@ class ProgressLog(StepCallback):
             "learning_rate": float(self._schedule(tf.constant(step - 1))),
             "gradient_norm": sums.gradient_norm / sums.steps,
         }
+        if sums.skipped:
+            record["skipped_steps"] = int(sums.skipped)
         record |= self._speed(step, sums.tokens)
         self._log.append(record)
         shown = f"loss {loss:.3f}{self._baseline} accuracy {record['accuracy']:.3f}"

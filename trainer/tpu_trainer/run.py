@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import tf_keras as keras
@@ -69,14 +70,15 @@ class Run:
         self._hosts = hosts
         self._checkpoints = Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints)
         self._pusher = None
-        if config.hub_model_id is not None:
+        if config.hub_model_id is not None and folder.writable:
             self._pusher = HubPusher(config.hub_model_id, private=config.hub_private, folder=folder)
         self._saver = BackgroundSaver(
             self._checkpoints, report=self._report_failed_save, saved=self._push_in_background
         )
         self._stopwatch = Stopwatch()
         self._interruption = Interruption()
-        self._state = {"network": task.network, "optimizer": task.optimizer, "running": task.running}
+        self._ends = False
+        self._state = task.state()
         self.first_step = self._restore()
         """Updates made before this process."""
         try:
@@ -144,12 +146,13 @@ class Run:
             "parameters": sum(v.shape.num_elements() for v in self._task.network.trainable_variables),
             "initial_loss": losses[0],
             "final_loss": losses[-1],
+            "skipped_steps": sum(record.get("skipped_steps", 0) for record in self._log.records),
             "unigram_entropy": self._baselines.get("unigram entropy"),
             "eval": None if figures is None else figures.to_json(),
             "tokens_per_second": speed,
         }
         try:
-            if figures is not None:
+            if figures is not None and self._folder.writable:
                 self._checkpoints.record(steps, validation_loss=figures.loss)
             self._folder.write_summary(summary)
         except WriteErrors as error:
@@ -228,7 +231,7 @@ class Run:
             PeriodicCheckpoint(
                 save=self._save,
                 busy=lambda: self._saver.busy,
-                interrupted=lambda: self._interruption.requested,
+                interrupted=self._must_end,
                 first_step=self.first_step,
                 every=train.checkpoint_every,
                 minutes=train.checkpoint_minutes,
@@ -246,7 +249,19 @@ class Run:
             )
         return callbacks
 
+    def _must_end(self, logs: dict[str, Any]) -> bool:
+        """Whether training is to end after the step of these logs; all hosts say the same."""
+        if self._hosts == 1:
+            self._ends = self._interruption.requested
+        else:
+            self._ends = float(logs["end_requested"]) > 0
+            if self._interruption.requested:
+                self._task.request_end()
+        return self._ends
+
     def _save(self, step: int, **metadata: Any) -> None:
+        if not self._folder.writable:
+            return
         with self._stopwatch.paused():
             known = {"data": self._train.fingerprint, "max_length": self._train.max_length}
             self._saver.save(step, metadata=known | metadata, **self._state)
@@ -266,7 +281,10 @@ class Run:
         if self._evaluator is None:
             return None
         with self._stopwatch.paused():
-            figures = self._evaluator.run(stop=lambda: self._interruption.requested)
+            average = self._task.average
+            with nullcontext() if average is None else average.in_place():
+                # Several hosts evaluate together, or wait for each other for ever.
+                figures = self._evaluator.run(stop=lambda: self._hosts == 1 and self._interruption.requested)
             if figures is None:
                 return None
             self._log.append({"step": step, "eval": figures.to_json()})
@@ -279,6 +297,8 @@ class Run:
         return figures
 
     def _draw(self) -> None:
+        if not self._folder.writable:
+            return
         title = f"{self._config.model.type} on {self._train.path}"
         try:
             picture = loss_picture(self._log.records, title=title, baselines=self._baselines)
@@ -287,7 +307,7 @@ class Run:
             say(f"fit: {self._folder.loss_picture} cannot be written ({error}); training goes on")
 
     def _stop_if_interrupted(self) -> None:
-        if not self._interruption.requested:
+        if not (self._ends or (self._hosts == 1 and self._interruption.requested)):
             return
         self._saver.wait()
         if self._saver.failed:
@@ -295,6 +315,8 @@ class Run:
         raise InterruptedRun(f"interrupted; {self._restart()}")
 
     def _restart(self) -> str:
+        if not self._folder.writable:
+            return "the same command on all hosts continues after what the first one has saved"
         steps = self._checkpoints.steps()
         return f"the same command continues after step {steps[-1] if steps else 0}"
 

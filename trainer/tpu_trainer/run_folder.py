@@ -24,10 +24,11 @@ from tpu_trainer.errors import UsageError
 
 # These may change when a run is continued: they decide where and how far it runs, not what a step does.
 _FREE = {
-    "": ("output_dir", "strategy", "hub_model_id", "hub_private"),
+    "": ("output_dir", "strategy", "tpu", "hub_model_id", "hub_private"),
     "data": ("train", "validation", "tokenizer"),
     "train": (
         "steps",
+        "steps_per_execution",
         "evaluation_batch_size",
         "log_every",
         "evaluate_every",
@@ -45,11 +46,13 @@ def _deciding(config: FitConfig) -> dict[str, Any]:
     """`--name: value` of every option that decides what the run's steps do."""
     found = {}
     for name, value in dataclasses.asdict(config).items():
+        if name in _FREE[""]:
+            continue
         if isinstance(value, dict):
             found |= {
                 f"--{name}.{key}": item for key, item in value.items() if key not in _FREE.get(name, ())
             }
-        elif name not in _FREE[""]:
+        else:
             found[f"--{name}"] = value
     return found
 
@@ -57,8 +60,14 @@ def _deciding(config: FitConfig) -> dict[str, Any]:
 class RunFolder:
     """The files of a run, by their purpose."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, writable: bool = True) -> None:
+        """
+        Args:
+            path: The folder, local or a URL.
+            writable: Whether this process writes to it: of several that train together, only one does.
+        """
         self.path = path
+        self.writable = writable
         self.checkpoints = files.join(path, "checkpoints")
         self.tokenizer = files.join(path, "tokenizer")
         self._config = files.join(path, "config.yaml")
@@ -94,12 +103,16 @@ class RunFolder:
 
     def start(self, config: FitConfig, tokenizer: str) -> None:
         """Writes what a run has from its beginning."""
+        if not self.writable:
+            return
         files.make_dirs(self.path)
         files.write_text(self._config, dump_fit_config(config))
         files.copy_tree(tokenizer, self.tokenizer)
 
     def write_data(self, entries: list[dict[str, Any]]) -> None:
         """Writes data.json: an entry for each split, as mixture.describe gives it."""
+        if not self.writable:
+            return
         files.write_text(self._data, json.dumps(entries, indent=1) + "\n")
 
     def data(self) -> list[dict[str, Any]]:
@@ -119,7 +132,8 @@ class RunFolder:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""
-        files.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
+        if self.writable:
+            files.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""

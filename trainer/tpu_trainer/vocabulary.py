@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpu_trainer import files
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.dataset import Split
 from tpu_trainer.errors import UsageError
+from tpu_trainer.words import Words
 
 # A TPU's matrix unit works on tiles of 128 lanes, and GPUs like multiples of 64.
 _PADDING_MULTIPLE = 128
@@ -25,6 +26,8 @@ class Vocabulary:
     mask_id: int | None
     bos_id: int | None
     eos_id: int | None
+    words: Words | None = field(default=None, compare=False)
+    """Where words begin; None: the tokenizer does not tell."""
 
     @property
     def padded_size(self) -> int:
@@ -55,6 +58,7 @@ class Vocabulary:
             mask_id=tokenizer.mask_token_id,
             bos_id=first,
             eos_id=last,
+            words=Words.of(tokenizer),
         )
 
 

@@ -18,6 +18,7 @@ from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
 from tpu_trainer.training import build_task
 from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
+from tpu_trainer.words import Words
 
 Specs = Mapping[str, tf.TensorSpec]
 
@@ -68,7 +69,13 @@ def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_lengt
             )
         max_length = positions
     vocabulary = Vocabulary(
-        size=vocab_size, special_ids=(0, 1, 2, 3, 4), pad_id=pad_id, mask_id=4, bos_id=0, eos_id=2
+        size=vocab_size,
+        special_ids=(0, 1, 2, 3, 4),
+        pad_id=pad_id,
+        mask_id=4,
+        bos_id=0,
+        eos_id=2,
+        words=Words.single(vocab_size),
     )
 
     def specs(batch_size: int) -> Specs:
@@ -133,9 +140,16 @@ class ReplicaStep:
 
 
 def product_flops(graph: tf.Graph) -> float:
-    """Multiplications and additions of the matrix products in a graph and all that it calls."""
+    """Multiplications and additions of the matrix products that a function's graph, and all it calls, needs."""
     total = 0.0
-    for operation in graph.get_operations():
+    # What nothing reads is not computed: a loss that prepares its own gradient holds products of the backward pass.
+    needed, queue = set(), [output.op for output in graph.outputs]
+    while queue:
+        operation = queue.pop()
+        if operation not in needed:
+            needed.add(operation)
+            queue.extend(value.op for value in operation.inputs)
+    for operation in needed:
         if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
             turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
             summed = operation.inputs[0].shape[-2 if turned else -1]

@@ -1,0 +1,213 @@
+"""Following a Dataflow job to its end: its state, its messages, its counters; and cancelling it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
+
+from beam_pipeline import filesystem
+from beam_pipeline.errors import DataError, StillRunning, message_of
+
+if TYPE_CHECKING:
+    from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
+
+_SECONDS_BETWEEN_LOOKS = 10.0
+# A job's last messages arrive late: a failed job is looked at this many more times for the reason.
+_LOOKS_FOR_A_REASON = 6
+_ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
+_SHOWN = ("BASIC", "WARNING", "ERROR")  # and not DEBUG and DETAILED
+_NAMESPACES = ("prepare", "train-tokenizer")
+_OF_DISTRIBUTIONS = (
+    "_MIN",
+    "_MAX",
+    "_MEAN",
+    "_COUNT",
+)  # Dataflow gives a distribution's figures as counters, too
+_LAUNCHER_LOG = re.compile(r"[Cc]onsole log from launcher will be available at (gs://\S+?)\.?(?:\s|$)")
+_LINES_OF_LAUNCHER_LOG = 40
+
+
+class CancelRequest:
+    """Whether the user has asked to stop: set by the first SIGINT or SIGTERM while `watched`."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[CancelRequest]:
+        """Takes over both signals. The second one does what it would have done without us."""
+        if threading.current_thread() is not threading.main_thread():  # where Python gives no signals to
+            yield self
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            restore()
+            self.asked.set()
+
+        for number in before:
+            signal.signal(number, ask)
+        try:
+            yield self
+        finally:
+            restore()
+
+
+class JobFollower:
+    """Shows what a job does, from its start to its end.
+
+    Args:
+      client: of Beam's, with the job's project and region.
+      job_id: the job.
+      cancel: asks to cancel the job.
+      seconds: between two looks at the job.
+      stream: where the lines go.
+    """
+
+    def __init__(
+        self,
+        client: DataflowApplicationClient,
+        job_id: str,
+        *,
+        cancel: CancelRequest,
+        seconds: float | None = None,
+        stream: TextIO | None = None,
+    ):
+        self._client = client
+        self._id = job_id
+        self._cancel = cancel
+        self._seconds = _SECONDS_BETWEEN_LOOKS if seconds is None else seconds
+        self._stream = stream or sys.stderr
+        self._state = ""
+        self._seen: set[tuple[str, str]] = set()
+        self._errors: list[str] = []
+        self._launcher_log = ""
+        self._counters = ""
+
+    def follow(self) -> None:
+        """Returns when the job is done.
+
+        Raises:
+          DataError: where it failed, with the reason, or was cancelled.
+          StillRunning: where it cannot be looked at any more; nothing is known of it then.
+        """
+        cancelled, looks_left = False, _LOOKS_FOR_A_REASON
+        while True:
+            if self._cancel.asked.is_set() and not cancelled:
+                self._say("asked to stop: cancelling the job")
+                self._try(lambda: self._client.modify_job_state(self._id, "JOB_STATE_CANCELLED"))
+                cancelled = True
+            state = self._look()
+            if state in _ENDED and (state != "FAILED" or self._errors or not looks_left):
+                break
+            looks_left -= state == "FAILED"
+            if cancelled:
+                self._cancel.asked.clear()  # or it would not wait
+            self._cancel.asked.wait(self._seconds)
+        if state == "DONE":
+            return
+        if state == "CANCELLED":
+            raise DataError(f"the Dataflow job {self._id} was cancelled ({self.url})")
+        raise DataError(f"the Dataflow job {self._id} ended as {state}: {self._reason()} ({self.url})")
+
+    @property
+    def url(self) -> str:
+        """The job's page in the console."""
+        cloud = self._client.google_cloud_options
+        return f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{self._id}?project={cloud.project}"
+
+    def _try(self, call):
+        """What the call returns; Beam's client has already tried it several times."""
+        try:
+            return call()
+        except Exception as error:
+            raise StillRunning(
+                f"the Dataflow job {self._id} cannot be reached any more ({error}); it may still run: see {self.url}"
+            ) from error
+
+    def _look(self) -> str:
+        """Shows what is new, and returns the job's state."""
+        job = self._try(lambda: self._client.get_job(self._id))
+        state = job.current_state.name.removeprefix("JOB_STATE_")
+        if state != self._state:
+            self._state = state
+            self._say(state.lower().replace("_", " "))
+        self._show_messages()
+        self._show_counters()
+        return state
+
+    def _show_messages(self) -> None:
+        token: str | None = None
+        while True:
+            messages, token = self._try(
+                lambda token=token: self._client.list_messages(
+                    self._id, page_token=token, minimum_importance="JOB_MESSAGE_BASIC"
+                )
+            )
+            for message in messages:
+                importance = message.message_importance.name.removeprefix("JOB_MESSAGE_")
+                text = message.message_text
+                key = (str(message.time), text)
+                if importance not in _SHOWN or key in self._seen:
+                    continue
+                self._seen.add(key)
+                self._say(text if importance == "BASIC" else f"{importance}: {text}")
+                found = _LAUNCHER_LOG.search(text)
+                if found:
+                    self._launcher_log = found[1]
+                if importance == "ERROR":
+                    self._errors.append(text)
+            if not token:
+                return
+
+    def _show_counters(self) -> None:
+        """The sums of the counters that our own steps keep, where they have changed."""
+        sums: Counter[str] = Counter()
+        for metric in self._try(lambda: self._client.get_job_metrics(self._id)).metrics:
+            name, context = metric.name.name, metric.name.context
+            ours = metric.name.origin == "user" and context.get("namespace") in _NAMESPACES
+            if (
+                ours
+                and "tentative" not in context
+                and metric.scalar is not None
+                and not name.endswith(_OF_DISTRIBUTIONS)
+            ):
+                sums[name] += int(metric.scalar)
+        counters = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(sums.items()))
+        if counters and counters != self._counters:
+            self._counters = counters
+            self._say(counters)
+
+    def _reason(self) -> str:
+        """What a user should read: our own message where one of the errors quotes it, else the last traceback's end,
+        else what the launcher of a template wrote."""
+        if self._launcher_log:
+            return f"{self._errors[-1] if self._errors else 'the launch failed'}\n{self._read_launcher_log()}"
+        for error in self._errors:
+            message = message_of(Exception(error))
+            if message is not None:
+                return message
+        tracebacks = [error for error in self._errors if "Traceback" in error]
+        chosen = tracebacks or self._errors
+        return chosen[-1].strip() if chosen else "Dataflow gives no reason; see the job's logs"
+
+    def _read_launcher_log(self) -> str:
+        try:
+            lines = filesystem.read_bytes(self._launcher_log).decode(errors="replace").splitlines()
+        except Exception as error:
+            return f"(the launcher's log, {self._launcher_log}, cannot be read: {error})"
+        return "\n".join([f"The end of {self._launcher_log}:", *lines[-_LINES_OF_LAUNCHER_LOG:]])
+
+    def _say(self, text: str) -> None:
+        print(f"Dataflow: {text}", file=self._stream, flush=True)

@@ -1,0 +1,26 @@
+"""The verb `follow`: what does a Dataflow job do, how does it end, and why?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from beam_pipeline import beam_options, filesystem
+from beam_pipeline.dataflow.following import CancelRequest, JobFollower
+from beam_pipeline.dataflow.launch import new_client
+from beam_pipeline.options import parse_follow
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb: returns when the job is done.
+
+    Raises:
+      DataError: where the job failed, or was cancelled, or cannot be looked at.
+    """
+    config, rest = parse_follow(argv)
+    options = beam_options.parse(rest)
+    filesystem.configure(options)
+    request = CancelRequest()
+    with request.watched() if config.cancel_on_signal else contextlib.nullcontext():
+        JobFollower(new_client(options), config.job, cancel=request).follow()
+    print(f"the Dataflow job {config.job} is done")

@@ -1,0 +1,8 @@
+"""What a Flex Template's launcher runs: FLEX_TEMPLATE_PYTHON_PY_FILE in deploy/pipeline.Dockerfile names it."""
+
+import sys
+
+from beam_pipeline.dataflow.template import launch
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[1:]))

@@ -1,0 +1,248 @@
+"""`prepare --runner DataflowRunner` against stand-ins for Dataflow and Cloud Storage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
+from google.cloud import dataflow_v1beta3 as api
+
+from beam_pipeline import follow, manifest, prepare
+from beam_pipeline.dataflow import following, template
+from beam_pipeline.errors import DataError, StillRunning, UsageError
+from beam_pipeline.verify import check_dataset
+from tests.google_cloud.clients import use
+from tests.google_cloud.dataflow import PROJECT, REGION, Dataflow
+from tests.google_cloud.gcs import Gcs
+
+OUT = "gs://data/sets/small"
+IMAGE = "europe-west4-docker.pkg.dev/a-project/images/pipeline@sha256:" + "0" * 64
+WHAT = ["--max_length", "64", "--unit_bytes", "20000", "--shard_size", "400"]
+
+
+@pytest.fixture
+def gcs(corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Gcs("data") as stand_in:
+        stand_in.put("gs://data/corpus.txt", corpus.read_bytes())
+        use(stand_in, tmp_path, monkeypatch)
+        monkeypatch.setattr(following, "_SECONDS_BETWEEN_LOOKS", 0.1)
+        yield stand_in
+
+
+@pytest.fixture
+def dataflow(gcs: Gcs):
+    with Dataflow(gcs) as stand_in:
+        yield stand_in
+
+
+def arguments(dataflow: Dataflow, tokenizer_folder: Path, *more: str, output: str = OUT) -> list[str]:
+    what = [
+        "--input",
+        "gs://data/corpus.txt",
+        "--tokenizer",
+        str(tokenizer_folder),
+        "--output",
+        output,
+        *WHAT,
+    ]
+    where = ["--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION]
+    where += ["--temp_location", "gs://data/tmp", "--dataflow_endpoint", dataflow.url]
+    return [*what, *where, "--sdk_container_image", IMAGE, *more]
+
+
+def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
+    dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    prepare.main(
+        arguments(dataflow, tokenizer_folder, "--wait", "--labels", "commit=abc", "--no_use_public_ips")
+    )
+    seen = capsys.readouterr()
+    assert "Dataflow: pending" in seen.err
+    assert "Dataflow: running" in seen.err
+    assert "Dataflow: Worker configuration" in seen.err
+    assert f"https://console.cloud.google.com/dataflow/jobs/{REGION}/2026-01-01_00_00_00-1" in seen.err
+    assert "1,000 documents" in seen.err and "records written" in seen.err  # the counters
+    assert "train: 1,000 documents" in seen.out
+    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    local = tmp_path / "local"
+    plain = ["--input", "gs://data/corpus.txt", "--tokenizer", str(tokenizer_folder), "--output", str(local)]
+    prepare.main([*plain, *WHAT])
+    expected = {
+        str(file.relative_to(local)): file.read_bytes() for file in local.rglob("*") if file.is_file()
+    }
+    assert gcs.below(OUT) == expected
+
+    (job,) = dataflow.jobs.values()
+    assert job.name.startswith("prepare-small-")
+    assert job.type_ == api.JobType.JOB_TYPE_BATCH
+    assert dict(job.labels) == {
+        "commit": "abc",
+        "program": "tokenmill",
+        "verb": "prepare",
+        "version": "0-1-0",
+    }
+    assert job.environment.service_account_email == f"tokenmill-pipeline@{PROJECT}.iam.gserviceaccount.com"
+    assert "use_runner_v2" in job.environment.experiments
+    (pool,) = job.environment.worker_pools
+    assert pool.machine_type == "n2-standard-4"
+    assert pool.autoscaling_settings.max_num_workers == 16
+    assert pool.num_threads_per_worker == 2
+    assert pool.ip_configuration == api.WorkerIPAddressConfiguration.WORKER_IP_PRIVATE
+    # Nothing is installed when a worker starts: at most a list of what the launcher has is there, for the log.
+    assert {package.name for package in pool.packages} <= {"submission_environment_dependencies.txt"}
+    (container,) = pool.sdk_harness_container_images
+    assert container.container_image == IMAGE
+    assert container.use_single_core_per_container
+    options = dict(job.environment.sdk_pipeline_options)["options"]
+    assert options["sdk_location"] == "container"
+    assert options["tempLocation" if "tempLocation" in options else "temp_location"].startswith(
+        "gs://data/tmp"
+    )
+
+    pipeline = dataflow.staged_pipeline(job)
+    (environment,) = pipeline.components.environments.values()
+    assert beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image == IMAGE
+    assert len(environment.dependencies) == len(pool.packages)
+    steps = {step.unique_name.partition("/")[0] for step in pipeline.components.transforms.values()}
+    assert {"ReadPlan", "Tokenize", "RowTable", "Route", "GroupByShard", "WriteShards", "Commit"} <= steps
+
+
+def test_without_wait_it_ends_when_the_job_is_submitted_and_follow_goes_on(
+    gcs: Gcs, tokenizer_folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    go = threading.Event()
+
+    def work(dataflow: Dataflow, job: api.Job) -> None:
+        go.wait()
+        dataflow.run_staged_pipeline(job)
+
+    monkeypatch.setenv("TOKENMILL_PIPELINE_IMAGE", IMAGE)  # as inside the image
+    with Dataflow(gcs, work) as dataflow:
+        given = arguments(dataflow, tokenizer_folder)
+        at = given.index("--sdk_container_image")
+        given = given[:at] + given[at + 2 :]
+        prepare.main(given)
+        assert "is a dataset when the job is done" in capsys.readouterr().out
+        assert "train/manifest.json" not in gcs.below(OUT)
+        before = gcs.below(OUT)
+        with pytest.raises(
+            UsageError, match=r"2026-01-01_00_00_00-1 is named prepare-small-\w+, too, and is active"
+        ):
+            prepare.main(given)
+        assert gcs.below(OUT) == before
+        go.set()
+        where = ["--project", PROJECT, "--region", REGION, f"--dataflow_endpoint={dataflow.url}"]
+        follow.main(["2026-01-01_00_00_00-1", *where])
+        assert "is done" in capsys.readouterr().out
+        assert [defects for _, defects in check_dataset(OUT)] == [[]]
+        with pytest.raises(
+            StillRunning, match=r"cannot be reached any more .*no job other, or it is not yours"
+        ):
+            follow.main(["other", *where])
+
+
+def test_a_failed_job_is_told_with_our_own_message(dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path):
+    gcs.put("gs://data/corpus.txt", b"a document\nnot \xff UTF-8\n")
+    with pytest.raises(
+        DataError, match=r"(?s)2026-01-01_00_00_00-1 ended as FAILED: .*corpus.txt.*UTF-8.*console"
+    ) as raised:
+        prepare.main(arguments(dataflow, tokenizer_folder, "--wait"))
+    assert "Traceback" not in str(raised.value)
+    assert gcs.below(OUT) == {}
+
+
+def test_the_log_of_a_templates_launcher_is_shown(gcs: Gcs, tokenizer_folder: Path):
+    def work(dataflow: Dataflow, job: api.Job) -> None:
+        log = "gs://data/tmp/template_launches/1/console_logs"
+        gcs.put(log, b"prepare: --tokenizer gs://data/none: no tokenizer.json there\n")
+        dataflow.say(job, "BASIC", f"Console log from launcher will be available at {log}.")
+        raise RuntimeError(
+            "Error occurred in the launcher container: Template launch failed. See console logs."
+        )
+
+    with (
+        Dataflow(gcs, work) as dataflow,
+        pytest.raises(
+            DataError, match=r"(?s)Template launch failed.*gs://data/none: no tokenizer.json there"
+        ),
+    ):
+        prepare.main(arguments(dataflow, tokenizer_folder, "--wait"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_job(gcs: Gcs, tokenizer_folder: Path, number: signal.Signals):
+    def work(dataflow: Dataflow, job: api.Job) -> None:
+        os.kill(os.getpid(), number)
+        assert dataflow.cancelled.wait(20)
+
+    before = signal.getsignal(number)
+    with (
+        Dataflow(gcs, work) as dataflow,
+        pytest.raises(DataError, match=r"2026-01-01_00_00_00-1 was cancelled"),
+    ):
+        prepare.main(arguments(dataflow, tokenizer_folder, "--wait"))
+    assert signal.getsignal(number) is before
+    assert gcs.below(OUT) == {}
+
+
+def test_a_job_that_dataflow_refuses(dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path):
+    dataflow.refuse = (
+        "(1a2b): The workflow could not be created. Causes: quota of CPUs in region europe-west4"
+    )
+    with pytest.raises(DataError, match=r"Dataflow does not take the job: .*quota of CPUs"):
+        prepare.main(arguments(dataflow, tokenizer_folder))
+    assert gcs.below(OUT) == {}
+
+
+def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_written(
+    dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path, tmp_path: Path
+):
+    what = ["--input", "gs://data/corpus.txt", "--tokenizer", str(tokenizer_folder)]
+    with pytest.raises(UsageError) as raised:
+        prepare.main([*what, "--output", str(tmp_path / "out"), "--runner", "DataflowRunner"])
+    for part in ("--project", "--region", "--temp_location", "--sdk_container_image", "cannot write there"):
+        assert part in str(raised.value)
+    wrong = {
+        "--sdk_container_image": ("repository/image", "name a tag or a digest"),
+        "--temp_location": ("/tmp/x", "must be in a bucket"),
+        "--labels": ("Team=NLP", "KEY=VALUE"),
+        "--max_num_workers": ("0", "must be at least 1"),
+        "--num_workers": ("1000000", "more than --max_num_workers 4"),
+        "--job_name": ("My_Job", "lower-case"),
+    }
+    for option, (value, message) in wrong.items():
+        with pytest.raises(UsageError, match=message):
+            prepare.main(arguments(dataflow, tokenizer_folder, "--max_num_workers", "4", option, value))
+    assert gcs.requests == [] and not dataflow.jobs
+
+
+def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
+    dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path, capsys: pytest.CaptureFixture
+):
+    target = "gs://data/tmp/template_launches/1/job_object"
+    given = arguments(dataflow, tokenizer_folder)
+    pairs = [f"{name}={value}" for name, value in zip(given[::2], given[1::2], strict=True)]
+    passed = [
+        *pairs,
+        f"--template_location={target}",
+        "--job_name=mine",
+        "--segment_ids=true",
+        "--resume=false",
+    ]
+    assert template.launch([*passed, "--launcher_option_of_tomorrow=1"]) == 0
+    seen = capsys.readouterr()
+    assert "--launcher_option_of_tomorrow is left out" in seen.err
+    assert f"described in {target}" in seen.err
+    assert not dataflow.jobs
+    job = api.Job.from_json(gcs.below("gs://data/tmp/template_launches/1")["job_object"])
+    assert job.name == "mine"
+    assert job.environment.worker_pools[0].sdk_harness_container_images[0].container_image == IMAGE
+    dataflow.run_staged_pipeline(job)
+    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    assert "segment_ids" in manifest.read_manifest(f"{OUT}/train")["features"]
+    assert template.launch([*passed, "--tokenizer=gs://data/none"]) == 2
+    assert "gs://data/none" in capsys.readouterr().err

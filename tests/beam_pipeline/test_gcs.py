@@ -1,0 +1,128 @@
+"""gs:// in and out, through Beam's own client against a stand-in for Cloud Storage that fails now and then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import filesystem, inspection, prepare
+from beam_pipeline.errors import UsageError
+from beam_pipeline.steps import write
+from beam_pipeline.verify import check_dataset
+from tests.google_cloud.clients import use
+from tests.google_cloud.gcs import Faults, Gcs
+
+OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "64", "--unit_bytes", "20000"]
+OUT = "gs://data/a/dataset"
+FAULTS = Faults(error_every=11, cut_upload_every=5, cut_download_every=4)
+
+
+def arguments(output: Path | str, *more: str) -> list[str]:
+    what = [
+        "--input",
+        "gs://data/corpus/*.txt",
+        "--tokenizer",
+        "gs://data/tokenizer",
+        "--output",
+        str(output),
+    ]
+    return [*what, *OPTIONS, "--shard_size", "150", *more]
+
+
+@pytest.fixture
+def gcs(corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The stand-in, with the corpus as two files, and the tokenizer; without faults until a test sets some."""
+    with Gcs("data", page_size=7) as stand_in:
+        lines = corpus.read_bytes().splitlines(keepends=True)
+        stand_in.put("gs://data/corpus/a.txt", b"".join(lines[:600]))
+        stand_in.put("gs://data/corpus/b.txt", b"".join(lines[600:]))
+        for file in tokenizer_folder.iterdir():
+            stand_in.put(f"gs://data/tokenizer/{file.name}", file.read_bytes())
+        use(stand_in, tmp_path, monkeypatch)
+        yield stand_in
+
+
+@pytest.fixture
+def undisturbed(gcs: Gcs, tmp_path: Path) -> dict[str, bytes]:
+    """The same dataset in a local folder."""
+    out = tmp_path / "out"
+    prepare.main(arguments(out))
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
+    gcs: Gcs, undisturbed: dict[str, bytes], capsys: pytest.CaptureFixture
+):
+    gcs.faults = FAULTS
+    prepare.main(arguments(OUT))
+    assert gcs.below(OUT) == undisturbed
+    assert gcs.failures > 30
+    assert [defects for _, defects in check_dataset(OUT)] == [[], []]
+    inspection.main([OUT, "--record", "validation:0:3"])
+    assert "gs://data/corpus/" in capsys.readouterr().out
+    prepare.main(arguments(OUT, "--resume"))
+    assert "nothing to do" in capsys.readouterr().out
+    assert gcs.below(OUT) == undisturbed
+
+
+def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undisturbed: dict[str, bytes]):
+    def run(*more: str, kill_at: str) -> None:
+        program = [sys.executable, "-m", "beam_pipeline", "prepare", *arguments(OUT, *more)]
+        child = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def kill(method: str, path: str) -> None:
+            if kill_at in f"{method} {path}":
+                os.kill(child.pid, signal.SIGKILL)
+                raise ConnectionAbortedError
+
+        gcs.on_request = kill
+        assert child.wait(timeout=120) == -signal.SIGKILL
+        gcs.on_request = None
+        assert not [name for name in gcs.below(OUT) if name.endswith("manifest.json")]
+        (_, defects) = next(check_dataset(OUT))
+        assert "no finished dataset" in defects[0]
+
+    run(kill_at="%2Ftrain%2Ftrain-00002-150.tfrecord")  # while a shard gets its name
+    finished = {name for name in gcs.below(OUT) if name.startswith("_staging/finished")}
+    assert finished
+    run("--resume", kill_at="POST /storage/v1/b/data/o/a%2Fdataset%2Ftrain%2Fmanifest.json.tmp")
+    assert {name for name in gcs.below(OUT) if name.startswith("_staging/finished")} > finished
+    prepare.main(arguments(OUT, "--resume"))
+    assert gcs.below(OUT) == undisturbed
+
+
+def test_the_last_step_may_run_again_when_all_is_done(gcs: Gcs, monkeypatch: pytest.MonkeyPatch):
+    once = write.commit
+
+    def twice(*args: object, **keywords: object) -> None:
+        once(*args, **keywords)
+        before = gcs.below(OUT)
+        once(*args, **keywords)  # as after the loss of a worker that had just finished
+        assert gcs.below(OUT) == before
+
+    monkeypatch.setattr(write, "commit", twice)
+    prepare.main(arguments(OUT))
+    assert [defects for _, defects in check_dataset(OUT)] == [[], []]
+
+
+def test_a_cut_upload_of_several_pieces_goes_on_where_it_was(gcs: Gcs):
+    gcs.faults = Faults(cut_upload_every=2)
+    data = os.urandom(20 << 20)
+    filesystem.write_bytes("gs://data/large", data)
+    assert gcs.failures
+    assert gcs.below("gs://data")["large"] == data
+    gcs.faults = Faults(cut_download_every=2)
+    assert filesystem.read_bytes("gs://data/large") == data
+
+
+def test_what_cannot_be_reached_is_said(gcs: Gcs, capsys: pytest.CaptureFixture):
+    with pytest.raises(UsageError, match=r"gs://data/none/\*.txt: no file matches"):
+        prepare.main(["--input", "gs://data/none/*.txt", *arguments(OUT)[2:]])
+    with pytest.raises(UsageError, match=r"gs://nowhere/\*.txt: cannot be listed: .*no bucket nowhere"):
+        prepare.main(["--input", "gs://nowhere/*.txt", *arguments(OUT)[2:]])
+    assert gcs.below(OUT) == {}

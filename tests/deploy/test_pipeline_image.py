@@ -1,0 +1,102 @@
+"""deploy/pipeline.Dockerfile: what can be checked without building it."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "deploy" / "pipeline.Dockerfile").read_text()
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, its arguments), comments left out and continued lines joined."""
+    lines = "\n".join(line for line in DOCKERFILE.splitlines() if not line.lstrip().startswith("#"))
+    joined = re.sub(r"\\\n", " ", lines)
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
+
+
+def ignored(path: str) -> bool:
+    """Whether .dockerignore keeps a file out of the build: its last pattern that matches decides."""
+    out = False
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        pattern = line.removeprefix("!")
+        if not pattern or pattern.startswith("#"):
+            continue
+        parents = ["/".join(path.split("/")[:count]) for count in range(1, path.count("/") + 2)]
+        if any(
+            fnmatch.fnmatch(part, pattern.removeprefix("**/")) or fnmatch.fnmatch(part, pattern)
+            for part in parents
+        ):
+            out = not line.startswith("!")
+    return out
+
+
+def test_what_is_copied_is_there_and_not_ignored():
+    copied = [
+        words.split()[:-1] for name, words in instructions() if name == "COPY" and "--from" not in words
+    ]
+    sources = [source for group in copied for source in group]
+    assert {"requirements.lock", "beam_pipeline", "setup.py", "README.md"} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert not ignored(source), source
+
+
+@pytest.mark.parametrize(
+    "path", [".git/config", "tests/conftest.py", "beam_pipeline/__pycache__/x.pyc", "demo/corpus.py"]
+)
+def test_what_the_image_does_not_need_stays_out(path: str):
+    assert ignored(path)
+
+
+def test_the_base_has_the_locks_version_of_beam():
+    locked = re.search(
+        r"^apache-beam(?:\[gcp\])?==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE
+    )[1]
+    assert f"ARG BEAM={locked}\n" in DOCKERFILE
+
+
+def test_nothing_is_installed_at_launch_and_the_worker_is_the_entry_point():
+    names = [name for name, _ in instructions()]
+    words = dict(instructions())
+    assert "FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE" not in DOCKERFILE
+    assert "FLEX_TEMPLATE_PYTHON_SETUP_FILE" not in DOCKERFILE
+    assert words["ENTRYPOINT"] == '["/opt/apache/beam/boot"]'
+    assert names.count("ENTRYPOINT") == 1
+    installs = [text for name, text in instructions() if name == "RUN" and "pip install" in text]
+    assert all("--require-hashes" in text or "--no-deps --no-build-isolation" in text for text in installs)
+
+
+def test_the_templates_program_is_where_the_launcher_looks_and_runs():
+    target = re.search(r"FLEX_TEMPLATE_PYTHON_PY_FILE=(\S+)", DOCKERFILE)[1]
+    assert target == "/opt/tokenmill/template_main.py"
+    assert ("COPY", "deploy/template_main.py /opt/tokenmill/") in instructions()
+    program = [sys.executable, str(ROOT / "deploy" / "template_main.py"), "--resume=perhaps"]
+    run = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (2, "prepare: --resume perhaps: must be true or false\n")
+
+
+def test_the_packages_data_is_packaged(tmp_path: Path):
+    """What `pip install /opt/tokenmill` would install has every file of the package that is not compiled."""
+    build = [
+        sys.executable,
+        "setup.py",
+        "--quiet",
+        "build",
+        "--build-base",
+        str(tmp_path),
+        "--build-lib",
+        str(tmp_path / "lib"),
+    ]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "beam_pipeline").rglob("*") if path.is_file()}
+    packaged = {
+        str(path.relative_to(tmp_path / "lib")) for path in (tmp_path / "lib").rglob("*") if path.is_file()
+    }
+    assert {path for path in there if "__pycache__" not in path} == packaged

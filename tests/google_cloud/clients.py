@@ -1,0 +1,52 @@
+"""Points this process's (and its children's) clients of Google Cloud at the stand-ins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from apache_beam.internal.gcp import auth
+from apache_beam.io.gcp import gcsio_retry
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.cloud.storage import retry
+
+from tests.google_cloud.gcs import Gcs
+
+
+def use(gcs: Gcs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes gs:// lead to the stand-in, with credentials of an account that does not exist, written to `folder`.
+
+    Nothing leaves the machine: what would go elsewhere, over https, fails at a port where nobody listens. Retries of
+    this process wait for milliseconds instead of seconds.
+    """
+    monkeypatch.setenv("HTTPS_PROXY", "http://localhost:9")
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    monkeypatch.setenv(
+        "GOOGLE_APPLICATION_CREDENTIALS", str(_write_account(folder / "account.json", gcs.url))
+    )
+    monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
+    for policy in (retry.DEFAULT_RETRY, gcsio_retry.DEFAULT_RETRY_WITH_THROTTLING_COUNTER):
+        monkeypatch.setattr(policy, "_initial", 0.01)
+
+
+def _write_account(path: Path, url: str) -> Path:
+    """A service account's key; the stand-in hands out its tokens. Without any credentials the clients would look for
+    a metadata server first, for 20 s."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "project_id": "stand-in",
+        "private_key_id": "1",
+        "private_key": pem.decode(),
+        "client_email": "tests@stand-in.iam.gserviceaccount.com",
+        "client_id": "1",
+        "token_uri": f"{url}/token",
+    }
+    path.write_text(json.dumps(account))
+    return path

@@ -1,0 +1,352 @@
+"""A stand-in for Cloud Storage on loopback, as two clients speak to it: google-cloud-storage (Beam's) and TensorFlow's.
+
+What it serves, over HTTP or TLS: buckets, listings in pages, ranged reads, uploads (media, multipart, resumable),
+copy, rewrite, delete, and batches of these; and a token for a made-up service account. What it does wrong, on purpose,
+is said by `Faults`. Standard library only: both programs' environments import it. Objects live in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import email.parser
+import email.policy
+import hashlib
+import itertools
+import json
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from tests.google_cloud.loopback import Loopback, Request, Response
+
+try:
+    import google_crc32c
+except ImportError:  # TensorFlow's client does not ask for it, and its environment has none
+    google_crc32c = None
+
+_KEPT_OF_A_CUT_UPLOAD = 256 << 10  # Cloud Storage keeps whole multiples of this
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What goes wrong, and how often; 0 is never.
+
+    Attributes:
+      error_every: each n-th request is answered 429 or 503, in turn; nothing is done. Parts of a batch count, too.
+      cut_upload_every: at each n-th piece of a resumable upload the connection is cut when half of it has arrived.
+      cut_download_every: at each n-th read of an object's bytes the connection is cut after half of them.
+    """
+
+    error_every: int = 0
+    cut_upload_every: int = 0
+    cut_download_every: int = 0
+
+
+@dataclass(frozen=True)
+class Blob:
+    """An object: its bytes, and what its metadata say."""
+
+    data: bytes
+    content_type: str
+    generation: int
+
+    def metadata(self, bucket: str, name: str) -> dict:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime()) + f"{self.generation % 1000:03d}Z"
+        found = {
+            "kind": "storage#object",
+            "id": f"{bucket}/{name}/{self.generation}",
+            "name": name,
+            "bucket": bucket,
+            "generation": str(self.generation),
+            "metageneration": "1",
+            "contentType": self.content_type,
+            "size": str(len(self.data)),
+            "md5Hash": base64.b64encode(hashlib.md5(self.data).digest()).decode(),
+            "etag": f"e{self.generation}",
+            "timeCreated": moment,
+            "updated": moment,
+        }
+        return found | ({"crc32c": self.crc32c} if google_crc32c else {})
+
+    @property
+    def crc32c(self) -> str:
+        return base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()
+
+
+@dataclass
+class _Upload:
+    bucket: str
+    name: str
+    content_type: str
+    query: Mapping[str, str]
+    received: bytearray = field(default_factory=bytearray)
+    finished: Response | None = None
+
+
+class Gcs(Loopback):
+    """The stand-in.
+
+    Args:
+      buckets: those that exist.
+      faults: what goes wrong.
+      page_size: most entries in a page of a listing.
+      on_request: called with (method, path) before each request is served; for tests that stop something just then.
+        Where it raises a ConnectionError, the request is not served, and the connection is closed.
+      port, tls: see `Loopback`.
+
+    Attributes:
+      objects: by (bucket, name).
+      requests: "METHOD path" of all requests so far, those that were made to fail included.
+      failures: how many requests were made to fail.
+    """
+
+    def __init__(
+        self,
+        *buckets: str,
+        faults: Faults | None = None,
+        page_size: int = 1000,
+        on_request: Callable[[str, str], None] | None = None,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ):
+        super().__init__(port, tls)
+        self.objects: dict[tuple[str, str], Blob] = {}
+        self.requests: list[str] = []
+        self.failures = 0
+        self.faults = faults or Faults()
+        self.on_request = on_request
+        self._buckets = set(buckets)
+        self._page_size = page_size
+        self._uploads: dict[str, _Upload] = {}
+        self._counts = {name: itertools.count(1) for name in ("request", "upload", "download", "generation")}
+        self._lock = threading.RLock()
+
+    def put(self, url: str, data: bytes, content_type: str = "application/octet-stream") -> None:
+        """Makes the object gs://bucket/name."""
+        bucket, name = url.removeprefix("gs://").split("/", 1)
+        with self._lock:
+            blob = Blob(bytes(data), content_type, next(self._counts["generation"]))
+            self.objects[bucket, name] = blob
+
+    def below(self, url: str) -> dict[str, bytes]:
+        """The objects below gs://bucket/folder/, by their names from there on."""
+        folder = url.rstrip("/") + "/"
+        with self._lock:
+            found = {f"gs://{bucket}/{name}": blob for (bucket, name), blob in self.objects.items()}
+        return {
+            path.removeprefix(folder): blob.data for path, blob in found.items() if path.startswith(folder)
+        }
+
+    def _is_time(self, count: str, every: int) -> bool:
+        """Whether it is an `every`-th one of its kind, so that something goes wrong."""
+        with self._lock:
+            wrong = next(self._counts[count]) % every == 0 if every else False
+            self.failures += wrong
+        return wrong
+
+    def serve(self, request: Request) -> Response:
+        """The answer to a request: an error, if it is time for one, or what Cloud Storage would answer."""
+        self.requests.append(f"{request.method} {request.path}")
+        if self.on_request:
+            self.on_request(request.method, request.path)
+        if self._is_time("request", self.faults.error_every):
+            return Response.error(429 if self.failures % 2 else 503, "a fault on purpose")
+        for pattern, answer in _ROUTES:
+            match = re.fullmatch(pattern, f"{request.method} {request.path}")
+            if match:
+                with self._lock:
+                    return answer(self, request, *map(unquote, match.groups()))
+        return Response.error(501, f"{request.method} {request.path}: the stand-in has no such call")
+
+    # The calls. Their arguments are the parts of the path.
+
+    def _token(self, request: Request) -> Response:
+        return Response.of_json({"access_token": "stand-in", "expires_in": 3600, "token_type": "Bearer"})
+
+    def _batch(self, request: Request) -> Response:
+        head = f"Content-Type: {request.headers['Content-Type']}\n\n".encode()
+        parts = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + request.body)
+        answers = []
+        for part in parts.iter_parts():
+            lines, _, body = part.get_payload(decode=True).replace(b"\r\n", b"\n").partition(b"\n\n")
+            method, url, _ = lines.split(b"\n", 1)[0].decode().split(" ")
+            response = self.serve(Request.of(method, url, {}, body))
+            answers.append(
+                b"--part\r\nContent-Type: application/http\r\n\r\n"
+                + f"HTTP/1.1 {response.status} -\r\nContent-Type: application/json\r\n\r\n".encode()
+                + response.body
+                + b"\r\n"
+            )
+        body = b"".join(answers) + b"--part--\r\n"
+        return Response(200, body, {"Content-Type": "multipart/mixed; boundary=part"})
+
+    def _get_bucket(self, request: Request, bucket: str) -> Response:
+        if bucket not in self._buckets:
+            return Response.error(404, f"no bucket {bucket}")
+        fields = {"kind": "storage#bucket", "id": bucket, "name": bucket, "location": "EUROPE-WEST4"}
+        return Response.of_json(
+            fields | {"projectNumber": "1", "softDeletePolicy": {"retentionDurationSeconds": "0"}}
+        )
+
+    def _list(self, request: Request, bucket: str) -> Response:
+        if bucket not in self._buckets:
+            return Response.error(404, f"no bucket {bucket}")
+        prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
+        entries: dict[str, dict | None] = {}  # None for a "folder"
+        for (of, name), blob in self.objects.items():
+            if of == bucket and name.startswith(prefix):
+                cut = name.find(delimiter, len(prefix)) if delimiter else -1
+                entries[name if cut < 0 else name[: cut + len(delimiter)]] = (
+                    None if cut >= 0 else blob.metadata(bucket, name)
+                )
+        after = request.query.get("pageToken", "")
+        names = sorted(name for name in entries if name > after)
+        page = names[: min(self._page_size, int(request.query.get("maxResults", self._page_size)))]
+        found = {
+            "kind": "storage#objects",
+            "items": [entries[name] for name in page if entries[name]],
+            "prefixes": [name for name in page if not entries[name]],
+        }
+        return Response.of_json(found | ({"nextPageToken": page[-1]} if len(page) < len(names) else {}))
+
+    def _get(self, request: Request, bucket: str, name: str) -> Response:
+        if (bucket, name) not in self.objects:
+            return Response.error(404, f"no object gs://{bucket}/{name}")
+        if request.query.get("alt") == "media":
+            return self._read(request, bucket, name)
+        return Response.of_json(self.objects[bucket, name].metadata(bucket, name))
+
+    def _read(self, request: Request, bucket: str, name: str) -> Response:
+        if (bucket, name) not in self.objects:
+            return Response.error(404, f"no object gs://{bucket}/{name}")
+        blob = self.objects[bucket, name]
+        headers = {"Content-Type": blob.content_type, "X-Goog-Generation": str(blob.generation)}
+        if google_crc32c:
+            headers["X-Goog-Hash"] = f"crc32c={blob.crc32c}"
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+        if not span:
+            return Response(
+                200, blob.data, headers, self._is_time("download", self.faults.cut_download_every)
+            )
+        first, size = int(span[1]), len(blob.data)
+        last = min(int(span[2] or size - 1), size - 1)
+        if first >= size:
+            return Response(416, b"", {"Content-Range": f"bytes */{size}"})
+        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
+        cut = self._is_time("download", self.faults.cut_download_every)
+        return Response(206, blob.data[first : last + 1], headers, cut)
+
+    def _delete(self, request: Request, bucket: str, name: str) -> Response:
+        refused = self._refused(request.query, bucket, name)
+        if refused or (bucket, name) not in self.objects:
+            return refused or Response.error(404, f"no object gs://{bucket}/{name}")
+        del self.objects[bucket, name]
+        return Response(204)
+
+    def _copy(self, request: Request, bucket: str, name: str, how: str, to: str, new: str) -> Response:
+        if (bucket, name) not in self.objects or to not in self._buckets:
+            return Response.error(404, f"no object gs://{bucket}/{name}, or no bucket {to}")
+        blob = self.objects[bucket, name]
+        copied = self._store(request.query, to, new, blob.data, blob.content_type)
+        if how == "copyTo" or copied.status != 200:
+            return copied
+        sizes = dict.fromkeys(("totalBytesRewritten", "objectSize"), str(len(blob.data)))
+        return Response.of_json(
+            {"kind": "storage#rewriteResponse", "done": True, **sizes, "resource": json.loads(copied.body)}
+        )
+
+    def _upload(self, request: Request, bucket: str) -> Response:
+        if bucket not in self._buckets:
+            return Response.error(404, f"no bucket {bucket}")
+        kind = request.query["uploadType"]
+        if kind == "media":
+            content_type = request.headers.get("Content-Type", "application/octet-stream")
+            return self._store(request.query, bucket, request.query["name"], request.body, content_type)
+        if kind == "multipart":
+            boundary = re.search(r'boundary="?([^";]+)', request.headers["Content-Type"])[1].encode()
+            about, content = request.body.split(b"--" + boundary)[1:3]
+            fields = json.loads(about.partition(b"\r\n\r\n")[2])
+            head, _, data = content.partition(b"\r\n\r\n")
+            content_type = head.decode().partition(":")[2].strip()
+            return self._store(
+                request.query, bucket, fields["name"], data.removesuffix(b"\r\n"), content_type
+            )
+        fields = json.loads(request.body or b"{}")
+        name = request.query.get("name") or fields["name"]
+        content_type = request.headers.get("X-Upload-Content-Type", "application/octet-stream")
+        number = str(next(self._counts["generation"]))
+        self._uploads[number] = _Upload(bucket, name, content_type, request.query)
+        return Response(200, b"", {"Location": f"http{self._of_host(request)}/resumable/{number}"})
+
+    def _of_host(self, request: Request) -> str:
+        return f"{'s' if self.url.startswith('https') else ''}://{request.headers['Host']}"
+
+    def _resume(self, request: Request, number: str) -> Response:
+        """A piece of a resumable upload, or the question how much of it is there."""
+        upload = self._uploads[number]
+        if request.method == "DELETE":
+            del self._uploads[number]
+            return Response(499)
+        if upload.finished:
+            return upload.finished
+        span = re.fullmatch(
+            r"bytes (?:\*|(\d+)-\d+)/(\*|\d+)", request.headers.get("Content-Range", "bytes */*")
+        )
+        first = int(span[1] or 0) if request.body else len(upload.received)
+        if first > len(upload.received):
+            return Response.error(400, f"byte {first} of an upload of which there are {len(upload.received)}")
+        # What is there already is passed over: a piece may come again, or begin before its time.
+        upload.received += request.body[len(upload.received) - first :]
+        if span[2] != "*" and len(upload.received) == int(span[2]):
+            data = bytes(upload.received)
+            upload.finished = self._store(upload.query, upload.bucket, upload.name, data, upload.content_type)
+            return upload.finished
+        return Response(308, b"", {"Range": f"bytes=0-{len(upload.received) - 1}"} if upload.received else {})
+
+    def take(self, method: str, path: str, size: int) -> int:
+        piece = method == "PUT" and path.startswith("/resumable/") and size > 0
+        return size // 2 if piece and self._is_time("upload", self.faults.cut_upload_every) else size
+
+    def cut_off(self, request: Request) -> None:
+        """What a cut upload leaves: whole multiples of 256 KiB of what arrived."""
+        number = request.path.rpartition("/")[2]
+        whole = len(request.body) // _KEPT_OF_A_CUT_UPLOAD * _KEPT_OF_A_CUT_UPLOAD
+        part = Request(request.method, request.path, {}, request.headers, request.body[:whole])
+        with self._lock:
+            if whole and number in self._uploads:
+                self._resume(part, number)
+
+    def _refused(self, query: Mapping[str, str], bucket: str, name: str) -> Response | None:
+        wanted = query.get("ifGenerationMatch")
+        there = self.objects[bucket, name].generation if (bucket, name) in self.objects else 0
+        return (
+            None if wanted in (None, str(there)) else Response.error(412, f"generation {there}, not {wanted}")
+        )
+
+    def _store(
+        self, query: Mapping[str, str], bucket: str, name: str, data: bytes, content_type: str
+    ) -> Response:
+        refused = self._refused(query, bucket, name)
+        if refused:
+            return refused
+        self.put(f"gs://{bucket}/{name}", data, content_type)
+        return Response.of_json(self.objects[bucket, name].metadata(bucket, name))
+
+
+_OBJECT = r"/b/([^/]+)/o/([^/]+)"
+_ROUTES: list[tuple[str, Callable[..., Response]]] = [
+    (r"POST /token", Gcs._token),
+    (r"POST /batch/storage/v1", Gcs._batch),
+    (r"POST /upload/storage/v1/b/([^/]+)/o", Gcs._upload),
+    (r"(?:PUT|DELETE) /resumable/(\d+)", Gcs._resume),
+    (r"GET (?:/download)?/storage/v1" + _OBJECT, Gcs._get),
+    (r"DELETE /storage/v1" + _OBJECT, Gcs._delete),
+    (r"POST /storage/v1" + _OBJECT + "/(copyTo|rewriteTo)" + _OBJECT, Gcs._copy),
+    (r"GET /storage/v1/b/([^/]+)/o", Gcs._list),
+    (r"GET /storage/v1/b/([^/]+)", Gcs._get_bucket),
+    (r"GET /([^/]+)/(.+)", Gcs._read),  # the XML API's way to read, which TensorFlow's client uses
+]

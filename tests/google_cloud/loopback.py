@@ -1,0 +1,140 @@
+"""HTTP on loopback for the stand-ins: what they have in common. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import parse_qsl, urlsplit
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP request; `path` is still quoted, `query` is not."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+    @classmethod
+    def of(cls, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Request:
+        parts = urlsplit(url)
+        return cls(method, parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer. With `cut` the connection ends after half of the body."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: bool = False
+
+    @classmethod
+    def of_json(cls, data: dict, status: int = 200) -> Response:
+        return cls(status, json.dumps(data).encode(), {"Content-Type": "application/json; charset=UTF-8"})
+
+    @classmethod
+    def error(cls, status: int, message: str) -> Response:
+        """An error in the form of Google's JSON interfaces."""
+        errors = [{"message": message, "domain": "global", "reason": "standIn"}]
+        return cls.of_json({"error": {"code": status, "message": message, "errors": errors}}, status)
+
+
+class Loopback:
+    """A server on localhost. As a context manager it serves from entry to exit, each connection in a thread.
+
+    Args:
+      port: 0 chooses a free one.
+      tls: serves TLS; the context has the certificate.
+
+    Attributes:
+      url: where it is, without a slash at the end.
+    """
+
+    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None):
+        self._server = _Server(("127.0.0.1", port), type("Handler", (_Handler,), {"stand_in": self}))
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://localhost:{self._server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def serve(self, request: Request) -> Response:
+        """The answer to a request. A ConnectionError raised here closes the connection without one."""
+        raise NotImplementedError
+
+    def take(self, method: str, path: str, size: int) -> int:
+        """How many of a body's `size` bytes are read before the connection is cut; `size` is not to cut it."""
+        return size
+
+    def cut_off(self, request: Request) -> None:
+        """Called with what had arrived of a request whose connection was cut."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client was killed, or has had enough
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    stand_in: Loopback
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def _handle(self) -> None:
+        chunked = self._read_chunks() if self.headers.get("Transfer-Encoding") == "chunked" else None
+        size = int(self.headers.get("Content-Length", 0)) if chunked is None else len(chunked)
+        taken = self.stand_in.take(self.command, self.path, size)
+        body = self.rfile.read(taken) if chunked is None else chunked[:taken]
+        request = Request.of(self.command, self.path, self.headers, body)
+        if taken < size:
+            self.stand_in.cut_off(request)
+            self._cut()
+            return
+        response = self.stand_in.serve(request)
+        self.send_response(response.status)
+        for name, value in {**response.headers, "Content-Length": str(len(response.body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(response.body[: len(response.body) // 2] if response.cut else response.body)
+        if response.cut:
+            self._cut()
+
+    do_GET = do_POST = do_PUT = do_DELETE = _handle
+
+    def _read_chunks(self) -> bytes:
+        """A body of unknown length, as curl sends what it reads from a callback: RFC 9112, 7.1."""
+        body = b""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # trailers
+        return body
+
+    def _cut(self) -> None:
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

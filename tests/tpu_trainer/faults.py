@@ -1,0 +1,203 @@
+"""Runs `tpu_trainer` commands one after another, each in a process of its own, and has things happen to them.
+
+TensorFlow is imported once: the processes are forks of this one, from before it has done anything. `run_all` starts
+it; by itself it reads, as JSON, a list of chains of [arguments, fault, file for its output] from the standard input and
+writes the exit statuses (negative: the signal that ended it) to the standard output.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Fault = dict[str, Any]
+_AT_ONCE = 2
+
+
+def run_all(
+    folder: Path, chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]]
+) -> list[list[tuple[int, str]]]:
+    """(exit status, what it printed) of each run of each chain: a run is the arguments, and what happens to it as
+    {name of a function below: its argument}. The runs of a chain come one after another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = [
+        [
+            [[str(argument) for argument in arguments], fault, str(folder / f"output-{chain}-{number}.txt")]
+            for number, (arguments, fault) in enumerate(runs)
+        ]
+        for chain, runs in enumerate(chains)
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.tpu_trainer.faults"],
+        input=json.dumps(plan),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert result.returncode == 0, result.stderr
+    return [
+        [(status, Path(log).read_text()) for status, (*_, log) in zip(statuses, runs, strict=True)]
+        for statuses, runs in zip(json.loads(result.stdout), plan, strict=True)
+    ]
+
+
+def at_step(step: int, action: Callable[[], None]) -> None:
+    """Has `action` happen when that many updates are made, the log is written and nothing is saved yet."""
+    from tpu_trainer.progress import ProgressLog
+
+    original = ProgressLog.on_step
+
+    def on_step(self: ProgressLog, reached: int, logs: dict[str, Any]) -> None:
+        original(self, reached, logs)
+        if reached == step:
+            action()
+
+    ProgressLog.on_step = on_step
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def environment(values: dict[str, str]) -> None:
+    os.environ.update(values)
+
+
+def kill_at(step: int) -> None:
+    at_step(step, lambda: send(signal.SIGKILL))
+
+
+def terminate_at(step: int) -> None:
+    at_step(step, lambda: send(signal.SIGTERM))
+
+
+def terminate_twice_at(step: int) -> None:
+    def twice() -> None:
+        send(signal.SIGTERM)
+        time.sleep(0.5)
+        send(signal.SIGTERM)
+        time.sleep(60)
+
+    at_step(step, twice)
+
+
+def terminate_in_evaluation(step: int) -> None:
+    from tpu_trainer.evaluation import Evaluator
+    from tpu_trainer.run import Run
+
+    evaluate, run = Run._evaluate, Evaluator.run
+
+    def at_that_step(self: Run, reached: int) -> Any:
+        def terminated(self: Evaluator, **arguments: Any) -> Any:
+            send(signal.SIGTERM)
+            time.sleep(0.5)
+            return run(self, **arguments)
+
+        Evaluator.run = terminated if reached == step else run
+        return evaluate(self, reached)
+
+    Run._evaluate = at_that_step
+
+
+def kill_in_write_of(step: int) -> None:
+    """SIGKILL when half of the checkpoint's tensors are written."""
+    import tensorflow as tf
+
+    original = tf.raw_ops.SaveV2
+
+    def half(
+        *, prefix: str, tensor_names: list[str], shape_and_slices: list[str], tensors: list[Any]
+    ) -> None:
+        count = len(tensors)
+        if f"step-{step:08d}" in prefix:
+            count //= 2
+        original(
+            prefix=prefix,
+            tensor_names=tensor_names[:count],
+            shape_and_slices=shape_and_slices[:count],
+            tensors=tensors[:count],
+        )
+        if count < len(tensors):
+            send(signal.SIGKILL)
+
+    tf.raw_ops.SaveV2 = half
+
+
+def refuse_writes_from(step: int) -> None:
+    """Stands in for a full disk where none can be made: checkpoints, log and picture cannot be written from then on."""
+    from tpu_trainer import files
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill() -> None:
+        files.append_text = files.write_text = full
+
+    at_step(step, fill)
+
+
+def fill_disk_at(step_and_file: tuple[int, str]) -> None:
+    """Has a file take all room that is left on its disk."""
+    step, path = step_and_file
+
+    def fill() -> None:
+        with Path(path).open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+    at_step(step, fill)
+
+
+def remove_before(path: str) -> None:
+    Path(path).unlink()
+
+
+def _start(arguments: list[str], fault: Fault, output: str, run: Callable[[], int]) -> int:
+    """The process of a run."""
+    child = os.fork()
+    if child:
+        return child
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    for name, argument in fault.items():
+        globals()[name](argument)
+    sys.argv = ["tpu_trainer", *arguments]
+    sys.exit(run())
+
+
+def main() -> None:
+    import tpu_trainer.fit
+    import tpu_trainer.training  # noqa: F401 all that the runs need
+    from tpu_trainer.__main__ import main as run
+
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    chains = json.load(sys.stdin)
+    statuses: list[list[int]] = [[] for _ in chains]
+    waiting, running = list(range(len(chains))), {}
+    while waiting or running:
+        while waiting and len(running) < _AT_ONCE:
+            chain = waiting.pop(0)
+            running[_start(*chains[chain][0], run)] = chain
+        process, status = os.wait()
+        chain = running.pop(process)
+        statuses[chain].append(os.waitstatus_to_exitcode(status))
+        if len(statuses[chain]) < len(chains[chain]):
+            running[_start(*chains[chain][len(statuses[chain])], run)] = chain
+    json.dump(statuses, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

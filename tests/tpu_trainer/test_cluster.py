@@ -1,0 +1,194 @@
+"""Processes that train together, found through TF_CONFIG."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tpu_trainer.faults import Fault, run_all
+from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
+from tpu_trainer.checkpoint import Checkpoints
+from tpu_trainer.cluster import Cluster, cluster_from_environment
+from tpu_trainer.command_line import parse
+from tpu_trainer.data import training_batches
+from tpu_trainer.dataset import Split
+from tpu_trainer.errors import ExitStatus, UsageError
+from tpu_trainer.mixture import MixedOrder, open_mixture
+from tpu_trainer.training import build_task
+from tpu_trainer.vocabulary import load_vocabulary
+
+HOSTS = 2
+OPTIONS: dict[str, Any] = {
+    "model.config.hidden_size": 16,
+    "model.config.num_hidden_layers": 1,
+    "model.config.num_attention_heads": 2,
+    "model.config.intermediate_size": 24,
+    "data.window_shards": 2,
+    "train.steps": 14,
+    "train.batch_size": 8,
+    "train.log_every": 1,
+    "train.evaluate_every": 6,
+    "train.checkpoint_every": 100,
+    "train.deterministic": True,
+}
+
+
+def test_what_tf_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert cluster_from_environment() == Cluster(workers=1, index=0)
+    cluster = {"worker": ["a:1", "b:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
+    assert cluster_from_environment() == Cluster(workers=2, index=1)
+    assert not cluster_from_environment().is_chief
+    for text, message in [
+        ("two hosts", "TF_CONFIG is 'two hosts': not a cluster"),
+        (json.dumps({"cluster": cluster}), "not a cluster .*'task'.*; such as"),
+        (
+            json.dumps({"cluster": cluster | {"ps": ["c:1"]}, "task": {"type": "worker", "index": 0}}),
+            "all tasks must be of type 'worker'",
+        ),
+        (json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 2}}), "task 2 of 2 workers"),
+    ]:
+        monkeypatch.setenv("TF_CONFIG", text)
+        with pytest.raises(UsageError, match=message):
+            cluster_from_environment()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def environments(hosts: int = HOSTS) -> list[dict[str, str]]:
+    """Of each process of a new cluster."""
+    workers = [f"127.0.0.1:{port}" for port in free_ports(hosts)]
+    return [
+        {
+            "TF_CONFIG": json.dumps(
+                {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+            )
+        }
+        for index in range(hosts)
+    ]
+
+
+def spoil(split: Split, keep: set[int]) -> None:
+    """Overwrites all but the first record of every shard that is not in `keep`."""
+    for number, shard in enumerate(split.shards):
+        if number not in keep:
+            data = bytearray(Path(shard.path).read_bytes())
+            data[len(data) // 4 :] = bytes(len(data) - len(data) // 4)
+            Path(shard.path).write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def own_datasets(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A copy of the dataset for each host, in which it can read what it should in the first epoch, and nothing else."""
+    copies = []
+    for host in range(HOSTS):
+        copy = tmp_path_factory.mktemp("hosts") / f"host{host}"
+        shutil.copytree(dataset, copy)
+        train = open_mixture({str(copy / "train"): 1.0})
+        order = MixedOrder(train, seed=0, window_shards=2, host=host, hosts=HOSTS)
+        kept = {shard for _, shard in order.shards(0)} | {shard for _, shard in order.shards(60)}
+        assert 0 < len(kept) < len(train.splits[0].shards)
+        spoil(train.splits[0], kept)
+        validation = open_mixture({str(copy / "validation"): 1.0}).splits[0]
+        spoil(validation, set(range(len(validation.shards))[host::HOSTS]))
+        copies.append(copy)
+    return copies
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    dataset: Path, own_datasets: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, list[list[tuple[int, str]]]]]:
+    """By name: a run's folder, and for each host its processes' exit statuses and outputs."""
+    root = tmp_path_factory.mktemp("cluster")
+
+    def chains(run: str, clusters: list[list[Fault]], datasets: list[Path]) -> list[Any]:
+        return [
+            [
+                (fit_arguments(datasets[host], root / run, OPTIONS), faults[host])
+                for faults in clusters
+                if host < len(faults)
+            ]
+            for host in range(HOSTS)
+        ]
+
+    def together(*more: Fault) -> list[Fault]:
+        return [{"environment": values} | fault for values, fault in zip(environments(), more, strict=True)]
+
+    plans = {
+        "own": chains("own", [together({}, {})], own_datasets),
+        # The second host is told to end; then both go on; then the first ends it alone.
+        "terminated": chains("terminated", [together({}, {"terminate_at": 5}), [{}]], [dataset] * HOSTS),
+    }
+    results = run_all(root, [chain for plan in plans.values() for chain in plan])
+    return {
+        name: (root / name, results[HOSTS * number : HOSTS * (number + 1)])
+        for number, name in enumerate(plans)
+    }
+
+
+def test_hosts_train_together_each_on_its_own_shards(
+    outcomes: dict[str, Any], dataset: Path, own_datasets: list[Path]
+) -> None:
+    run, hosts = outcomes["own"]
+    for host in hosts:
+        assert [status for status, _ in host] == [0], host[0][1]
+    # The same batches in one process: both hosts' rows, one after the other.
+    _, config = parse([str(item) for item in fit_arguments(dataset, run, OPTIONS)])
+    train = open_mixture({str(dataset / "train"): 1.0})
+    vocabulary = load_vocabulary(train.splits[0], "mlm")
+    task = build_task(
+        config, vocabulary=vocabulary, max_length=train.max_length, strategy=tf.distribute.get_strategy()
+    )
+    dataset_function = training_batches(train, batch_size=8, seed=0, window_shards=2, start_step=0)
+    streams = [
+        iter(dataset_function(tf.distribute.InputContext(HOSTS, host, num_replicas_in_sync=HOSTS)))
+        for host in range(HOSTS)
+    ]
+    step = tf.function(task.train_step, jit_compile=True)
+    losses = []
+    for _ in range(14):
+        batches = [next(stream) for stream in streams]
+        step({name: tf.concat([batch[name] for batch in batches], axis=0) for name in batches[0]})
+        losses.append(float(task.running[0] / task.running[2]))
+        task.running.assign(tf.zeros_like(task.running))
+    found = [line["loss"] for line in metrics(run) if "loss" in line]
+    np.testing.assert_allclose(found, losses, rtol=1e-5)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["eval"]["rows"] == 67
+    # One process writes; the other only says how it goes.
+    assert Checkpoints(str(run / "checkpoints")).latest() == 14
+
+
+def test_a_signal_to_one_host_ends_all_after_the_same_step(outcomes: dict[str, Any]) -> None:
+    run, (first, second) = outcomes["terminated"]
+    assert [status for status, _ in first] == [ExitStatus.INTERRUPTED, 0], first
+    assert [status for status, _ in second] == [ExitStatus.INTERRUPTED], second
+    last = int(re.search(r"fit: continues after step (\d+)\n", first[1][1])[1])
+    # Asked after step 5, or, if the signal was noticed no sooner, after 6: the others hear of it with the next step.
+    assert last in (6, 7)
+    assert f"interrupted; the same command continues after step {last}\n" in first[0][1]
+    assert "interrupted; the same command on all hosts continues after what the first one" in second[0][1]
+    lines = metrics(run)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 15))
+    # Up to there it is the run of two hosts; after it the rows come in one host's order.
+    undisturbed = metrics(outcomes["own"][0])
+    assert learnt(lines)[:last] == learnt(undisturbed)[:last]
+    assert weights(run).keys() == weights(outcomes["own"][0]).keys()

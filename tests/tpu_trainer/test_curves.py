@@ -1,0 +1,59 @@
+"""The picture of a run's losses."""
+
+from __future__ import annotations
+
+import itertools
+import xml.etree.ElementTree as ElementTree
+
+from tpu_trainer.curves import loss_picture
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def lines_of(text: str) -> tuple[list[list[tuple[float, float]]], list[str], int]:
+    """The polylines' points, the texts, the number of dots."""
+    root = ElementTree.fromstring(text)
+    lines = [
+        [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+        for line in root.iter(f"{SVG}polyline")
+    ]
+    return lines, [text.text for text in root.iter(f"{SVG}text")], len(list(root.iter(f"{SVG}circle")))
+
+
+def test_losses_are_drawn_to_scale_and_named() -> None:
+    records = [{"step": step, "loss": 8.0 - step / 100} for step in range(0, 401, 100)]
+    records += [{"step": 200, "eval": {"loss": 6.5}}, {"step": 400, "eval": {"loss": 4.5}}]
+    picture = loss_picture(records, title="roberta on a<b", baselines={"unigram entropy": 6.0})
+    (training, validation), texts, dots = lines_of(picture)
+    assert len(training) == 5
+    across = [x for x, _ in training]
+    assert [round(x - across[0], 1) for x in across] == [
+        round(i * (across[1] - across[0]), 1) for i in range(5)
+    ]
+    assert [y for _, y in training] == sorted(y for _, y in training)  # a falling loss goes down
+    assert validation[0][0] == training[2][0]
+    assert validation[1][1] < training[4][1]  # 4.5 stands above 4.0
+    assert dots == 2
+    assert {"roberta on a<b", "unigram entropy 6.000", "training loss 4.000", "validation loss 4.500"} <= set(
+        texts
+    )
+
+
+def test_labels_do_not_lie_on_each_other() -> None:
+    records = [{"step": 1, "loss": 5.0}, {"step": 9, "loss": 5.001}, {"step": 9, "eval": {"loss": 5.002}}]
+    picture = loss_picture(records, title="", baselines={"unigram entropy": 5.0, "bigram entropy": 5.001})
+    named = [
+        float(text.attrib["y"])
+        for text in ElementTree.fromstring(picture).iter(f"{SVG}text")
+        if text.text and text.text.startswith(("training", "validation", "unigram", "bigram"))
+    ]
+    assert len(named) == 4
+    assert all(later - earlier >= 15 for earlier, later in itertools.pairwise(sorted(named)))
+
+
+def test_a_long_run_and_an_empty_one() -> None:
+    records = [{"step": step, "loss": 1.0} for step in range(1, 100_001, 10)]
+    (training,), _, _ = lines_of(loss_picture(records, title="", baselines={}))
+    assert len(training) <= 802
+    assert loss_picture([], title="", baselines={}).count("polyline") == 0
+    assert "nan" not in loss_picture([{"step": 1, "loss": float("nan")}], title="", baselines={})

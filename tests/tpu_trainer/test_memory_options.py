@@ -1,0 +1,146 @@
+"""Accumulation, gradient checkpointing and mixed precision: what they must not change, and what they must."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, TrainConfig
+from tpu_trainer.errors import UsageError
+from tpu_trainer.strategy import check_batch_size
+from tpu_trainer.task import Task
+from tpu_trainer.training import build_task
+from tpu_trainer.vocabulary import Vocabulary
+
+ROWS = 12
+STEP = tf.constant(3, tf.int64)
+# With dropout, so that it must be the same in micro-batches and in layers that are computed again.
+MODELS = {
+    "mlm": ModelConfig(
+        type="roberta",
+        config={"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+                "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2},
+    ),
+    "clm": ModelConfig(
+        type="gpt2", config={"n_embd": 16, "n_layer": 2, "n_head": 2, "resid_pdrop": 0.3, "attn_pdrop": 0.2}
+    ),
+}  # fmt: skip
+
+
+def task_of(objective: ObjectiveName, vocabulary: Vocabulary, **train: Any) -> Task:
+    config = FitConfig(
+        output_dir="",
+        data=DataConfig(train=""),
+        objective=objective,
+        model=MODELS[objective],
+        train=TrainConfig(steps=20, batch_size=ROWS, **train),
+        seed=4,
+    )
+    return build_task(
+        config, vocabulary=vocabulary, max_length=MAX_LENGTH, strategy=tf.distribute.get_strategy()
+    )
+
+
+def batch_of() -> dict[str, tf.Tensor]:
+    """Rows of one and of two documents, some padded: micro-batches have different numbers of targets."""
+    ids = sequences(ROWS, 5)
+    mask = np.ones_like(ids)
+    mask[::5, 6:] = 0
+    ids[mask == 0] = 1
+    segments = np.where((np.arange(ROWS) % 2 == 1)[:, None] & (np.arange(MAX_LENGTH) >= 5), 2, 1) * mask
+    features = {"input_ids": ids, "attention_mask": mask, "segment_ids": segments, "row": np.arange(ROWS)}
+    return {name: tf.constant(values, tf.int32) for name, values in features.items()}
+
+
+def gradients(task: Task) -> tuple[list[float], list[np.ndarray]]:
+    sums, found = tf.function(task.gradients, jit_compile=True)(batch_of(), STEP)
+    return [float(value) for value in sums], [gradient.numpy() for gradient in found]
+
+
+@pytest.fixture(scope="module", params=["mlm", "clm"])
+def objective(request: pytest.FixtureRequest) -> ObjectiveName:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def plain(objective: ObjectiveName, vocabulary: Vocabulary) -> tuple[list[float], list[np.ndarray]]:
+    """Sums and gradients of the batch as a whole, in float32."""
+    return gradients(task_of(objective, vocabulary))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accumulation": 3},
+        {"gradient_checkpointing": True},
+        {"accumulation": 4, "gradient_checkpointing": True},
+    ],
+    ids=str,
+)
+def test_options_that_save_memory_change_no_sum_and_no_gradient(
+    options: dict[str, Any],
+    objective: ObjectiveName,
+    vocabulary: Vocabulary,
+    plain: tuple[list[float], list[np.ndarray]],
+) -> None:
+    sums, found = gradients(task_of(objective, vocabulary, **options))
+    np.testing.assert_allclose(sums, plain[0], rtol=1e-6)
+    largest = max(np.abs(gradient).max() for gradient in plain[1])
+    for gradient, expected in zip(found, plain[1], strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6 * largest)
+
+
+def products(task: Task) -> int:
+    """Matrix products in the program that XLA makes of a step's gradients, after it has removed what is the same."""
+    function = tf.function(task.gradients, jit_compile=True)
+    program = function.experimental_get_compiler_ir(batch_of(), STEP)(stage="optimized_hlo")
+    return len(re.findall(r"= \S+ (?:dot|custom-call)\(", program))
+
+
+def test_checkpointing_computes_the_blocks_again(vocabulary: Vocabulary) -> None:
+    found = products(task_of("clm", vocabulary, gradient_checkpointing=True))
+    kept = products(task_of("clm", vocabulary))
+    # A block of GPT-2's has six in its forward pass: the last one's result is not needed again.
+    assert found - kept == 2 * 5
+
+
+def test_mixed_precision_is_close_and_keeps_weights_and_sums_in_float32(
+    objective: ObjectiveName, vocabulary: Vocabulary, plain: tuple[list[float], list[np.ndarray]]
+) -> None:
+    task = task_of(
+        objective, vocabulary, precision="mixed_bfloat16", accumulation=2, gradient_checkpointing=True
+    )
+    assert {variable.dtype for variable in task.network.trainable_variables} == {tf.float32}
+    encoder = getattr(task.network, task.network.base_model_prefix)
+    hidden = encoder(batch_of()["input_ids"])[0]
+    assert hidden.dtype == tf.bfloat16
+    assert keras.mixed_precision.global_policy().name == "float32"
+    sums, found = gradients(task)
+    assert sums[0] == pytest.approx(plain[0][0], rel=2e-3)
+    assert sums[0] != plain[0][0]
+    assert sums[2:] == plain[0][2:]
+    ours, theirs = (np.concatenate([g.ravel() for g in gs]) for gs in (found, plain[1]))
+    assert ours.dtype == np.float32
+    assert (ours @ theirs) / np.linalg.norm(ours) / np.linalg.norm(theirs) > 0.999
+
+
+def test_a_batch_that_cannot_be_shared_out() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    check_batch_size(12, strategy, "train.batch_size", accumulation=3)
+    with pytest.raises(
+        UsageError, match=r"--train.batch_size is 12: .* multiple of 8: 2 replicas times .*tion 4"
+    ):
+        check_batch_size(12, strategy, "train.batch_size", accumulation=4)
+
+
+def test_models_whose_blocks_are_not_known(vocabulary: Vocabulary) -> None:
+    task = task_of("mlm", vocabulary)
+    del task.network.roberta.encoder.layer
+    with pytest.raises(UsageError, match="not known where a model of type 'roberta' keeps its blocks"):
+        task.objective.model.recompute_blocks()

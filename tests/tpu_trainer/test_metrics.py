@@ -1,0 +1,91 @@
+"""The log of a run: every record is kept, in order, whatever happens to the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tpu_trainer import files
+from tpu_trainer.metrics import MetricsLog
+from tpu_trainer.run_folder import RunFolder
+
+
+def events(folder: Path) -> list[tuple[str, int, float]]:
+    """(name, step, value) of every scalar in TensorBoard's files."""
+    found = []
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found.append((value.tag, event.step, float(tf.make_ndarray(value.tensor))))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    (tmp_path / "run").mkdir()
+    return RunFolder(str(tmp_path / "run"))
+
+
+def test_a_continued_log_drops_what_is_done_again(folder: RunFolder, tmp_path: Path) -> None:
+    log = MetricsLog(folder, last_step=0, tensorboard=True)
+    for step in (1, 10, 20):
+        log.append({"step": step, "loss": float(step)})
+    log.append({"step": 20, "eval": {"loss": 7.0, "rows": 3}})
+    log.close()
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2')  # a killed process
+    assert events(tmp_path / "run" / "tensorboard") == [
+        ("train/loss", 1, 1.0),
+        ("train/loss", 10, 10.0),
+        ("train/loss", 20, 20.0),
+        ("eval/loss", 20, 7.0),
+        ("eval/rows", 20, 3.0),
+    ]
+    log = MetricsLog(folder, last_step=10, tensorboard=True)
+    log.append({"step": 15, "loss": 15.0})
+    log.close()
+    assert folder.metrics() == [{"step": step, "loss": float(step)} for step in (1, 10, 15)]
+    assert [step for _, step, _ in events(tmp_path / "run" / "tensorboard")] == [1, 10, 15]
+
+
+def test_an_evaluation_takes_the_place_of_the_one_of_its_step(folder: RunFolder) -> None:
+    log = MetricsLog(folder, last_step=0, tensorboard=False)
+    for record in (
+        {"step": 5, "loss": 1.0},
+        {"step": 5, "eval": {"loss": 2.0}},
+        {"step": 5, "eval": {"loss": 3.0}},
+    ):
+        log.append(record)
+    log.close()
+    assert folder.metrics() == [{"step": 5, "loss": 1.0}, {"step": 5, "eval": {"loss": 3.0}}]
+    assert not files.is_dir(folder.tensorboard)
+
+
+def test_what_a_full_disk_refused_is_written_later(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = MetricsLog(folder, last_step=0, tensorboard=True)
+    log.append({"step": 1, "loss": 1.0})
+
+    def half(path: str, text: str) -> None:
+        with Path(path).open("a") as file:
+            file.write(text[:5])
+        raise OSError(28, "No space left on device")
+
+    class Full:
+        def write(self, record: object) -> None:
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "append_text", half)
+        patch.setattr(log, "_tensorboard", Full())
+        log.append({"step": 2, "loss": 2.0})
+        assert log._tensorboard is None
+        log._tensorboard = None
+    error = capsys.readouterr().err
+    assert "metrics.jsonl cannot be written ([Errno 28] No space left on device); training goes on" in error
+    assert "tensorboard cannot be written (No space left on device); training goes on without it" in error
+    log.close()
+    assert folder.metrics() == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}]

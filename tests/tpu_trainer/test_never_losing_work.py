@@ -1,0 +1,207 @@
+"""Runs that are killed, terminated or out of disk lose nothing: what comes after is what would have come anyway."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tpu_trainer.faults import Fault, run_all
+from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
+from tpu_trainer.checkpoint import Checkpoints
+from tpu_trainer.data import training_batches
+from tpu_trainer.errors import ExitStatus
+from tpu_trainer.mixture import open_mixture
+
+MLM: dict[str, Any] = {
+    "model.config.hidden_size": 16,
+    "model.config.num_hidden_layers": 1,
+    "model.config.num_attention_heads": 2,
+    "model.config.intermediate_size": 24,
+    "model.config.hidden_dropout_prob": 0.1,
+}
+CLM: dict[str, Any] = {
+    "objective": "clm",
+    "model.config.n_embd": 16,
+    "model.config.n_layer": 1,
+    "model.config.n_head": 2,
+}
+SMALL: dict[str, Any] = {
+    "schedule.warmup_steps": 3,
+    "train.steps": 24,
+    "train.batch_size": 8,
+    "train.log_every": 5,
+    "train.evaluate_every": 6,
+    "train.checkpoint_every": 7,
+    "train.keep_checkpoints": 2,
+    "train.deterministic": True,
+    "train.accumulation": 2,
+    "optimizer.ema": 0.9,
+}
+Chain = list[tuple[Fault, dict[str, Any]]]
+# What happens to a run, process by process; options that differ in that process.
+KILLED: Chain = [
+    ({"kill_at": 10}, {}),
+    ({"kill_in_write_of": 14}, {}),
+    ({"kill_at": 17}, {"train.checkpoint_minutes": 1e-6}),
+    ({}, {"profile.steps": "20:21"}),
+]
+TERMINATED: Chain = [
+    ({"terminate_at": 9}, {}),
+    ({"terminate_in_evaluation": 12}, {}),
+    ({"terminate_twice_at": 16}, {}),
+    ({"terminate_in_evaluation": 24}, {}),
+]
+KILLED_CLM: Chain = [({"kill_at": 11}, {}), ({"kill_in_write_of": 21}, {}), ({}, {})]
+DIVERGING = {"optimizer.learning_rate": 1e30, "train.checkpoint_every": 1}
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """A folder that is a disk of a megabyte; None where this user may not mount one."""
+    folder = tmp_path_factory.mktemp("small-disk")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        yield None
+        return
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    dataset: Path, tmp_path_factory: pytest.TempPathFactory, small_disk: Path | None
+) -> dict[str, tuple[Path, list[tuple[int, str]]]]:
+    """By name: a run's folder, and the exit status and output of each of its processes."""
+    root = tmp_path_factory.mktemp("faults")
+    full_run = (small_disk or root) / "full"
+    ballast = str(full_run.parent / "ballast")
+    full: Chain = [({"refuse_writes_from": 12}, {}), ({}, {})]
+    if small_disk:
+        full = [({"fill_disk_at": (12, ballast)}, {}), ({"remove_before": ballast}, {})]
+    chains: dict[str, tuple[Path, dict[str, Any], Chain]] = {
+        "undisturbed mlm": (root / "undisturbed", MLM, [({}, {})]),
+        "killed mlm": (root / "killed", MLM, KILLED),
+        "undisturbed clm": (root / "undisturbed-clm", CLM, [({}, {})]),
+        "killed clm": (root / "killed-clm", CLM, KILLED_CLM),
+        "terminated": (root / "terminated", MLM, TERMINATED),
+        "full": (full_run, MLM, full),
+        "diverged": (root / "diverged", MLM, [({}, DIVERGING)]),
+    }
+    plan = [
+        [(fit_arguments(dataset, folder, SMALL | model | options), fault) for fault, options in chain]
+        for folder, model, chain in chains.values()
+    ]
+    results = run_all(root, plan)
+    return {name: (chains[name][0], result) for name, result in zip(chains, results, strict=True)}
+
+
+def statuses(result: list[tuple[int, str]]) -> list[int]:
+    return [status for status, _ in result]
+
+
+def assert_same_weights(run: Path, undisturbed: Path) -> None:
+    """Bit for bit: the model's, the optimizer's and the log's variables."""
+    found, expected = weights(run), weights(undisturbed)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+def test_a_run_killed_at_any_step_ends_with_the_same_bits(outcomes: dict[str, Any], objective: str) -> None:
+    undisturbed, result = outcomes[f"undisturbed {objective}"]
+    assert statuses(result) == [0], result[0][1]
+    run, result = outcomes[f"killed {objective}"]
+    assert statuses(result) == [-signal.SIGKILL] * (len(result) - 1) + [0], result[-1][1]
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed))
+    assert [record["step"] for record in metrics(run) if "eval" in record] == [6, 12, 18, 24]
+    assert_same_weights(run, undisturbed)
+    ends = [json.loads((folder / "summary.json").read_text()) for folder in (run, undisturbed)]
+    assert ends[0]["eval"] == ends[1]["eval"]
+    assert ends[0]["final_loss"] == ends[1]["final_loss"]
+
+
+def test_a_killed_run_continues_from_its_newest_whole_checkpoint(outcomes: dict[str, Any]) -> None:
+    run, result = outcomes["killed mlm"]
+    starts = [int(re.search(r"continues after step (\d+)\n", output)[1]) for _, output in result[1:]]
+    # Saved at step 7; at 12, the best evaluation, or 7, for 14's was killed half-way; then every step, by the clock.
+    assert starts[0] == 7
+    assert starts[1] in (7, 12)
+    assert starts[2] in (14, 15, 16)
+    assert list((run / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
+    run, result = outcomes["killed clm"]
+    starts = [int(re.search(r"continues after step (\d+)\n", output)[1]) for _, output in result[1:]]
+    assert starts[0] == 7
+    assert starts[1] in (14, 18)
+
+
+def test_sigterm_saves_and_the_second_ends_at_once(outcomes: dict[str, Any]) -> None:
+    run, result = outcomes["terminated"]
+    interrupted = ExitStatus.INTERRUPTED
+    assert statuses(result) == [interrupted, interrupted, 128 + signal.SIGTERM, interrupted]
+    # The signal may be noticed one step later.
+    assert re.search(r"interrupted; the same command continues after step (9|10)\n", result[0][1])
+    for (_, output), step in ((result[1], 12), (result[3], 24)):
+        assert f"interrupted; the same command continues after step {step}\n" in output
+    # What was under way at step 12 is done by the next process, before the next step.
+    assert result[2][1].index("step 12: validation loss") < result[2][1].index("step 15/24")
+    assert "SIGTERM again: ends at once" in result[2][1]
+    undisturbed, _ = outcomes["undisturbed mlm"]
+    assert_same_weights(run, undisturbed)
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed))[:-1]  # all but the last evaluation
+    assert not (run / "summary.json").exists()
+
+
+def test_a_full_disk_does_not_end_training(outcomes: dict[str, Any]) -> None:
+    run, result = outcomes["full"]
+    assert statuses(result) == [ExitStatus.NOT_SAVED, 0], result[0][1]
+    first, second = (output for _, output in result)
+    assert "the checkpoint of step 14 could not be written" in first
+    assert "No space left on device" in first
+    assert "step 24/24" in first
+    assert "the last checkpoint, of step 24, could not be written" in first
+    assert "make room and the same command continues after step 7" in first
+    assert "continues after step 7\n" in second
+    undisturbed, _ = outcomes["undisturbed mlm"]
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed))
+    assert_same_weights(run, undisturbed)
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_step_and_records(
+    outcomes: dict[str, Any], dataset: Path
+) -> None:
+    run, [(status, output)] = outcomes["diverged"]
+    assert status == ExitStatus.DIVERGED
+    failure = json.loads((run / "failure.json").read_text())
+    step = failure["step"]
+    # Every step is looked at, though the log is written at steps 1 and 5 only.
+    assert step == 2
+    assert f"step {step}: loss nan" in output
+    assert failure["last_checkpoint"] == 1
+    assert (
+        f"the checkpoint of step 1 is untouched. The step read {failure['records'][0]['shard']} slot "
+        in output
+    )
+    assert Checkpoints(str(run / "checkpoints")).steps() == [1]
+    assert all(np.isfinite(value).all() for value in weights(run).values())
+    assert [record["step"] for record in metrics(run)] == [1]
+
+    train = open_mixture({str(dataset / "train"): None})
+    batches = training_batches(train, batch_size=8, seed=0, window_shards=16, start_step=step - 1)
+    batch = next(batches(tf.distribute.InputContext()).as_numpy_iterator())
+    for row, record in zip(batch["input_ids"], failure["records"], strict=True):
+        shard = tf.data.TFRecordDataset(str(dataset / "train" / record["shard"]))
+        stored = list(shard.as_numpy_iterator())[record["slot"]]
+        values = tf.train.Example.FromString(stored).features.feature["input_ids"].int64_list.value
+        assert row.tolist() == list(values)

@@ -1,0 +1,60 @@
+"""A running mean of the weights, which often predicts better than the last ones do (Polyak and Juditsky, 1992)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+from transformers import TFPreTrainedModel
+
+
+class WeightAverage:
+    """The exponentially weighted mean of a network's weights, kept on the devices."""
+
+    def __init__(self, *, of: TFPreTrainedModel, into: TFPreTrainedModel, decay: float) -> None:
+        """
+        Args:
+            of: The network that learns.
+            into: A network of the same shape, which holds the mean and has a part of its own in checkpoints.
+            decay: Weight of the mean so far against the newest weights, below 1.
+        """
+        self.network = into
+        self._pairs = list(zip(into.trainable_variables, of.trainable_variables, strict=True))
+        self._decay = decay
+
+    def start(self) -> None:
+        """Makes it the mean of the present weights alone."""
+        for mean, variable in self._pairs:
+            mean.assign(variable)
+
+    def update(self, updates: tf.Tensor) -> None:
+        """Takes the present weights in, after so many `updates` (integer scalar); called in each replica."""
+        updates = tf.cast(updates, tf.float32)
+        # Less in the beginning: as TensorFlow's ExponentialMovingAverage does with num_updates.
+        share = 1 - tf.minimum(self._decay, (1 + updates) / (10 + updates))
+
+        def in_all(strategy: tf.distribute.Strategy, share: tf.Tensor) -> None:
+            for mean, variable in self._pairs:
+                strategy.extended.update(
+                    mean,
+                    lambda own, value, share: own.assign_add((value - own) * share),
+                    args=(variable, share),
+                )
+
+        tf.distribute.get_replica_context().merge_call(in_all, args=(share,))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """In this context the network that learns has the mean's weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for mean, variable in self._pairs:
+            kept = variable.numpy()
+            variable.assign(mean)
+            mean.assign(kept)

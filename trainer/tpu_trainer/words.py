@@ -1,0 +1,88 @@
+"""Where words begin, told from the tokens alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_METASPACE = "▁"
+_APOSTROPHES = ("'", "’")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Words:
+    """A token goes on with the word of the one before it where `joins` holds for it and `open` for that one."""
+
+    joins: np.ndarray
+    """bool[V]: no space stands before the token, and it begins like the inside of a word."""
+    open: np.ndarray
+    """bool[V]: the token ends like the inside of a word."""
+
+    @classmethod
+    def single(cls, size: int) -> Words:
+        """Every one of `size` tokens is a word of its own."""
+        return cls(joins=np.zeros(size, bool), open=np.zeros(size, bool))
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Words | None:
+        """The table of a Hugging Face tokenizer; None where it does not tell in its tokens where words begin."""
+        if not tokenizer.is_fast:
+            return None
+        specification = json.loads(tokenizer.backend_tokenizer.to_str())
+        tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        model = specification["model"]
+        kinds = set(_kinds(specification["pre_tokenizer"])) | set(_kinds(specification["decoder"]))
+        if model["type"] == "WordPiece":
+            prefix = model["continuing_subword_prefix"]
+            joins = [token.startswith(prefix) for token in tokens]
+            return cls(joins=np.array(joins), open=np.ones(len(tokens), bool))
+        if "ByteLevel" in kinds:
+            texts = _texts_of_bytes(tokens)
+        elif "Metaspace" in kinds:
+            texts = [token.replace(_METASPACE, " ") for token in tokens]
+        elif model["type"] == "WordLevel":
+            return cls.single(len(tokens))
+        else:
+            return None
+        return cls(joins=np.array([_joins(t) for t in texts]), open=np.array([_is_open(t) for t in texts]))
+
+
+def _joins(text: str) -> bool:
+    return text[:1].isalnum() or text[:1] in _APOSTROPHES
+
+
+def _is_open(text: str) -> bool:
+    # A lone space is the beginning of a word whose letters are tokens of their own; an apostrophe is inside a word
+    # where no space stands before it.
+    return text == " " or text[-1:].isalnum() or text in _APOSTROPHES
+
+
+def _kinds(component: Any) -> Iterator[str]:
+    """The types of a component of tokenizer.json and of all that it holds."""
+    if isinstance(component, dict):
+        if "type" in component:
+            yield component["type"]
+        for value in component.values():
+            yield from _kinds(value)
+    elif isinstance(component, list):
+        for value in component:
+            yield from _kinds(value)
+
+
+def _texts_of_bytes(tokens: list[str]) -> list[str]:
+    """The texts of byte-level tokens, whose characters stand for bytes each; a part of a letter becomes a letter."""
+    from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
+
+    bytes_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    texts = []
+    for token in tokens:
+        if all(character in bytes_of for character in token):
+            raw = bytes(bytes_of[character] for character in token)
+            texts.append(raw.decode(errors="replace").replace("\ufffd", "a"))
+        else:  # an added token
+            texts.append(token)
+    return texts
