@@ -101,9 +101,11 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def _handle(self) -> None:
-        size = int(self.headers.get("Content-Length", 0))
+        chunked = self._read_chunks() if self.headers.get("Transfer-Encoding") == "chunked" else None
+        size = int(self.headers.get("Content-Length", 0)) if chunked is None else len(chunked)
         taken = self.stand_in.take(self.command, self.path, size)
-        request = Request.of(self.command, self.path, self.headers, self.rfile.read(taken))
+        body = self.rfile.read(taken) if chunked is None else chunked[:taken]
+        request = Request.of(self.command, self.path, self.headers, body)
         if taken < size:
             self.stand_in.cut_off(request)
             self._cut()
@@ -118,6 +120,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut()
 
     do_GET = do_POST = do_PUT = do_DELETE = _handle
+
+    def _read_chunks(self) -> bytes:
+        """A body of unknown length, as curl sends what it reads from a callback: RFC 9112, 7.1."""
+        body = b""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # trailers
+        return body
 
     def _cut(self) -> None:
         self.wfile.flush()

@@ -48,3 +48,10 @@ def test_copies(root: str, tmp_path: Path) -> None:
     with files.local_copy(files.join(root, "from")) as local:
         assert (Path(local) / "deep" / "two").read_text() == "2"
     assert Path(local).exists() == (not files.is_url(root))
+
+
+def test_the_folder_above_in_an_object_store_where_names_are_only_names() -> None:
+    assert files.join("gs://bucket/dataset/train/", "../tokenizer") == "gs://bucket/dataset/tokenizer"
+    assert files.join("gs://bucket/dataset/train", "..", "tokenizer") == "gs://bucket/dataset/tokenizer"
+    assert files.join("gs://bucket", "x..y") == "gs://bucket/x..y"
+    assert files.join("a", "..", "b") == "a/../b"  # a may be a symbolic link

@@ -7,6 +7,7 @@ stay quick; URLs go through tf.io.gfile, which reads and writes them natively.
 from __future__ import annotations
 
 import os
+import posixpath
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -27,8 +28,14 @@ def _gfile() -> Any:
 
 
 def join(folder: str, *names: str) -> str:
-    """`folder/name/…`, for local paths and URLs alike."""
-    return "/".join([folder.rstrip("/") if folder != "/" else "", *names])
+    """`folder/name/…`, for local paths and URLs alike; names may be or hold `..`."""
+    path = "/".join([folder.rstrip("/") if folder != "/" else "", *names])
+    if not is_url(path) or ".." not in path.split("/"):
+        return path
+    scheme, _, rest = path.partition("://")
+    return (
+        f"{scheme}://{posixpath.normpath(rest)}"  # an object's name is only a name: `..` leads nowhere there
+    )
 
 
 def is_file(path: str) -> bool:

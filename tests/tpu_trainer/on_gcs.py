@@ -1,0 +1,117 @@
+"""Runs `tpu_trainer` commands on gs:// paths through TensorFlow's own client, which knows Google's hosts only.
+
+A private namespace of mounts and network has an /etc/hosts of its own, in which those hosts are this machine; there
+the stand-in for Cloud Storage answers on port 443, with the certificate of a throw-away authority that the client is
+told to trust. Nothing outside it can be reached. `run_all_on_gcs` starts it; by itself the module is the process in
+there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.google_cloud.gcs import Faults, Gcs
+from tests.tpu_trainer.faults import Fault, run_all
+
+_HOSTS = ("www.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com", "localhost")
+_NAMESPACE = ["unshare", "--map-root-user", "--mount", "--net"]
+_PORT = 443
+BUCKET = "bucket"
+
+
+def skip_where_not_permitted() -> None:
+    """Skips the test where this machine lets nobody make a namespace, or has not the tools."""
+    for tool in ("unshare", "mount", "openssl"):
+        if not shutil.which(tool):
+            pytest.skip(f"no {tool} here")
+    result = subprocess.run([*_NAMESPACE, "true"], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        pytest.skip(f"private namespaces are not permitted here: {result.stderr.strip()}")
+
+
+def run_all_on_gcs(
+    folder: Path,
+    objects: Path,
+    chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]],
+    faults: dict[str, int],
+) -> tuple[list[list[tuple[int, str]]], Path, list[str]]:
+    """Like `faults.run_all`, with what is below `objects` as gs://bucket/…
+
+    Returns what the runs returned, a folder with all that the bucket held in the end, and the requests that it got.
+    """
+    folder.mkdir()
+    hosts, plan = folder / "hosts", folder / "plan.json"
+    hosts.write_text(f"127.0.0.1 {' '.join(_HOSTS)}\n")
+    named = [[[[str(item) for item in arguments], fault] for arguments, fault in chain] for chain in chains]
+    plan.write_text(json.dumps({"objects": str(objects), "chains": named, "faults": faults}))
+    inside = (
+        f'mount --bind "{hosts}" /etc/hosts && exec "{sys.executable}" -m tests.tpu_trainer.on_gcs "{folder}"'
+    )
+    result = subprocess.run(
+        [*_NAMESPACE, "sh", "-c", inside],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads((folder / "outcome.json").read_text())
+    runs = [[tuple(run) for run in chain] for chain in outcome["runs"]]
+    return runs, folder / "bucket", outcome["requests"]
+
+
+def _certificate(folder: Path) -> ssl.SSLContext:
+    """A server's context for the hosts; its authority's certificate is folder/ca.pem."""
+    names = ",".join(f"DNS:{host}" for host in _HOSTS)
+    key, certificate = folder / "key.pem", folder / "ca.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=stand-in"]
+    files = ["-keyout", key, "-out", certificate]
+    subprocess.run([*make, "-addext", f"subjectAltName={names}", *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def _loopback_up() -> None:
+    """A new network namespace has a loopback interface that is down; see netdevice(7)."""
+    get_flags, set_flags, up, layout = 0x8913, 0x8914, 0x1, "16sh14x"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        answer = fcntl.ioctl(control, get_flags, struct.pack(layout, b"lo", 0))
+        fcntl.ioctl(control, set_flags, struct.pack(layout, b"lo", struct.unpack(layout, answer)[1] | up))
+
+
+def main(folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    _loopback_up()
+    os.environ |= {"CURL_CA_BUNDLE": str(folder / "ca.pem"), "NO_GCE_CHECK": "true"}
+    with Gcs(BUCKET, port=_PORT, tls=_certificate(folder), faults=Faults(**plan["faults"])) as gcs:
+        objects = Path(plan["objects"])
+        for path in objects.rglob("*"):
+            if path.is_file():
+                gcs.put(f"gs://{BUCKET}/{path.relative_to(objects)}", path.read_bytes())
+        runs = run_all(folder / "runs", plan["chains"])
+        for (bucket, name), blob in gcs.objects.items():
+            path = folder / bucket / name
+            if name.endswith("/"):  # TensorFlow's folders
+                path.mkdir(parents=True, exist_ok=True)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(blob.data)
+    (folder / "outcome.json").write_text(json.dumps({"runs": runs, "requests": gcs.requests}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
