@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -53,3 +54,18 @@ def test_the_tokenizer_loads(exports: Path) -> None:
     assert len(tokenizer) == 50
     assert tokenizer("w0 <mask> w2")["input_ids"] == [0, 5, 4, 7, 2]
     assert tokenizer.model_max_length == 16
+
+
+def test_pipelines_answer_as_the_verbs_do(exports: Path) -> None:
+    fill = transformers.pipeline("fill-mask", model=str(exports / "mlm-roberta"))
+    for text, expected in json.loads((exports / "mlm-roberta" / "answers.json").read_text()).items():
+        answers = fill(text, top_k=5)
+        assert [answer["token_str"] for answer in answers] == [token for token, _ in expected]
+        np.testing.assert_allclose(
+            [answer["score"] for answer in answers], [probability for _, probability in expected], rtol=1e-4
+        )
+    generate = transformers.pipeline("text-generation", model=str(exports / "clm-gpt2"))
+    for text, expected in json.loads((exports / "clm-gpt2" / "answers.json").read_text()).items():
+        (answer,) = generate(text, max_new_tokens=8, do_sample=False)
+        # It spells the new tokens by themselves: this tokenizer has no decoder to put the space between.
+        assert answer["generated_text"].replace(" ", "") == expected.replace(" ", "")

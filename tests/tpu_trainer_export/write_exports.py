@@ -2,11 +2,13 @@
 
     python write_exports.py TARGET
 
-TARGET/<objective>-<type>/ is an export, with reference.npz: input_ids, attention_mask, logits.
+TARGET/<objective>-<type>/ is an export, with reference.npz: input_ids, attention_mask, logits. RoBERTa's and GPT-2's
+have answers.json, too: by text, what the verbs fill-mask and generate make of it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -21,8 +23,12 @@ from transformers import PreTrainedTokenizerFast
 
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.export import trim_vocabulary, write_network
+from tpu_trainer.exported import open_model, open_tokenizer
+from tpu_trainer.fill_mask import MaskFiller
+from tpu_trainer.generate import Generator
 from tpu_trainer.model import LanguageModel
 from tpu_trainer.pytorch_layout import EXPORTABLE
+from tpu_trainer.sampling import Sampling
 from tpu_trainer.vocabulary import Vocabulary
 
 LENGTH, WORDS = 16, 45
@@ -90,7 +96,28 @@ def write_export(objective: ObjectiveName, model_type: str, folder: Path) -> Non
     )
 
 
+def write_answers(folder: Path, objective: ObjectiveName) -> None:
+    """Asks the export in `folder`, as its users do."""
+    tokenizer, vocabulary = open_tokenizer(str(folder), objective)
+    model = open_model(str(folder), vocabulary, objective)
+    if objective == "mlm":
+        filler = MaskFiller(model, tokenizer)
+        answers = {
+            text: [[prediction.token, prediction.probability] for prediction in next(filler.fill(text, 5))]
+            for text in ("w1 <mask> w3", "<mask> w9 w9")
+        }
+    else:
+        greedy = Sampling(temperature=0.0, top_k=None, top_p=None, seed=0)
+        texts = ["w1 w2 w3", "w40", "w7 w7 w30"]
+        found = Generator(model, tokenizer, greedy).continued(texts, lines=[0, 1, 2], max_new_tokens=8)
+        answers = dict(zip(texts, found, strict=True))
+    (folder / "answers.json").write_text(json.dumps(answers))
+
+
 if __name__ == "__main__":
     for objective, types in EXPORTABLE.items():
         for model_type in sorted(types):
-            write_export(objective, model_type, Path(sys.argv[1], f"{objective}-{model_type}"))
+            target = Path(sys.argv[1], f"{objective}-{model_type}")
+            write_export(objective, model_type, target)
+            if model_type in ("roberta", "gpt2"):
+                write_answers(target, objective)
