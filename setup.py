@@ -25,6 +25,9 @@ setup(
         "gigatoken>=0.10,<0.11",
         "tokie>=0.1.4,<0.2",
         # Imported directly, though the packages above bring most of them, too.
+        "google-api-core>=2.24",
+        "google-auth>=2.35",
+        "google-cloud-dataflow-client>=0.13,<1",
         "google-crc32c>=1.5",
         "huggingface_hub>=0.34,<1",
         "numpy>=1.26",
@@ -35,6 +38,8 @@ setup(
     ],
     extras_require={
         "dev": [
+            "cryptography>=43",
+            "google-cloud-storage>=3",
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-xdist>=3.5",

@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
                 print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
             raise
     if not done:
-        print(f"{config.output} is a dataset when the job is done: --wait would stay, verify tells")
+        print(f"{config.output} is a dataset when the job is done")
         return
     seconds = time.monotonic() - began
     _add_views(config, output)

@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from beam_pipeline.dataflow.following import CancelRequest, JobFollower
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.errors import DataError, StillRunning, UsageError
 
 if TYPE_CHECKING:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
@@ -65,12 +65,15 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, *, wai
     request = CancelRequest()
     with request.watched() if wait else contextlib.nullcontext():
         result = _asked(pipeline.run)
-        if not result.has_job:
-            print(f"the job is described in {cloud.template_location}: Dataflow starts it", file=sys.stderr)
+        if not getattr(result, "has_job", False):  # for a template, or with --dry_run
+            where = f"is described in {cloud.template_location}: Dataflow starts it"
+            print(f"the job {where if cloud.template_location else 'was not submitted'}", file=sys.stderr)
             return False
         follower = JobFollower(new_client(options), result.job_id(), cancel=request)
         print(f"Dataflow job {result.job_id()}: {follower.url}", file=sys.stderr, flush=True)
         if not wait:
+            where = f"--project {cloud.project} --region {cloud.region}"
+            print(f"python -m beam_pipeline follow {result.job_id()} {where}", file=sys.stderr)
             return False
         follower.follow()
     return True
@@ -88,12 +91,15 @@ def _asked(call: Callable[[], Answer]) -> Answer:
 
     Raises:
       DataError: where it was refused, with what the service says.
+      StillRunning: where it was refused because there is such a job already: what that has written is left alone.
     """
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
-    from google.api_core.exceptions import GoogleAPICallError
+    from google.api_core.exceptions import Conflict, GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
 
     try:
         return call()
-    except (GoogleAPICallError, GoogleAuthError, DataflowJobAlreadyExistsError) as error:
+    except (Conflict, DataflowJobAlreadyExistsError) as error:
+        raise StillRunning(f"Dataflow does not take the job: {error}") from error
+    except (GoogleAPICallError, GoogleAuthError) as error:
         raise DataError(f"Dataflow does not take the job: {error}") from error

@@ -126,7 +126,9 @@ def test_without_wait_it_ends_when_the_job_is_submitted_and_follow_goes_on(
         at = given.index("--sdk_container_image")
         given = given[:at] + given[at + 2 :]
         prepare.main(given)
-        assert "is a dataset when the job is done" in capsys.readouterr().out
+        seen = capsys.readouterr()
+        assert "is a dataset when the job is done" in seen.out
+        assert f"follow 2026-01-01_00_00_00-1 --project {PROJECT} --region {REGION}" in seen.err
         assert "train/manifest.json" not in gcs.below(OUT)
         before = gcs.below(OUT)
         with pytest.raises(
@@ -191,11 +193,17 @@ def test_a_signal_cancels_the_job(gcs: Gcs, tokenizer_folder: Path, number: sign
 
 def test_a_job_that_dataflow_refuses(dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path):
     dataflow.refuse = (
-        "(1a2b): The workflow could not be created. Causes: quota of CPUs in region europe-west4"
+        400,
+        "(1a2b): The workflow could not be created. Causes: quota of CPUs in europe-west4",
     )
     with pytest.raises(DataError, match=r"Dataflow does not take the job: .*quota of CPUs"):
         prepare.main(arguments(dataflow, tokenizer_folder))
     assert gcs.below(OUT) == {}
+    # Another job of this name has been quicker: what is there is its, not ours.
+    dataflow.refuse = (409, "(3c4d): There is already an active job named prepare-small")
+    with pytest.raises(StillRunning, match="already an active job"):
+        prepare.main(arguments(dataflow, tokenizer_folder))
+    assert "_staging/plan.jsonl" in gcs.below(OUT)
 
 
 def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_written(
@@ -217,7 +225,9 @@ def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_wr
     for option, (value, message) in wrong.items():
         with pytest.raises(UsageError, match=message):
             prepare.main(arguments(dataflow, tokenizer_folder, "--max_num_workers", "4", option, value))
-    assert gcs.requests == [] and not dataflow.jobs
+    assert gcs.requests == []
+    prepare.main(arguments(dataflow, tokenizer_folder, "--dry_run", "true"))
+    assert not dataflow.jobs
 
 
 def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
-from beam_pipeline import filesystem, inspection, prepare
+from beam_pipeline import filesystem, inspection, manifest, prepare, train_tokenizer
 from beam_pipeline.errors import UsageError
 from beam_pipeline.steps import write
 from beam_pipeline.verify import check_dataset
@@ -108,6 +112,25 @@ def test_the_last_step_may_run_again_when_all_is_done(gcs: Gcs, monkeypatch: pyt
     monkeypatch.setattr(write, "commit", twice)
     prepare.main(arguments(OUT))
     assert [defects for _, defects in check_dataset(OUT)] == [[], []]
+
+
+def test_tokenizers_and_compressed_and_columnar_files(gcs: Gcs, documents: list[str]):
+    gcs.faults = FAULTS
+    table = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": documents[:400]}), table, row_group_size=100)
+    gcs.put("gs://data/mixed/a.parquet", table.getvalue().to_pybytes())
+    gcs.put("gs://data/mixed/b.txt.gz", gzip.compress("\n".join(documents[400:700]).encode()))
+    gcs.put("gs://data/mixed/c.txt.bz2", bz2.compress("\n".join(documents[700:]).encode()))
+    training = ["--model", "bpe", "--vocab_size", "400", "--output", "gs://data/trained"]
+    train_tokenizer.main(["--input", "gs://data/mixed/*", *training])
+    what = ["--input", "gs://data/mixed/*", "--tokenizer", "gs://data/trained", "--output", OUT]
+    prepare.main([*what, "--max_length", "64", "--dedup", "exact", "--num_shards", "3"])
+    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    assert manifest.read_manifest(f"{OUT}/train")["totals"]["documents"] == len(set(documents))
+    assert gcs.failures > 20
+    prepare.main([*what, "--max_length", "32", "--overwrite"])
+    assert manifest.read_manifest(f"{OUT}/train")["max_length"] == 32
+    assert [defects for _, defects in check_dataset(OUT)] == [[]]
 
 
 def test_a_cut_upload_of_several_pieces_goes_on_where_it_was(gcs: Gcs):

@@ -32,13 +32,13 @@ class Dataflow(Loopback):
 
     Attributes:
       jobs: by id, as they were submitted, with the state they are in.
-      refuse: the message with which the next job is refused; "" takes it.
+      refuse: (status, message) with which the next job is refused; None takes it.
     """
 
     def __init__(self, gcs: Gcs, work: Callable[[Dataflow, api.Job], None] | None = None):
         super().__init__()
         self.jobs: dict[str, api.Job] = {}
-        self.refuse = ""
+        self.refuse: tuple[int, str] | None = None
         self.cancelled = threading.Event()
         self._gcs = gcs
         self._work = work or Dataflow.run_staged_pipeline
@@ -62,7 +62,7 @@ class Dataflow(Loopback):
     def _create(self, request: Request) -> Response:
         job = api.Job.from_json(request.body)  # raises where a field is none of the type's
         if self.refuse:
-            return Response.error(400, self.refuse)
+            return Response.error(*self.refuse)
         job.id = f"2026-01-01_00_00_00-{next(self._numbers)}"
         job.current_state = api.JobState.JOB_STATE_PENDING
         self.jobs[job.id] = job

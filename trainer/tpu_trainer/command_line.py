@@ -11,6 +11,7 @@ from docstring_parser import parse_from_object
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 from tpu_trainer import files
+from tpu_trainer.cloud.config import HostServerConfig, LaunchConfig
 from tpu_trainer.config import (
     CompileCheckConfig,
     EvaluateConfig,
@@ -32,6 +33,8 @@ VERBS: dict[str, type] = {
     "generate": GenerateConfig,
     "export": ExportConfig,
     "compile-check": CompileCheckConfig,
+    "launch": LaunchConfig,
+    "host-server": HostServerConfig,
 }
 
 

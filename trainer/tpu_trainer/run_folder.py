@@ -9,6 +9,7 @@ tensorboard/     the same figures, and profiles
 loss.svg         the same figures as a picture
 failure.json     where training came to an end with a loss that is not finite: the step and its records
 summary.json     written last, when training has ended
+launch/          how the containers ended that `launch` started: there before the run is
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tpu_trainer import files
 from tpu_trainer.command_line import dump_fit_config, load_fit_config
 from tpu_trainer.config import FitConfig
 from tpu_trainer.errors import UsageError
+
+LAUNCH_FOLDER = "launch"
 
 # These may change when a run is continued: they decide where and how far it runs, not what a step does.
 _FREE = {
@@ -86,7 +89,7 @@ class RunFolder:
 
     def check_continues(self, config: FitConfig) -> None:
         """UsageError where the folder holds something that a run of `config` would not continue."""
-        names = files.list_names(self.path)
+        names = [name for name in files.list_names(self.path) if name != LAUNCH_FOLDER]
         if not names:
             return
         if not files.is_file(self._config):
