@@ -29,7 +29,7 @@ from transformers import (
     create_optimizer,
 )
 
-from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.tpu_check.cache import Cache, default_folder
 from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Program
@@ -66,10 +66,9 @@ def main() -> None:
         print("|---|---|" + "--:|" * len(COLUMNS))
         for name in args.topologies:
             for precision in args.precisions:
-                keras.mixed_precision.set_global_policy(precision)
                 reports = {}
-                for step, of in (("HF", peer), ("ours", ours)):
-                    reports[step] = of(model, Topology.parse(name), cache)
+                for step, of in (("HF", peer), ("ours", ours), (RECOMPUTING, recomputing)):
+                    reports[step] = of(model, precision, Topology.parse(name), cache)
                     gc.collect()
                     print(line(name, f"{step}, {precision}", reports[step]), flush=True)
                 print(ratios(name, precision, reports), flush=True)

@@ -142,7 +142,7 @@ def test_topologies_that_cannot_be(name: str, message: str) -> None:
 def test_roofline() -> None:
     # v3: 123 TFLOP/s and 900 GB/s for two replicas.
     line = roofline(
-        Topology.parse("v3:1x1"), flops=61.5e12, bytes_accessed=900e9, model_flops=30.75e12, tokens=1000
+        Topology.parse("v3:1x1"), flops=61.5e12, hbm_traffic=900e9, model_flops=30.75e12, tokens=1000
     )
     assert line["compute_seconds"] == pytest.approx(1)
     assert line["memory_seconds"] == pytest.approx(2)
@@ -229,6 +229,10 @@ def test_figures_of_a_program_with_a_loop() -> None:
     assert report["hbm"]["needed"] == 145
     assert report["flops"] == 7 * 32768
     assert report["bytes_accessed"] == 9000 + 6 * 8192
+    # Seven trips, whose product stays on the chip, and before and after them two conversions and a sum.
+    in_a_trip, others = 4 * (16 * 32 + 32 * 32), (4 + 2) * 16 * 32 + (2 + 2) * 16 * 32 + (2 + 4) * 16 * 32
+    assert report["hbm_traffic"] == 7 * in_a_trip + others
+    assert report["intensity"] == report["flops"] / report["hbm_traffic"]
     text = table([("a", report), ("b", report_of(OutOfMemory(needed=3e10, available=1.6e10)))])
     assert [line.split()[-2:] for line in text.splitlines() if line.startswith("fits")] == [["yes", "NO"]]
 

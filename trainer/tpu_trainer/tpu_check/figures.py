@@ -47,6 +47,8 @@ def figures(
     # XLA's cost analysis takes a loop's body once.
     flops = result.flops + module.repeated(lambda instruction: module.flops(instruction))
     moved = result.bytes_accessed + module.repeated(lambda instruction: module.traffic(instruction).total)
+    # What the compiler keeps in the chip's own memory does not go over the wires that the bandwidth is of.
+    hbm_traffic = float(sum(module.traffic(each).hbm * times for each, times in module.running()))
     return common | {
         "fits": True,
         "hbm": {
@@ -59,11 +61,12 @@ def figures(
         },
         "flops": flops,
         "bytes_accessed": moved,
-        "intensity": flops / moved,
+        "hbm_traffic": hbm_traffic,
+        "intensity": flops / hbm_traffic,
         "roofline": roofline(
             topology,
             flops=flops,
-            bytes_accessed=moved,
+            hbm_traffic=hbm_traffic,
             model_flops=model_flops,
             tokens=replica_rows * max_length,
         ),
@@ -73,12 +76,12 @@ def figures(
 
 
 def roofline(
-    topology: Topology, *, flops: float, bytes_accessed: float, model_flops: float, tokens: int
+    topology: Topology, *, flops: float, hbm_traffic: float, model_flops: float, tokens: int
 ) -> dict[str, Any]:
     """The least time of a step (Williams, Waterman and Patterson, "Roofline" (2009)) and what follows from it."""
     chip = topology.chip
     peak, bandwidth = chip.peak_flops / chip.devices, chip.hbm_bandwidth / chip.devices
-    compute, memory = flops / peak, bytes_accessed / bandwidth
+    compute, memory = flops / peak, hbm_traffic / bandwidth
     least = max(compute, memory)
     return {
         "compute_seconds": compute,
@@ -143,6 +146,7 @@ _LINES = (
     ("HBM of the chip, for a replica", _of("hbm", "available")),
     ("FLOPs", _of("flops", form=lambda v: f"{v / 1e12:,.3f} TFLOP")),
     ("bytes accessed", _of("bytes_accessed")),
+    ("  to and from HBM", _of("hbm_traffic")),
     ("arithmetic intensity", _of("intensity", form=lambda v: f"{v:,.1f} FLOP/byte")),
     ("time at peak FLOP/s", _of("roofline", "compute_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
     ("time at peak bandwidth", _of("roofline", "memory_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
