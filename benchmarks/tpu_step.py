@@ -2,7 +2,8 @@
 
     trainer/.venv-tpu-check/bin/python benchmarks/tpu_step.py [--topologies v5e:1x1 …] [--models roberta gpt2]
 
-Prints a Markdown table for each model: temporaries, bytes accessed, FLOPs, least step time. The peer is the step of
+Prints a Markdown table for each model: temporaries, bytes accessed and those of them that go over the chip's memory
+bus, FLOPs, least step time. The peer is the step of
 `run_mlm.py` and `run_clm.py` (transformers 4.57, examples/tensorflow): the model's call with labels, its own loss, its
 `create_optimizer`; in float32, and in bfloat16 with Keras' mixed_bfloat16. Both get the same batch and
 configuration, dropout included: RoBERTa-base and GPT-2 small. A compile takes minutes; compile-check's cache keeps it.
@@ -11,6 +12,7 @@ configuration, dropout included: RoBERTa-base and GPT-2 small. A compile takes m
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import os
 from collections.abc import Callable
@@ -29,7 +31,7 @@ from transformers import (
     create_optimizer,
 )
 
-from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Precision, TrainConfig
 from tpu_trainer.tpu_check.cache import Cache, default_folder
 from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Program
@@ -44,6 +46,7 @@ MODELS = {
 COLUMNS = (
     ("temporaries, GB", lambda report: report["hbm"]["temporaries"] / 1e9),
     ("bytes accessed, GB", lambda report: report["bytes_accessed"] / 1e9),
+    ("to and from HBM, GB", lambda report: report["hbm_traffic"] / 1e9),
     ("TFLOP", lambda report: report["flops"] / 1e12),
     ("least step, ms", lambda report: report["roofline"]["least_step_seconds"] * 1e3),
 )
@@ -56,6 +59,7 @@ def main() -> None:
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--precisions", nargs="+", default=["float32", "mixed_bfloat16"])
+    parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=STEPS)
     parser.add_argument("--cache", type=Path, default=default_folder())
     args = parser.parse_args()
     cache = Cache(folder=args.cache)
@@ -67,19 +71,25 @@ def main() -> None:
         for name in args.topologies:
             for precision in args.precisions:
                 reports = {}
-                for step, of in (("HF", peer), ("ours", ours), (RECOMPUTING, recomputing)):
-                    reports[step] = of(model, precision, Topology.parse(name), cache)
+                for step in args.steps:
+                    reports[step] = STEPS[step](model, precision, Topology.parse(name), cache)
                     gc.collect()
                     print(line(name, f"{step}, {precision}", reports[step]), flush=True)
-                print(ratios(name, precision, reports), flush=True)
+                    if step != "HF" and "HF" in reports:
+                        print(
+                            ratios(name, f"{step} / HF, {precision}", reports[step], reports["HF"]),
+                            flush=True,
+                        )
         print()
 
 
-def peer(model: str, topology: Topology, cache: Cache) -> dict[str, Any]:
+def peer(model: str, precision: Precision, topology: Topology, cache: Cache) -> dict[str, Any]:
     """The example's step."""
     cls, _, rows, length = MODELS[model]
     # RoBERTa's positions count from 2: rows of 512 tokens need 514.
     positions = length + 2 if model == "roberta" else length
+    # Layers take the policy that holds when they are made.
+    keras.mixed_precision.set_global_policy(precision)
     network = cls.from_config(CONFIG_MAPPING[model](max_position_embeddings=positions))
     network.build_in_name_scope()
     optimizer, _ = create_optimizer(
@@ -97,14 +107,22 @@ def peer(model: str, topology: Topology, cache: Cache) -> dict[str, Any]:
     # The collator of the masked example puts -100 where nothing is to be predicted: labels of the whole row.
     spec = tf.TensorSpec([rows, length], tf.int32)
     program = Program(step, {"input_ids": spec, "attention_mask": spec, "labels": spec})
-    return report_of(program, topology, cache, rows=rows, length=length, model_flops=lambda: 0.0)
+    report = report_of(program, topology, cache, rows=rows, length=length, model_flops=lambda: 0.0)
+    keras.mixed_precision.set_global_policy("float32")
+    return report
 
 
-def ours(model: str, topology: Topology, cache: Cache) -> dict[str, Any]:
-    """The trainer's step."""
+def ours(
+    model: str, precision: Precision, topology: Topology, cache: Cache, *, recompute: bool = False
+) -> dict[str, Any]:
+    """The trainer's step, its options' defaults but for the precision and `recompute`: train.recompute_attention."""
     _, objective, rows, length = MODELS[model]
     config = FitConfig(
-        output_dir="", data=DataConfig(train=""), objective=objective, model=ModelConfig(type=model)
+        output_dir="",
+        data=DataConfig(train=""),
+        objective=objective,
+        model=ModelConfig(type=model),
+        train=TrainConfig(precision=precision, recompute_attention=recompute),
     )
     step = ReplicaStep(
         config=config,
@@ -144,16 +162,20 @@ def line(topology: str, step: str, report: dict[str, Any]) -> str:
     return f"| {topology} | {step} | " + " | ".join(values) + " |"
 
 
-def ratios(topology: str, precision: str, reports: dict[str, dict[str, Any]]) -> str:
+def ratios(topology: str, step: str, report: dict[str, Any], of_peer: dict[str, Any]) -> str:
     """The row of what ours takes of the peer's; only memory where one does not fit."""
-    if not all(report["fits"] for report in reports.values()):
-        ratio = reports["ours"]["hbm"]["needed"] / reports["HF"]["hbm"]["needed"]
-        return f"| {topology} | ours / HF, {precision} | {ratio:.2f} (all memory) |" + " |" * (
-            len(COLUMNS) - 1
-        )
-    values = [f"{read(reports['ours']) / read(reports['HF']):.2f}" for _, read in COLUMNS]
-    return f"| {topology} | ours / HF, {precision} | " + " | ".join(values) + " |"
+    if not (report["fits"] and of_peer["fits"]):
+        ratio = report["hbm"]["needed"] / of_peer["hbm"]["needed"]
+        return f"| {topology} | {step} | {ratio:.2f} (all memory) |" + " |" * (len(COLUMNS) - 1)
+    values = [f"{read(report) / read(of_peer):.2f}" for _, read in COLUMNS]
+    return f"| {topology} | {step} | " + " | ".join(values) + " |"
 
+
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    "HF": peer,
+    "ours": ours,
+    "ours, recompute_attention": functools.partial(ours, recompute=True),
+}
 
 if __name__ == "__main__":
     main()
