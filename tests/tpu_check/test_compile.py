@@ -112,6 +112,33 @@ def test_a_program_that_does_not_fit() -> None:
     assert result.needed > 4 * 2**34 > result.available > 15 * 2**30
 
 
+def test_the_largest_batch_that_fits_is_next_to_one_that_does_not(tmp_path: Path) -> None:
+    cache, topology = Cache(folder=tmp_path), Topology.parse("v5e:1x1")
+
+    def check(rows: int) -> dict:  # 4 MiB read and 4 MiB written for each row
+        module, _ = rules.lower_checked(
+            Program(lambda batch: batch["x"] + 1.0, {"x": tf.TensorSpec([rows, 1 << 20])})
+        )
+        return figures(
+            cache.compile(module, topology),
+            topology=topology,
+            replica_rows=rows,
+            max_length=1,
+            model_flops=1.0,
+        )
+
+    report = compile_check.largest_that_fits(check, multiple=64)
+    rows, compiled_before = report["replica_rows"], cache.misses
+    assert report["fits"]
+    # All but what the compiler holds back of 16 GiB.
+    assert 1600 < rows <= 2048
+    assert rows % 64 == 0
+    assert not check(rows + 64)["fits"]
+    # Both were compiled in the search: a second one takes nothing but the cache.
+    assert compile_check.largest_that_fits(check, multiple=64) == report
+    assert cache.misses == compiled_before
+
+
 def test_an_operation_without_a_kernel_is_named() -> None:
     def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.strings.length(tf.strings.as_string(batch["x"]))
