@@ -144,3 +144,9 @@ def test_models_whose_blocks_are_not_known(vocabulary: Vocabulary) -> None:
     del task.network.roberta.encoder.layer
     with pytest.raises(UsageError, match="not known where a model of type 'roberta' keeps its blocks"):
         task.objective.model.recompute_blocks()
+
+
+def test_attention_computes_its_probabilities_again(vocabulary: Vocabulary) -> None:
+    found = products(task_of("clm", vocabulary, recompute_attention=True))
+    # One product for each of the two blocks: queries and keys.
+    assert found - products(task_of("clm", vocabulary)) == 2

@@ -1,8 +1,7 @@
 """Attention that keeps no probabilities for the backward pass, which computes them anew.
 
-They are the largest arrays of an encoder: rows · heads · length² for each layer. What is kept instead is the logarithm
-of each softmax's denominator (Dao et al., "FlashAttention" (2022), algorithm 4). A layer's arrays still exist while it
-is computed, but only one layer's at a time.
+They are the largest arrays of an encoder: rows · heads · length² for each layer. A layer's still exist while it is
+computed, but only one layer's at a time. The gradient is that of Dao et al., "FlashAttention" (2022), algorithm 4.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from transformers import TFPreTrainedModel
 
 from tpu_trainer.dropout import KeyedDropout
 from tpu_trainer.errors import UsageError
+from tpu_trainer.sequencing import after
 
 # GPT-2's own value; no float32 score of a trained model comes near.
 _UNSEEN = -1e4
@@ -30,7 +30,7 @@ def attend(
     bias: tf.Tensor | None,
     dropout: KeyedDropout | None,
 ) -> tf.Tensor:
-    """[B, H, Q, D]: dropout(softmax(query · keyᵀ / √D + bias)) · value, in the inputs' type, the softmax in float32.
+    """[B, H, Q, D]: dropout(softmax(query · keyᵀ / √D + bias)) · value, in the inputs' type.
 
     Args:
         query: [B, H, Q, D].
@@ -44,38 +44,31 @@ def attend(
     bias = tf.zeros([1, 1, 1, 1], dtype) if bias is None else tf.cast(bias, dtype)
     words = None if dropout is None else dropout.words(query.shape[:-1])
 
-    def dropped(values: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
-        return values if dropout is None else dropout.masked(values, words, transposed=transposed)
+    def dropped(values: tf.Tensor) -> tf.Tensor:
+        return values if dropout is None else dropout.masked(values, words)
+
+    def softmax(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
 
     @tf.custom_gradient
     def core(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         scaled = query * scale
-        scores = tf.cast(tf.matmul(scaled, key, transpose_b=True) + bias, tf.float32)
-        log_total = tf.reduce_logsumexp(scores, axis=-1, keepdims=True)
-        output = tf.matmul(tf.cast(dropped(tf.exp(scores - log_total)), dtype), value)
+        output = tf.matmul(dropped(softmax(scaled, key)), value)
 
         def gradient(d_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            # All transposed, [B, H, K, Q]: the forward pass's own product would be kept, not computed anew, since XLA
-            # takes equal operations for one.
-            scores = tf.cast(tf.matmul(key, scaled, transpose_b=True) + _transposed(bias), tf.float32)
-            probabilities = tf.exp(scores - _transposed(log_total))
-            d_value = tf.matmul(tf.cast(dropped(probabilities, transposed=True), dtype), d_output)
-            d_dropped = tf.cast(tf.matmul(value, d_output, transpose_b=True), tf.float32)
+            probabilities = softmax(after(scaled, d_output), key)
+            d_value = tf.matmul(dropped(probabilities), d_output, transpose_a=True)
+            d_dropped = tf.cast(tf.matmul(d_output, value, transpose_b=True), tf.float32)
             # The softmax's Σ p · dp for each query is d_output · output.
             dot = tf.reduce_sum(
                 tf.cast(d_output, tf.float32) * tf.cast(output, tf.float32), axis=-1, keepdims=True
             )
-            d_scores = probabilities * (dropped(d_dropped, transposed=True) - _transposed(dot))
-            d_scores = tf.cast(d_scores, dtype)
-            return tf.matmul(d_scores, key, transpose_a=True) * scale, tf.matmul(d_scores, scaled), d_value
+            d_scores = tf.cast(tf.cast(probabilities, tf.float32) * (dropped(d_dropped) - dot), dtype)
+            return tf.matmul(d_scores, key) * scale, tf.matmul(d_scores, scaled, transpose_a=True), d_value
 
         return output, gradient
 
     return core(query, key, value)
-
-
-def _transposed(values: tf.Tensor) -> tf.Tensor:
-    return tf.linalg.matrix_transpose(values)
 
 
 def _dropout_of(layer: keras.layers.Dropout) -> KeyedDropout | None:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpu_trainer.sequencing import after
+
 # float32 logits that exist at once.
 _LOGITS_BYTES = 2**28
 _NEVER = -1e9
@@ -69,7 +71,7 @@ def cross_entropy_sums(
         for first in range(0, count, piece):
             part = slice(first, min(first + piece, count))
             # One piece after the other: all at once they would need the memory that this is to save.
-            rows = hidden[part] if first == 0 else _after(hidden[part], d_bias)
+            rows = hidden[part] if first == 0 else after(hidden[part], d_bias)
             logits = _product(rows, narrow, transpose_b=True) + masked_bias
             at_target = tf.range(logits.shape[-1])[None, :] == targets[part][:, None]
             highest = tf.reduce_max(logits, axis=-1, keepdims=True)
@@ -103,12 +105,3 @@ def _product(
         # Without XLA there is no such kernel for bfloat16.
         a, b = tf.cast(a, tf.float32), tf.cast(b, tf.float32)
     return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, output_type=tf.float32)
-
-
-def _after(value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """`value`, which cannot be computed before `other`: XLA does not know control dependencies.
-
-    As tf.recompute_grad does it: a sum with 0, of which the compiler cannot know that it is 0.
-    """
-    element = other[0] == other[0]
-    return value + tf.cast(tf.where(element, 0.0, float("nan")), value.dtype)

@@ -46,19 +46,10 @@ class KeyedDropout(keras.layers.Dropout):
         """What decides this layer's mask for lines of `shape`: an input's shape without its last axis."""
         return dropout_words(self.context.values, shape, self.index)
 
-    def masked(
-        self, values: tf.Tensor, words: tuple[tf.Tensor, tf.Tensor], *, transposed: bool = False
-    ) -> tf.Tensor:
-        """`values` with a share `rate` of them zeroed and the rest scaled up.
-
-        Args:
-            values: [..., n], lines of n; or, `transposed`, [..., n, lines].
-            words: Of `words`, without the axis of n.
-            transposed: Whether the last two axes of `values` have changed places; the same elements are zeroed.
-        """
-        axis = -2 if transposed else -1
+    def masked(self, values: tf.Tensor, words: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        """`values` ([..., n]) with a share `rate` of them zeroed and the rest scaled up; `words` are those of [...]."""
         threshold = round(self.rate * 2**32)
-        keep = line_bits(words, values.shape[axis], axis=axis) >= tf.constant(threshold, tf.uint32)
+        keep = line_bits(words, values.shape[-1]) >= tf.constant(threshold, tf.uint32)
         scale = 1 / (1 - threshold / 2**32)
         return tf.where(keep, values * tf.cast(scale, values.dtype), tf.zeros([], values.dtype))
 

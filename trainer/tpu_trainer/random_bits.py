@@ -53,7 +53,7 @@ def threefry2x32(
     return x0, x1
 
 
-def line_bits(words: tuple[tf.Tensor, tf.Tensor], length: int, *, axis: int = -1) -> tf.Tensor:
+def line_bits(words: tuple[tf.Tensor, tf.Tensor], length: int) -> tf.Tensor:
     """32 random bits for each of `length` elements in a line: [..., length] uint32 from the line's two words of [...].
 
     The lines are as independent as their words; within a line this is a hash of the element's number, with the second
@@ -63,12 +63,11 @@ def line_bits(words: tuple[tf.Tensor, tf.Tensor], length: int, *, axis: int = -1
     Args:
         words: uint32, such as threefry2x32 gives for each line.
         length: Elements in a line.
-        axis: Where the elements stand in the result: -1, or -2 for the transpose of the last two axes.
     """
     # The rounds are Wellons' "lowbias32" (Hash Prospector, 2018); the step is 2**32 over the golden ratio.
-    first, second = (tf.expand_dims(word, axis) for word in words)
+    first, second = (tf.expand_dims(word, -1) for word in words)
     number = tf.cast(tf.range(length), tf.uint32)
-    bits = first + (number if axis == -1 else number[:, None]) * _uint32(0x9E3779B9)
+    bits = first + number * _uint32(0x9E3779B9)
     bits = _shifted(bits, 16) * _uint32(0x7FEB352D)
     bits = tf.bitwise.bitwise_xor(_shifted(bits, 15), second) * _uint32(0x846CA68B)
     return _shifted(bits, 16)
