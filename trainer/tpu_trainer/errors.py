@@ -17,6 +17,8 @@ class ExitStatus(IntEnum):
     # The two of sysexits.h: an error of input or output; "failed for now, try again".
     NOT_SAVED = 74
     INTERRUPTED = 75
+    # sysexits.h: "service unavailable".
+    CLOUD = 69
 
 
 class TrainerError(Exception):
@@ -47,3 +49,9 @@ class InterruptedRun(TrainerError):
     """A signal asked the run to end; its state is saved and the same command continues it."""
 
     status = ExitStatus.INTERRUPTED
+
+
+class CloudError(TrainerError):
+    """Google Cloud refused something, or what was launched there failed; the message is its own."""
+
+    status = ExitStatus.CLOUD

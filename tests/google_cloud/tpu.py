@@ -1,0 +1,81 @@
+"""A stand-in for the TPU interface on loopback: one queued resource after another, with lives that a test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tests.google_cloud.loopback import Loopback, Request, Response
+
+_PATH = "/v2/projects/p/locations/europe-west4-b"
+
+
+class Tpu(Loopback):
+    """The stand-in.
+
+    Args:
+      lives: of each queued resource, what each look at it shows: its state, or that and its node's, or a function of
+        its metadata that is called before what comes next is shown. The last is shown from then on.
+
+    Attributes:
+      created: the bodies of the requests for one.
+      existing: the one that is there, or None.
+    """
+
+    def __init__(self, *lives: Sequence[Any]):
+        super().__init__()
+        self._lives = [list(life) for life in lives]
+        self.created: list[dict] = []
+        self.existing: dict | None = None
+        self._deleting = 0
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.existing["tpu"]["nodeSpec"][0]["node"]["metadata"]
+
+    def create(self, body: dict) -> None:
+        """Makes the resource, as a request does."""
+        self.existing = body
+        self._life = self._lives.pop(0)
+        self._node_state = "READY"
+        self._deleting = 0
+
+    def serve(self, request: Request) -> Response:
+        name = self.existing and self.existing["tpu"]["nodeSpec"][0]["nodeId"]
+        match request.method, request.path.removeprefix(_PATH):
+            case "POST", "/queuedResources":
+                if self.existing is not None:
+                    return Response.error(409, f"{name} exists")
+                body = json.loads(request.body)
+                assert request.query["queuedResourceId"] == body["tpu"]["nodeSpec"][0]["nodeId"]
+                self.created.append(body)
+                self.create(body)
+                return Response.of_json({"name": "operations/1"})
+            case _ if self.existing is None:
+                return Response.error(404, f"nothing at {request.path}")
+            case "GET", path if path == f"/queuedResources/{name}":
+                return self._show()
+            case "DELETE", path if path == f"/queuedResources/{name}":
+                assert request.query == {"force": "true"}
+                self._deleting = 2
+                return Response.of_json({"name": "operations/2"})
+            case "GET", path if path == f"/nodes/{name}":
+                return Response.of_json({"name": name, "state": self._node_state})
+        return Response.error(404, f"nothing at {request.path}")
+
+    def _show(self) -> Response:
+        if self._deleting:
+            self._deleting -= 1
+            if not self._deleting:
+                self.existing = None
+                return Response.error(404, "deleted")
+            return Response.of_json({**self.existing, "state": {"state": "DELETING"}})
+        while callable(self._life[0]):
+            self._life.pop(0)(self.metadata)
+        now = self._life.pop(0) if len(self._life) > 1 else self._life[0]
+        state, self._node_state = now if isinstance(now, tuple) else (now, "READY")
+        found: dict[str, Any] = {"state": state}
+        if state == "FAILED":
+            found["failedData"] = {"error": {"code": 8, "message": "no more capacity in the zone"}}
+        return Response.of_json({**self.existing, "state": found})

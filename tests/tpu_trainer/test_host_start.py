@@ -1,0 +1,163 @@
+"""What each host of a TPU runs at its start, with stand-ins for curl and docker that record their calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import tpu_trainer.cloud
+from tests.tpu_trainer.test_cluster import free_ports
+
+SCRIPT = Path(tpu_trainer.cloud.__file__).with_name("host_start.sh")
+IMAGE = "europe-west4-docker.pkg.dev/p/t/trainer@sha256:0"
+METADATA = {
+    "attributes/tokenmill-report": "gs://bucket/runs/first/launch/1a2b.txt",
+    "attributes/tokenmill-image": IMAGE,
+    "attributes/tokenmill-name": "first",
+    "attributes/tokenmill-config": "seed: 3\n",
+    "attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2",
+    "attributes/agent-worker-number": "0",
+    "service-accounts/default/token": '{"access_token":"ya29.t-_","expires_in":3599,"token_type":"Bearer"}',
+}
+CURL = """#!/usr/bin/env python3
+import json, os, sys
+from pathlib import Path
+url = sys.argv[-1]
+place = "http://metadata.google.internal/computeMetadata/v1/instance/"
+if url.startswith(place):
+    assert "Metadata-Flavor: Google" in sys.argv
+    sys.stdout.write(json.loads(Path(os.environ["METADATA"]).read_text())[url.removeprefix(place)])
+else:
+    body = Path(next(word for word in sys.argv if word.startswith("@"))[1:]).read_text()
+    with open(os.environ["CALLS"], "a") as file:
+        file.write(json.dumps(["upload", url, "Authorization: Bearer ya29.t-_" in sys.argv, body]) + "\\n")
+"""
+DOCKER = """#!/usr/bin/env python3
+import json, os, sys
+with open(os.environ["CALLS"], "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+if sys.argv[1] == "login":
+    assert sys.stdin.read().strip() == "ya29.t-_"
+if sys.argv[1] == "logs":
+    print("step 1/1")
+sys.exit(int(os.environ.get("STATUS_OF_" + sys.argv[1].upper(), 0)) if "--detach" not in sys.argv else 0)
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a start left: the script's exit status, docker's calls by their first word, and what was uploaded."""
+
+    status: int
+    calls: list[list[str]]
+    uploads: list[list]
+    config: str
+
+    def ran(self, name: str) -> list[str] | None:
+        """The arguments of `docker run --name NAME`."""
+        return next(
+            (call for call in self.calls if call[0] == "run" and call[call.index("--name") + 1] == name), None
+        )
+
+
+def start(folder: Path, metadata: dict[str, str], **environment: str) -> Host:
+    tools, calls = folder / "tools", folder / "calls"
+    tools.mkdir()
+    for name, text in (("curl", CURL), ("docker", DOCKER), ("sleep", "#!/bin/sh\n")):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    (folder / "metadata.json").write_text(json.dumps(METADATA | metadata))
+    values = {"METADATA": folder / "metadata.json", "CALLS": calls, "TOKENMILL_FOLDER": folder / "tokenmill"}
+    path = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        ["bash", SCRIPT],
+        env={**os.environ, **path, **{name: str(value) for name, value in values.items()}, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    made = [json.loads(line) for line in calls.read_text().splitlines()]
+    return Host(
+        status=result.returncode,
+        calls=[call for call in made if call[0] != "upload"],
+        uploads=[call[1:] for call in made if call[0] == "upload"],
+        config=(folder / "tokenmill" / "fit.yaml").read_text(),
+    )
+
+
+@pytest.mark.parametrize("status", [0, 2, 75])
+def test_one_host_trains_and_reports_how_it_ended(tmp_path: Path, status: int) -> None:
+    host = start(tmp_path, {}, STATUS_OF_RUN=str(status))
+    assert host.status == 0
+    run = host.ran("tokenmill")
+    assert run[run.index(IMAGE) :] == [IMAGE, "fit", "--config", "/config.yaml"]
+    assert f"{tmp_path}/tokenmill/fit.yaml:/config.yaml:ro" in run and host.config == "seed: 3\n"
+    assert host.ran("tokenmill-host") is None
+    place = "https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=media"
+    assert host.uploads == [[f"{place}&name=runs%2Ffirst%2Flaunch%2F1a2b.txt", True, f"{status}\nstep 1/1\n"]]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_on_a_slice_every_host_runs_the_image_and_the_first_one_trains(tmp_path: Path, number: int) -> None:
+    hosts = {"attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"}
+    host = start(tmp_path, hosts | {"attributes/agent-worker-number": str(number)})
+    serves = host.ran("tokenmill-host")
+    addresses = "10.0.0.2:8470,10.0.0.3:8470"
+    assert serves[serves.index(IMAGE) + 1 :] == [
+        "host-server",
+        "--addresses",
+        addresses,
+        "--index",
+        str(number),
+    ]
+    trains = host.ran("tokenmill")
+    if number:
+        assert trains is None and host.uploads == []
+    else:
+        assert trains[-2:] == ["--tpu.name", "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"]
+        assert "TPU_LOAD_LIBRARY=0" in trains
+        assert host.uploads[0][2].startswith("0\n")
+
+
+def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path) -> None:
+    host = start(tmp_path, {}, STATUS_OF_PULL="1")
+    assert host.status != 0
+    assert [call[0] for call in host.calls].count("pull") == 5
+    assert host.ran("tokenmill") is None
+    assert [upload[2] for upload in host.uploads] == ["1\nstep 1/1\n"]
+
+
+def test_tensorflow_takes_the_addresses_of_a_slice() -> None:
+    name = "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"
+    cluster = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name).cluster_spec()
+    assert cluster.as_dict()["worker"] == ["10.0.0.2:8470", "10.0.0.3:8470"]
+
+
+def test_a_process_elsewhere_computes_on_a_host_server() -> None:
+    [port] = free_ports(1)
+    address = f"localhost:{port}"
+    command = [sys.executable, "-m", "tpu_trainer", "host-server", "--addresses", address, "--index", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert "number 0 of 1" in server.stdout.readline()
+        code = (
+            "import sys, tensorflow as tf\n"
+            "tf.config.experimental_connect_to_host(sys.argv[1])\n"
+            "with tf.device('/job:worker/replica:0/task:0/device:CPU:0'):\n"
+            "    total = tf.reduce_sum(tf.ones([3]))\n"
+            "print(total.device, float(total))"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code, address], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert result.stdout == "/job:worker/replica:0/task:0/device:CPU:0 3.0\n", result.stderr
+    finally:
+        server.kill()
+        server.wait()

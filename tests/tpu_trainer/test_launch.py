@@ -1,0 +1,235 @@
+"""From asking for a TPU to giving it back, against stand-ins for the TPU interface and for Cloud Storage."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+from requests.adapters import HTTPAdapter
+
+from tests.google_cloud.gcs import Gcs
+from tests.google_cloud.loopback import Loopback, Request, Response
+from tests.google_cloud.tpu import Tpu
+from tpu_trainer.cloud.api import Api, retries
+from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.command_line import load_fit_config, parse
+from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
+from tpu_trainer.launch import launch
+
+IMAGE = "europe-west4-docker.pkg.dev/p/tokenmill/trainer@sha256:" + "0" * 64
+RUN = "gs://bucket/runs/first"
+NEEDED = ["launch", "--output_dir", RUN, "--data.train", "gs://bucket/d/train", "--cloud.project", "p"]
+NEEDED += ["--cloud.zone", "europe-west4-b", "--cloud.poll_seconds", "0"]
+
+
+def config(*more: str) -> LaunchConfig:
+    return parse([*NEEDED, "--cloud.image", IMAGE, *more])[1]
+
+
+@pytest.fixture
+def gcs() -> Iterator[Gcs]:
+    with Gcs("bucket") as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Launches against a stand-in; returns the lines that were printed."""
+
+    def run(
+        stand_in: Loopback, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
+    ) -> list[str]:
+        with stand_in, requests.Session() as session:
+            session.mount("http://", HTTPAdapter(max_retries=retries(backoff=0.001)))
+            api = Api(session=session, tpu=stand_in.url, vertex=stand_in.url, storage=gcs.url)
+            launch(config(*more), api, sleep=sleep)
+        return capsys.readouterr().err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def ends(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
+    """Has the host report that its container ended."""
+
+    def with_status(status: int, log: str = "the log\n") -> Callable[[dict[str, str]], None]:
+        return lambda metadata: gcs.put(metadata["tokenmill-report"], f"{status}\n{log}".encode())
+
+    return with_status
+
+
+def test_waits_trains_and_gives_back(gcs: Gcs, train: Any, ends: Any, tmp_path: Path) -> None:
+    line = b'{"step": 50, "loss": 3.25}\n{"step": 1'
+    life = [
+        *("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"),
+        lambda metadata: gcs.put(f"{RUN}/metrics.jsonl", line),
+        *("ACTIVE", "ACTIVE", ends(0), "ACTIVE"),
+    ]
+    tpu = Tpu(life)
+    assert train(tpu, "--train.steps", "50", "--cloud.service_account", "a@p.iam") == [
+        "launch: first: asks for a v5litepod-8 in europe-west4-b",
+        *(
+            f"launch: first: {state}"
+            for state in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+        ),
+        "launch: first: the TPU is there",
+        "launch: step 50: loss 3.250",
+        "launch: first: finished: gs://bucket/runs/first",
+    ]
+    assert tpu.existing is None
+    [body] = tpu.created
+    node = body["tpu"]["nodeSpec"][0]["node"]
+    assert "spot" not in body
+    assert node["serviceAccount"]["email"] == "a@p.iam"
+    assert node["metadata"]["tokenmill-image"] == IMAGE
+    (tmp_path / "fit.yaml").write_text(node["metadata"]["tokenmill-config"])
+    told = load_fit_config(str(tmp_path / "fit.yaml"))
+    assert (told.train.steps, told.output_dir, told.strategy) == (50, RUN, "tpu")
+
+
+def test_spot_goes_on_after_each_preemption(train: Any, ends: Any) -> None:
+    tpu = Tpu(
+        ["ACTIVE", "SUSPENDING"],
+        ["ACTIVE", ("ACTIVE", "PREEMPTED")],
+        ["WAITING_FOR_RESOURCES", ends(75), "ACTIVE"],
+        [ends(137), "SUSPENDED"],
+        [ends(0), "SUSPENDED"],  # taken away when it had just finished
+    )
+    lines = train(tpu, "--cloud.spot", "true")
+    assert lines.count("launch: first: the TPU was taken away; the run continues on a new one") == 4
+    assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
+    assert tpu.existing is None
+    assert [body["spot"] for body in tpu.created] == [{}] * 5
+    nodes = [body["tpu"]["nodeSpec"][0]["node"]["metadata"] for body in tpu.created]
+    assert len({node["tokenmill-report"] for node in nodes}) == 5
+    assert len({node["tokenmill-config"] for node in nodes}) == 1
+
+
+def test_too_many_preemptions(train: Any) -> None:
+    tpu = Tpu(["SUSPENDED"], ["SUSPENDED"], ["SUSPENDED"])
+    with pytest.raises(CloudError, match=r"taken away 2 times \(--cloud.max_preemptions\)"):
+        train(tpu, "--cloud.max_preemptions", "1")
+    assert tpu.existing is None and len(tpu.created) == 2
+
+
+@pytest.mark.parametrize(
+    ("life", "message"),
+    [
+        (["WAITING_FOR_RESOURCES", "FAILED"], "the request for a TPU failed: no more capacity in the zone"),
+        (["ACTIVE", 2], r"`fit` ended with status 2 .*\n.*no such folder"),
+        (["ACTIVE", 137], "`fit` ended with status 137"),  # too much memory: it would be so again
+        (["ACTIVE", "SLEEPING"], "state unknown to this program: 'SLEEPING'"),
+    ],
+)
+def test_a_failure_is_told_and_leaves_nothing(
+    life: Sequence[Any], message: str, train: Any, ends: Any
+) -> None:
+    tpu = Tpu(
+        [ends(each, "no such folder\n") if isinstance(each, int) else each for each in [*life, life[0]]]
+    )
+    with pytest.raises(CloudError, match=message):
+        train(tpu)
+    assert tpu.existing is None or "SLEEPING" in life
+
+
+def test_a_second_launch_goes_on_watching_the_first_ones_tpu(train: Any, ends: Any) -> None:
+    tpu = Tpu(["ACTIVE", ends(0), "ACTIVE"])
+    first = Tpu(["ACTIVE"])
+    with pytest.raises(KeyError):
+        train(first, sleep=lambda seconds: {}["the machine that watches dies"])
+    tpu.create(first.created[0])
+    assert train(tpu)[-1] == "launch: first: finished: gs://bucket/runs/first"
+    assert tpu.created == []
+
+
+def test_a_signal_gives_the_tpu_back(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    tpu = Tpu(["WAITING_FOR_RESOURCES"])
+    with pytest.raises(InterruptedRun, match="the same command continues the run"):
+        train(tpu, sleep=lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+    assert "SIGTERM: deletes the queued resource first" in capsys.readouterr().err
+    assert tpu._deleting
+
+
+class _Vertex(Loopback):
+    """A custom job that goes through the states."""
+
+    def __init__(self, *states: str):
+        super().__init__()
+        self.states, self.body, self.cancelled, self.refusals = list(states), b"", False, 2
+
+    def serve(self, request: Request) -> Response:
+        place = "/v1/projects/p/locations/europe-west4/customJobs"
+        job = {"name": "projects/1/locations/europe-west4/customJobs/7", "state": self.states.pop(0)}
+        if job["state"] == "JOB_STATE_FAILED":
+            job["error"] = {"code": 3, "message": "exit status 2"}
+        if self.refusals:
+            self.refusals -= 1
+            self.states.insert(0, job["state"])
+            return Response.error(503, "come again")
+        if (request.method, request.path) == ("POST", place):
+            self.body = request.body
+        elif (request.method, request.path) == ("POST", f"/v1/{job['name']}:cancel"):
+            self.cancelled = True
+        elif (request.method, request.path) != ("GET", f"/v1/{job['name']}"):
+            return Response.error(404, request.path)
+        return Response.of_json(job)
+
+
+def test_vertex_runs_and_fails_and_is_cancelled(train: Any) -> None:
+    vertex = ("--cloud.service", "vertex")
+    steps = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING")
+    lines = train(_Vertex(*steps, "JOB_STATE_SUCCEEDED"), *vertex)
+    assert lines[1:] == [*(f"launch: first: {state}" for state in steps), f"launch: first: finished: {RUN}"]
+    with pytest.raises(CloudError, match="customJobs/7: JOB_STATE_FAILED: exit status 2"):
+        train(_Vertex(*steps, "JOB_STATE_FAILED"), *vertex)
+    stand_in = _Vertex(*steps)
+    with pytest.raises(InterruptedRun, match="the job is cancelled"):
+        train(stand_in, *vertex, sleep=lambda seconds: os.kill(os.getpid(), signal.SIGINT))
+    assert stand_in.cancelled
+
+
+def test_a_refusal_is_shown_as_it_is(train: Any) -> None:
+    class Refusing(Loopback):
+        def serve(self, request: Request) -> Response:
+            if request.method == "GET":
+                return Response.error(404, "nothing")
+            return Response.error(403, "Permission 'tpu.queuedResources.create' denied")
+
+    with pytest.raises(CloudError, match=r"403: Permission 'tpu.queuedResources.create' denied"):
+        train(Refusing())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--cloud.image", "europe-west4-docker.pkg.dev/p/tokenmill/trainer:v1"],
+            "must be HOST/PATH@sha256:DIGEST",
+        ),
+        (["--data.train", "/data/train"], "a TPU's hosts read and write gs:// only"),
+        (["--output_dir", "gs://bucket/runs/My_Run"], "give one with --cloud.name"),
+        (["--cloud.zone", "europe-west4"], "must be such as europe-west4-b"),
+        (["--cloud.valid_for", "6 hours"], "such as 6h"),
+        (["--cloud.labels.commit", "v1.2"], "keys and values must be small letters"),
+        (["--strategy", "cpu"], "`launch` sets them"),
+        (["--train.steps", "0"], "must be at least 1"),
+    ],
+)
+def test_options_are_checked_before_anything_is_asked_for(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        config(*arguments)
+
+
+def test_dry_run_prints_what_would_be_asked_for(
+    run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for service, key in (("tpu", "tpu"), ("vertex", "jobSpec")):
+        options = ["--cloud.image", IMAGE, "--cloud.dry_run", "true", "--cloud.service", service]
+        assert run_verb(*NEEDED, *options) == 0
+        assert key in yaml.safe_load(capsys.readouterr().out)
