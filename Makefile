@@ -18,7 +18,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-tpu-check compile-check lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer test-tpu-check compile-check lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -53,8 +53,12 @@ compile-check: trainer/.venv-tpu-check/.ready
 demo: setup
 	$(PIPELINE) -m demo --output $(OUTPUT) $(if $(INPUT),--input $(INPUT))
 
-test: setup
+test: test-pipeline test-trainer
+
+test-pipeline: setup
 	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy
+
+test-trainer: setup
 	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
@@ -76,6 +80,12 @@ lock: $(UV)
 	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
 	  --no-emit-index-url --upgrade pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock \
 	  -o requirements-tpu-check.lock
+	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+	  --no-emit-index-url --upgrade --python-platform x86_64-manylinux_2_31 --override no-tensorflow.txt pyproject.toml \
+	  requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
+	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+	  --no-emit-index-url --upgrade --python-platform x86_64-manylinux_2_31 pyproject.toml --extra gpu \
+	  -c requirements.lock -o requirements-gpu.lock
 
 clean:
 	rm -rf .venv trainer/.venv trainer/.venv-tpu-check demo-output

