@@ -1,6 +1,7 @@
 # make setup   two environments: .venv (the pipeline) and trainer/.venv (the trainer)
 # make demo    text → tokenizer → shards → a trained model; INPUT=path uses your own text
 # make test    the whole test suite
+# make test-export   exported models, loaded and compared in PyTorch and transformers 5 (an environment of its own)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   would this training fit a TPU, and what would it cost? (no TPU needed)
 # make lint    what CI lints
 # make lock    refresh both environments' locked dependencies
@@ -13,12 +14,15 @@ OUTPUT ?= demo-output
 PIPELINE := .venv/bin/python
 TRAINER := trainer/.venv/bin/python
 UV := .venv/bin/uv
+EXPORT := trainer/.venv-export/bin/python
+# On Linux PyPI's torch is a CUDA build of gigabytes; from here it is the CPU's, where the index can be reached.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TPU_CHECK := trainer/.venv-tpu-check/bin/python
 CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer test-tpu-check compile-check lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer test-export test-tpu-check compile-check lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -61,6 +65,16 @@ test-pipeline: setup
 test-trainer: setup
 	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
 
+# torch comes by pip, which takes the CPU's build of the locked version where it finds one; the lock names none of CUDA's.
+trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
+	$(PIPELINE) -m venv trainer/.venv-export
+	$(EXPORT) -m pip install --quiet --no-deps --extra-index-url $(TORCH_INDEX) $$(grep '^torch==' trainer/requirements-export.lock)
+	$(UV) pip install --quiet --python $(EXPORT) -r trainer/requirements-export.lock
+	@touch $@
+
+test-export: setup trainer/.venv-export/.ready
+	TRAINER_PYTHON=$(TRAINER) $(EXPORT) -m pytest tests/tpu_trainer_export
+
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
 
@@ -86,6 +100,10 @@ lock: $(UV)
 	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
 	  --no-emit-index-url --upgrade --python-platform x86_64-manylinux_2_31 pyproject.toml --extra gpu \
 	  -c requirements.lock -o requirements-gpu.lock
+	# For macOS, whose torch needs none of CUDA's packages; what is left is the same on Linux. No hashes: torch's file differs.
+	cd trainer && MACOSX_DEPLOYMENT_TARGET=14.0 ../$(UV) pip compile --quiet --python-version 3.11 \
+	  --python-platform aarch64-apple-darwin --custom-compile-command "make lock" --no-emit-index-url --upgrade \
+	  requirements-export.in -o requirements-export.lock
 
 clean:
-	rm -rf .venv trainer/.venv trainer/.venv-tpu-check demo-output
+	rm -rf .venv trainer/.venv trainer/.venv-export trainer/.venv-tpu-check demo-output

@@ -22,8 +22,22 @@ def asked_for(*more: str) -> dict:
     if not TRAINER_PYTHON.exists():
         pytest.skip("no trainer/.venv: make setup")
     command = ["launch", "--config", "configs/roberta-base.yaml", "--output_dir", "gs://bucket/runs/first"]
-    command += ["--data.train", "gs://bucket/d/train", "--cloud.project", "my-project", "--cloud.image", IMAGE]
-    command += ["--cloud.zone", "europe-west4-b", "--cloud.service_account", ACCOUNT, "--cloud.dry_run", "true"]
+    command += [
+        "--data.train",
+        "gs://bucket/d/train",
+        "--cloud.project",
+        "my-project",
+        "--cloud.image",
+        IMAGE,
+    ]
+    command += [
+        "--cloud.zone",
+        "europe-west4-b",
+        "--cloud.service_account",
+        ACCOUNT,
+        "--cloud.dry_run",
+        "true",
+    ]
     result = subprocess.run(
         [TRAINER_PYTHON, "-m", "tpu_trainer", *command, *more],
         capture_output=True,
@@ -43,8 +57,24 @@ def as_type(body: dict, kind: type):
 
 
 def test_a_queued_resource() -> None:
-    more = ["--cloud.spot", "true", "--cloud.valid_for", "6h", "--cloud.labels.commit", "12ab", "--cloud.network", "n"]
-    more += ["--cloud.subnetwork", "s", "--cloud.internal_ips", "true", "--cloud.accelerator_type", "v5litepod-32"]
+    more = [
+        "--cloud.spot",
+        "true",
+        "--cloud.valid_for",
+        "6h",
+        "--cloud.labels.commit",
+        "12ab",
+        "--cloud.network",
+        "n",
+    ]
+    more += [
+        "--cloud.subnetwork",
+        "s",
+        "--cloud.internal_ips",
+        "true",
+        "--cloud.accelerator_type",
+        "v5litepod-32",
+    ]
     resource = as_type(asked_for(*more), tpu_v2.QueuedResource)
     [spec] = resource.tpu.node_spec
     assert (spec.parent, spec.node_id) == ("projects/my-project/locations/europe-west4-b", "first")
@@ -67,7 +97,9 @@ def test_the_states_that_launch_knows_are_the_interfaces() -> None:
     )
     if not TRAINER_PYTHON.exists():
         pytest.skip("no trainer/.venv: make setup")
-    result = subprocess.run([TRAINER_PYTHON, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "trainer")
+    result = subprocess.run(
+        [TRAINER_PYTHON, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "trainer"
+    )
     waiting, taken_away, node_taken_away, running = map(set, json.loads(result.stdout))
     states = set(tpu_v2.QueuedResourceState.State.__members__)
     assert waiting | taken_away | {"ACTIVE", "FAILED", "DELETING", "STATE_UNSPECIFIED"} == states

@@ -22,7 +22,7 @@ from tpu_trainer import training
 from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.dataset import open_split
 from tpu_trainer.evaluation import Evaluator
-from tpu_trainer.export import pytorch_weights
+from tpu_trainer.pytorch_layout import pytorch_weights
 from tpu_trainer.task import Task
 
 OPTIONS: dict[str, Any] = {
@@ -309,7 +309,7 @@ def test_models_that_training_cannot_start_from(
     assert "no config.json there" in refused(model__init_from=tmp_path)
     assert "holds a model of type 'roberta'" in refused(model__init_from=exported, model__type="bert")
     options = {"model.init_from": exported, "model.config.num_hidden_layers": 2}
-    assert "no weights for tf_roberta" in refused(**options)
+    assert "no weights for network/roberta" in refused(**options)
     start = tmp_path / "start"
     shutil.copytree(exported, start)
     config = json.loads((start / "config.json").read_text())

@@ -161,14 +161,22 @@ class BackgroundSaver:
     A failure is reported and training goes on: the checkpoints before it are still there.
     """
 
-    def __init__(self, checkpoints: Checkpoints, *, report: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        *,
+        report: Callable[[int, str], None],
+        saved: Callable[[int], None] | None = None,
+    ) -> None:
         """
         Args:
             checkpoints: Where to write.
             report: Called with the step and the message of a failed save, in the saving thread.
+            saved: Called with the step of a checkpoint that is complete, in the saving thread.
         """
         self._checkpoints = checkpoints
         self._report = report
+        self._saved = saved
         self._thread: Thread | None = None
         self.failed = False
         """Whether the last save that has ended failed."""
@@ -197,3 +205,6 @@ class BackgroundSaver:
         except WriteErrors as error:
             self.failed = True
             self._report(step, str(error))
+        else:
+            if self._saved is not None:
+                self._saved(step)

@@ -12,7 +12,14 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 
 from tpu_trainer import files
 from tpu_trainer.cloud.config import HostServerConfig, LaunchConfig
-from tpu_trainer.config import CompileCheckConfig, EvaluateConfig, ExportConfig, FillMaskConfig, FitConfig
+from tpu_trainer.config import (
+    CompileCheckConfig,
+    EvaluateConfig,
+    ExportConfig,
+    FillMaskConfig,
+    FitConfig,
+    GenerateConfig,
+)
 from tpu_trainer.errors import UsageError
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -23,6 +30,7 @@ VERBS: dict[str, type] = {
     "fit": FitConfig,
     "evaluate": EvaluateConfig,
     "fill-mask": FillMaskConfig,
+    "generate": GenerateConfig,
     "export": ExportConfig,
     "compile-check": CompileCheckConfig,
     "launch": LaunchConfig,

@@ -114,7 +114,7 @@ class OptimizerConfig:
     """Decoupled decay, not applied to biases and norms, which are told by their shape."""
     no_decay: list[str] = field(default_factory=list)
     """Regular expressions: weights with names that one of them is found in are not decayed, either. Names are such as
-    tf_roberta_for_masked_lm/roberta/embeddings/word_embeddings/weight."""
+    network/roberta/embeddings/word_embeddings/weight."""
     beta1: float = 0.9
     """Decay of the running mean of gradients."""
     beta2: float = 0.999
@@ -332,6 +332,11 @@ class FitConfig:
     """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU. Several hosts with CPUs or GPUs train
     together where each has its TF_CONFIG."""
     tpu: TpuConfig = field(default_factory=TpuConfig)
+    hub_model_id: str | None = None
+    """Repository on the Hugging Face Hub, such as me/my-model, that the exported model is pushed to: at checkpoints, in
+    the background, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
+    hub_private: bool = False
+    """Make that repository a private one, where it does not exist yet."""
     seed: int = 0
     """Decides the initial weights, the order of the rows, the masks and the dropout."""
 
@@ -382,12 +387,22 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Writes a run's newest checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow."""
+    """Writes a run's checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow."""
 
     run: str
     """Folder that `fit` wrote."""
     output: str
-    """Folder to write: config.json, model.safetensors, tf_model.h5 and the tokenizer's files."""
+    """Folder to write: config.json, model.safetensors, tf_model.h5, README.md and the tokenizer's files."""
+    checkpoint: str = "latest"
+    """Which one: latest, best (the one with the lowest validation loss), or a step that the run has kept."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal(),
+            "checkpoint",
+            self.checkpoint,
+            "must be latest, best or a step",
+        )
 
 
 @dataclass(frozen=True)
@@ -403,6 +418,41 @@ class FillMaskConfig:
 
     def __post_init__(self) -> None:
         _require(self.top_k >= 1, "top_k", self.top_k, "must be at least 1")
+
+
+@dataclass(frozen=True)
+class GenerateConfig:
+    """Continues texts with an exported causal model."""
+
+    model: str
+    """Folder that `export` wrote."""
+    text: str | None = None
+    """What to continue; default: one text per line of the standard input."""
+    max_new_tokens: int | None = None
+    """Tokens to add at most; fewer where the model ends the text itself. Default: 50, or as many as the model holds."""
+    temperature: float = 0.0
+    """0: always the likeliest token. Above: drawn at random, the more evenly the higher it is; 1 as the model says."""
+    top_k: int | None = None
+    """Draw from the so many likeliest tokens only."""
+    top_p: float | None = None
+    """Draw from the likeliest tokens only, so many that their probabilities sum up to this."""
+    seed: int = 0
+    """Decides what is drawn, for each line of its own."""
+    batch_size: int = 8
+    """Lines that are read at a time; those of equally many tokens are continued together. The texts do not depend on
+    it."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "top_k", "batch_size"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, name, value, "must be at least 1")
+        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "must not be negative")
+        _require(self.top_p is None or 0 < self.top_p <= 1, "top_p", self.top_p, "must lie in (0, 1]")
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "must lie in [0, 2**32)")
+        for name in ("top_k", "top_p"):
+            value = getattr(self, name)
+            rule = "nothing is drawn with --temperature 0; set that, too"
+            _require(value is None or self.temperature > 0, name, value, rule)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ class Evaluator:
             strategy: Where to compute.
         """
         check_batch_size(batch_size, strategy, batch_size_option)
-        self._split = split
+        self.split = split
+        """What is evaluated."""
         self._steps = evaluation_steps(split, batch_size=batch_size, hosts=num_hosts(strategy))
         self._batches = strategy.distribute_datasets_from_function(
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
@@ -93,7 +94,7 @@ class Evaluator:
         """The figures for the model's present weights; None where `stop` said so before the end."""
         # float64 here: a float32 sum over millions of targets would depend on how they are batched.
         total = np.zeros(len(Sums._fields), np.float64)
-        with explained((self._split, shard) for shard in self._split.shards):
+        with explained((self.split, shard) for shard in self.split.shards):
             for batch in itertools.islice(self._batches, self._steps):
                 if stop():
                     return None
@@ -106,6 +107,6 @@ class Evaluator:
             perplexity=math.exp(min(loss, 700.0)),  # past this a float64 overflows
             accuracy=float(sums.correct) / targets,
             targets=int(sums.targets),
-            rows=self._split.num_rows,
-            bits_per_byte=bits_per_byte(loss, self._split),
+            rows=self.split.num_rows,
+            bits_per_byte=bits_per_byte(loss, self.split),
         )

@@ -1,88 +1,131 @@
-"""Verb export: a run's newest checkpoint as a folder that Hugging Face's libraries load.
+"""Verb export: a run's checkpoint as a folder that Hugging Face's libraries load.
 
-model.safetensors has PyTorch's names and layouts, which transformers reads in PyTorch and in TensorFlow alike;
-tf_model.h5 has TensorFlow's own.
+model.safetensors has PyTorch's names and layouts, which transformers 4 and 5 read; tf_model.h5 has TensorFlow's own.
 """
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from safetensors.numpy import save_file
-from transformers import TFPreTrainedModel
-from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
+from tokenizers.processors import TemplateProcessing
+from transformers import GenerationConfig, TFPreTrainedModel
 
 from tpu_trainer import files
 from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.config import ExportConfig, ObjectiveName
 from tpu_trainer.errors import UsageError
-from tpu_trainer.model import LanguageModel, build_network
+from tpu_trainer.model import build_network, network_config
+from tpu_trainer.model_card import model_card
+from tpu_trainer.pytorch_layout import pytorch_weights
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.vocabulary import Vocabulary, load_tokenizer
 
 
 def main(config: ExportConfig) -> None:
-    """Runs the verb; UsageError where the run has no checkpoint or the output folder holds something else."""
+    """Runs the verb; UsageError where the run has no such checkpoint or the output folder holds something else."""
     folder = RunFolder(config.run)
-    run = folder.config()
+    folder.config()
     names = files.list_names(config.output)
     if names and not {"config.json", "model.safetensors"} <= set(names):
         raise UsageError(
             f"--output is {config.output!r}: it holds {names[0]!r} and no exported model; give a new or an empty folder"
         )
+    step = chosen_step(Checkpoints(folder.checkpoints), config.checkpoint)
+    with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
+        export_checkpoint(folder, step, Path(temporary))
+        files.copy_tree(temporary, config.output)
+    print(f"{config.output}: the model after {step} steps")
+
+
+def chosen_step(checkpoints: Checkpoints, choice: str) -> int:
+    """The step that `choice`, latest, best or a number, names; UsageError where there is no such checkpoint."""
+    if choice == "latest":
+        return checkpoints.latest()
+    if choice == "best":
+        best = checkpoints.best()
+        if best is None:
+            raise UsageError(
+                "--checkpoint is 'best', but no checkpoint of the run has a validation loss; use 'latest' or a step"
+            )
+        return best
+    steps = checkpoints.steps()
+    if int(choice) not in steps:
+        raise UsageError(
+            f"--checkpoint is {choice}, but the run has checkpoints of the steps {', '.join(map(str, steps)) or 'none'}"
+        )
+    return int(choice)
+
+
+def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
+    """Writes the model of checkpoint `step`, with its tokenizer and its card, into the local folder `target`."""
+    run = folder.config()
     checkpoints = Checkpoints(folder.checkpoints)
-    step = checkpoints.latest()
     max_length = checkpoints.metadata(step)["max_length"]
     tokenizer = load_tokenizer(folder.tokenizer)
     vocabulary = Vocabulary.of(tokenizer, folder.tokenizer, run.objective)
-    model = LanguageModel.create(
-        run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length, seed=run.seed
-    )
-    checkpoints.restore(step, **{run.optimizer.evaluated: model.network})
-    network = trim_vocabulary(model.network, vocabulary, run.objective)
+    with tf.device("CPU:0"):  # the accelerator's memory may be full of a training that goes on
+        network = build_network(
+            network_config(run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length),
+            run.objective,
+        )
+        checkpoints.restore(step, **{run.optimizer.evaluated: network})
+        network = trim_vocabulary(network, vocabulary, run.objective)
     tokenizer.model_max_length = max_length
-    with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
-        tokenizer.save_pretrained(temporary)
-        write_network(network, Path(temporary))
-        files.copy_tree(temporary, config.output)
-    print(f"{config.output}: the model after {step} steps, vocabulary {vocabulary.size}")
+    if run.objective == "clm":
+        open_end(tokenizer)
+    tokenizer.save_pretrained(target)
+    write_network(network, target)
+    card = model_card(run, folder=folder, step=step, parameters=network.count_params(), vocabulary=vocabulary)
+    (target / "README.md").write_text(card, encoding="utf-8")
+
+
+def open_end(tokenizer: Any) -> None:
+    """Makes the tokenizer put nothing after a text: a prompt that ends with the end token is one that has ended.
+
+    What it puts before a text stays. Tokenizers that are not `tokenizers`' are left as they are.
+    """
+    text = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    first = next(i for i in range(len(whole) + 1) if whole[i : i + len(text)] == text)
+    if first + len(text) == len(whole) or not tokenizer.is_fast:
+        return
+    before = tokenizer.convert_ids_to_tokens(whole[:first])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=[*before, "$A"],
+        pair=[*before, "$A", "$B"],
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(before)],
+    )
 
 
 def trim_vocabulary(
     network: TFPreTrainedModel, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
 ) -> TFPreTrainedModel:
     """The same network without the ids that the tokenizer does not have."""
-    padded = network.config.vocab_size
     config = type(network.config).from_dict(network.config.to_dict() | {"vocab_size": vocabulary.size})
     trimmed = build_network(config, objective)
     for target, source in zip(trimmed.weights, network.weights, strict=True):
         value = source.numpy()
-        if target.shape != source.shape:
-            (axis,) = (axis for axis, size in enumerate(source.shape) if size == padded)
-            value = np.take(value, np.arange(vocabulary.size), axis=axis)
+        for axis in np.flatnonzero(np.array(target.shape) != np.array(source.shape)):
+            value = np.take(value, np.arange(target.shape[axis]), axis=axis)
         target.assign(value)
     return trimmed
 
 
-def pytorch_weights(network: TFPreTrainedModel) -> dict[str, np.ndarray]:
-    """float32 arrays by the names, and in the layouts, of the PyTorch model of the same configuration.
-
-    The output weights are not among them: PyTorch ties them to the input embeddings, too.
-    """
-    weights = {}
-    for variable in network.weights:
-        name, transposed = convert_tf_weight_name_to_pt_weight_name(
-            variable.name, tf_weight_shape=variable.shape
-        )
-        weights[name] = np.ascontiguousarray(apply_transpose(transposed, variable.numpy(), pt_to_tf=False))
-    return weights
-
-
 def write_network(network: TFPreTrainedModel, folder: Path) -> None:
-    """Writes config.json, model.safetensors and tf_model.h5 into a local folder."""
+    """Writes config.json, model.safetensors and tf_model.h5, and generation_config.json where the model generates."""
     network.config.architectures = [type(network).__name__.removeprefix("TF")]
     network.config.save_pretrained(folder)
+    if network.can_generate():
+        pad = network.config.pad_token_id
+        GenerationConfig(
+            bos_token_id=network.config.bos_token_id,
+            eos_token_id=network.config.eos_token_id,
+            pad_token_id=network.config.eos_token_id if pad is None else pad,
+        ).save_pretrained(folder)
     save_file(pytorch_weights(network), folder / "model.safetensors", metadata={"format": "pt"})
     network.save_weights(str(folder / "tf_model.h5"))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tpu_trainer import files
 from tpu_trainer.config import FillMaskConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.vocabulary import Vocabulary, load_tokenizer
+from tpu_trainer.exported import open_model, open_tokenizer, texts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +24,11 @@ class Prediction:
 
 def main(config: FillMaskConfig) -> None:
     """Runs the verb: prints the predictions of each text, the likeliest first."""
-    for name in ("config.json", "tf_model.h5"):
-        if not files.is_file(files.join(config.model, name)):
-            raise UsageError(f"{config.model}: no {name} there; give a folder that `export` has written")
-    tokenizer = load_tokenizer(config.model)
-    vocabulary = Vocabulary.of(tokenizer, config.model)
+    tokenizer, vocabulary = open_tokenizer(config.model, "mlm")
     if config.text is not None:
         _encode(config.text, tokenizer)  # refused before the model is loaded
-    filler = _Filler(config.model, tokenizer, vocabulary)
-    texts = [config.text] if config.text is not None else (line.rstrip("\n") for line in sys.stdin)
-    for text in texts:
+    filler = MaskFiller(open_model(config.model, vocabulary, "mlm"), tokenizer)
+    for text in texts_of(config.text):
         print(text)
         for number, predictions in enumerate(filler.fill(text, config.top_k), start=1):
             print(f"  mask {number}")
@@ -58,22 +51,20 @@ def _encode(text: str, tokenizer: Any) -> list[int]:
     return ids
 
 
-class _Filler:
-    def __init__(self, path: str, tokenizer: Any, vocabulary: Vocabulary) -> None:
-        # TensorFlow takes seconds to import: not for what the checks refuse.
-        from transformers import TFAutoModelForMaskedLM
+class MaskFiller:
+    """Predicts the tokens at the masks of a text."""
 
-        from tpu_trainer.model import LanguageModel
-
-        with files.local_copy(path) as folder:
-            # transformers 4.55 to 4.57 cannot read PyTorch's layout into TensorFlow (huggingface/transformers#40028).
-            network = TFAutoModelForMaskedLM.from_pretrained(
-                folder, local_files_only=True, use_safetensors=False
-            )
-        self._model = LanguageModel(network=network, vocabulary=vocabulary)
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        """
+        Args:
+            model: The LanguageModel.
+            tokenizer: Its tokenizer.
+        """
+        self._model = model
         self._tokenizer = tokenizer
 
     def fill(self, text: str, top_k: int) -> Iterator[list[Prediction]]:
+        """The `top_k` likeliest tokens for each mask; UsageError where there is none, or the text is too long."""
         ids = np.array(_encode(text, self._tokenizer), np.int32)
         positions = np.flatnonzero(ids == self._tokenizer.mask_token_id).astype(np.int32)
         logits = (

@@ -20,6 +20,10 @@ def main(config: FitConfig) -> None:
     cluster = cluster_from_environment()
     folder = RunFolder(config.output_dir, writable=cluster.is_chief)
     folder.check_continues(config)
+    if config.hub_model_id is not None:
+        from tpu_trainer.hub import HubPusher, check_model_id  # half a second to import
+
+        check_model_id(config.hub_model_id)
     strategy = None
     if cluster.workers > 1:
         # TensorFlow can join the others only before it computes anything, and bare shards are looked into below.
@@ -48,6 +52,10 @@ def main(config: FitConfig) -> None:
                 f"{folder.path}: finished already, with {summary['steps']} steps; nothing to do",
                 file=sys.stderr,
             )
+            if config.hub_model_id is not None and folder.writable:
+                HubPusher(config.hub_model_id, private=config.hub_private, folder=folder).finish(
+                    summary["steps"]
+                )
             return
     # TensorFlow takes seconds to import: not for what the checks above refuse.
     from tpu_trainer.training import train_run

@@ -115,6 +115,32 @@ def open_mixture(weights: Mapping[str, float | None], *, tokenizer: str | None =
     return Mixture(splits=splits, shares=shares)
 
 
+def describe(mixture: Mixture, validation: Split | None) -> list[dict[str, Any]]:
+    """What a run says of its data, an entry for each split: name, use, share of the rows, sizes, sources."""
+    shares = [None] if len(mixture.splits) == 1 else [share / PERIOD for share in mixture.shares]
+    uses = [(split, "training", share) for split, share in zip(mixture.splits, shares, strict=True)]
+    if validation is not None:
+        uses.append((validation, "validation", None))
+    found = []
+    for split, use, share in uses:
+        manifest = split.manifest or {}
+        totals = manifest.get("totals", {})
+        found.append(
+            {
+                "name": "/".join(split.path.rstrip("/").split("/")[-2:]),
+                "use": use,
+                "share": share,
+                "rows": split.num_rows,
+                "max_length": split.max_length,
+                "tokens": totals.get("tokens"),
+                "documents": totals.get("documents"),
+                "fingerprint": split.fingerprint,
+                "inputs": [entry["path"].rsplit("/", 1)[-1] for entry in manifest.get("inputs", [])[:20]],
+            }
+        )
+    return found
+
+
 def check_same_rows(first: Split, other: Split) -> None:
     """UsageError where `other` has rows of another length than `first`, or of another tokenizer."""
     if other.max_length != first.max_length:

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tf_keras as keras
 from transformers import (
     CONFIG_MAPPING,
-    TF_MODEL_FOR_CAUSAL_LM_MAPPING,
     TF_MODEL_FOR_MASKED_LM_MAPPING,
     PretrainedConfig,
     TFAutoModelForCausalLM,
@@ -27,17 +26,14 @@ from tpu_trainer.documents import separate_documents
 from tpu_trainer.dropout import key_dropout
 from tpu_trainer.errors import UsageError
 from tpu_trainer.output_layer import find_output_layer, head_of
+from tpu_trainer.pytorch_layout import EXPORTABLE
 from tpu_trainer.recomputation import recompute_blocks
 from tpu_trainer.vocabulary import Vocabulary
 
-_CLASSES = {
-    "mlm": ("masked-LM", TF_MODEL_FOR_MASKED_LM_MAPPING, TFAutoModelForMaskedLM),
-    "clm": ("causal-LM", TF_MODEL_FOR_CAUSAL_LM_MAPPING, TFAutoModelForCausalLM),
-}
+_KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
+_AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}
 # Causal by their configuration's is_decoder only.
 _ENCODERS = frozenset(cls.model_type for cls in TF_MODEL_FOR_MASKED_LM_MAPPING)
-# transfo-xl, xlm and xlnet have no plain next-token form; TensorFlow's roformer sees the tokens that are to come.
-_NOT_CAUSAL = frozenset(("roformer", "transfo-xl", "xlm", "xlnet"))
 # It takes position_ids and does nothing with them.
 _COUNTS_FOR_ITSELF = frozenset(("opt",))
 # Families whose positions count from the padding id on: a row's first token stands at pad_id + 1.
@@ -57,12 +53,10 @@ def network_config(
 
     Raises UsageError for an unknown type or value, and for positions that do not hold `max_length` tokens.
     """
-    kind, classes, _ = _CLASSES[objective]
-    supported = {cls.model_type for cls in classes} - (_NOT_CAUSAL if objective == "clm" else set())
-    if config.type not in supported:
+    if config.type not in EXPORTABLE[objective]:
         raise UsageError(
-            f"--model.type is {config.type!r}: it has no TensorFlow {kind} class; "
-            f"one of {', '.join(sorted(supported))}"
+            f"--model.type is {config.type!r}: not one that can be trained as a {_KINDS[objective]} model here and "
+            f"loaded elsewhere; one of {', '.join(sorted(EXPORTABLE[objective]))}"
         )
     if config.type in _POSITIONS_FROM_PADDING and vocabulary.pad_id is None:
         raise UsageError(
@@ -104,8 +98,8 @@ def _first_position(model_type: str, vocabulary: Vocabulary) -> int:
 
 def build_network(config: PretrainedConfig, objective: ObjectiveName) -> TFPreTrainedModel:
     """The network of `config`, its variables made, with the names that Hugging Face's formats rely on."""
-    _, _, auto_class = _CLASSES[objective]
-    network = auto_class.from_config(config)
+    # Keras would number the networks of a process, and the names are in what is exported.
+    network = _AUTO_CLASSES[objective].from_config(config, name="network")
     network.build_in_name_scope()
     return network
 

@@ -11,7 +11,7 @@ from transformers import TFPreTrainedModel
 from tpu_trainer.cross_entropy import OutputWeights
 
 # Model types whose logits are the last hidden state times the input embeddings, and nothing else.
-_TIED_WITHOUT_HEAD = frozenset(("gpt2", "openai-gpt", "opt"))
+_TIED_WITHOUT_HEAD = frozenset(("gpt2", "opt"))
 # Attributes that hold the head in models that have one.
 _HEAD_NAMES = ("lm_head", "mlm", "predictions")
 

@@ -20,9 +20,10 @@ from tpu_trainer.errors import InterruptedRun, NotSavedError, UsageError
 from tpu_trainer.evaluation import Evaluation, Evaluator
 from tpu_trainer.failure import diverged
 from tpu_trainer.faults import explained
+from tpu_trainer.hub import HubPusher
 from tpu_trainer.interruption import Interruption
 from tpu_trainer.metrics import MetricsLog, say
-from tpu_trainer.mixture import MixedOrder, Mixture
+from tpu_trainer.mixture import MixedOrder, Mixture, describe
 from tpu_trainer.progress import ProgressLog, Stopwatch
 from tpu_trainer.run_folder import RunFolder
 from tpu_trainer.schedule import Schedule
@@ -68,7 +69,12 @@ class Run:
         self._baselines = baselines
         self._hosts = hosts
         self._checkpoints = Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints)
-        self._saver = BackgroundSaver(self._checkpoints, report=self._report_failed_save)
+        self._pusher = None
+        if config.hub_model_id is not None and folder.writable:
+            self._pusher = HubPusher(config.hub_model_id, private=config.hub_private, folder=folder)
+        self._saver = BackgroundSaver(
+            self._checkpoints, report=self._report_failed_save, saved=self._push_in_background
+        )
         self._stopwatch = Stopwatch()
         self._interruption = Interruption()
         self._ends = False
@@ -77,6 +83,7 @@ class Run:
         """Updates made before this process."""
         try:
             folder.start(config, train.tokenizer_path)
+            folder.write_data(describe(train, None if evaluator is None else evaluator.split))
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
         self._log = MetricsLog(folder, last_step=self.first_step, tensorboard=config.train.tensorboard)
@@ -152,6 +159,8 @@ class Run:
             raise NotSavedError(
                 f"the summary cannot be written ({error}); run the same command again"
             ) from error
+        if self._pusher is not None:
+            self._pusher.finish(steps)
         return summary
 
     def _fit(self, batches: Any, progress: ProgressLog) -> None:
@@ -256,6 +265,10 @@ class Run:
         with self._stopwatch.paused():
             known = {"data": self._train.fingerprint, "max_length": self._train.max_length}
             self._saver.save(step, metadata=known | metadata, **self._state)
+
+    def _push_in_background(self, step: int) -> None:
+        if self._pusher is not None and step < self._config.train.steps:
+            self._pusher.push_in_background(step)
 
     def _report_failed_save(self, step: int, message: str) -> None:
         say(f"fit: the checkpoint of step {step} could not be written ({message}); training goes on")

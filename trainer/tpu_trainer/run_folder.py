@@ -2,6 +2,7 @@
 
 config.yaml      the whole configuration
 tokenizer/       a copy, so that the run needs nothing else
+data.json        what is learnt from, and evaluated on
 metrics.jsonl    a line per logged step
 checkpoints/     see checkpoint.py
 tensorboard/     the same figures, and profiles
@@ -26,7 +27,7 @@ LAUNCH_FOLDER = "launch"
 
 # These may change when a run is continued: they decide where and how far it runs, not what a step does.
 _FREE = {
-    "": ("output_dir", "strategy", "tpu"),
+    "": ("output_dir", "strategy", "tpu", "hub_model_id", "hub_private"),
     "data": ("train", "validation", "tokenizer", "fingerprint"),
     "train": (
         "steps",
@@ -73,6 +74,7 @@ class RunFolder:
         self.checkpoints = files.join(path, "checkpoints")
         self.tokenizer = files.join(path, "tokenizer")
         self._config = files.join(path, "config.yaml")
+        self._data = files.join(path, "data.json")
         self.metrics_log = files.join(path, "metrics.jsonl")
         self.tensorboard = files.join(path, "tensorboard")
         self.loss_picture = files.join(path, "loss.svg")
@@ -109,6 +111,23 @@ class RunFolder:
         files.make_dirs(self.path)
         files.write_text(self._config, dump_fit_config(config))
         files.copy_tree(tokenizer, self.tokenizer)
+
+    def write_data(self, entries: list[dict[str, Any]]) -> None:
+        """Writes data.json: an entry for each split, as mixture.describe gives it."""
+        if not self.writable:
+            return
+        files.write_text(self._data, json.dumps(entries, indent=1) + "\n")
+
+    def data(self) -> list[dict[str, Any]]:
+        """The entries of data.json."""
+        return json.loads(files.read_text(self._data)) if files.is_file(self._data) else []
+
+    def figures_at(self, step: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """The last training figures up to `step`, and the evaluation of that very step; None where there is none."""
+        records = self.metrics()
+        training = [record for record in records if "loss" in record and record["step"] <= step]
+        evaluations = [record["eval"] for record in records if "eval" in record and record["step"] == step]
+        return training[-1] if training else None, evaluations[-1] if evaluations else None
 
     def summary(self) -> dict[str, Any] | None:
         """What training ended with; None where it has not."""

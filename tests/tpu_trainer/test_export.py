@@ -1,0 +1,131 @@
+"""What stands in an export: PyTorch's names, shapes and layouts, read by NumPy alone; the card; which checkpoint.
+
+tests/tpu_trainer_export loads exports of every model type in PyTorch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+from transformers import AutoTokenizer, TFAutoModelForCausalLM
+
+from tests.tpu_trainer.numpy_models import gpt2_logits, roberta_logits
+from tests.tpu_trainer.tiny import MAX_LENGTH
+from tests.tpu_trainer.trained import GPT2, ROBERTA, network_of, run_of
+from tpu_trainer.checkpoint import Checkpoints
+from tpu_trainer.errors import UsageError
+from tpu_trainer.export import chosen_step, export_checkpoint, trim_vocabulary, write_network
+from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.vocabulary import Vocabulary
+
+
+@pytest.fixture
+def run(tokenizer_folder: Path, vocabulary: Vocabulary, tmp_path: Path) -> RunFolder:
+    return run_of(tmp_path / "run", tokenizer_folder, vocabulary)
+
+
+def test_gpt2s_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    network = trim_vocabulary(network_of("gpt2", GPT2, vocabulary), vocabulary, "clm")
+    write_network(network, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    block = {
+        "ln_1.weight": (16,),
+        "ln_1.bias": (16,),
+        "attn.c_attn.weight": (16, 48),  # Conv1D's: [in, out]
+        "attn.c_attn.bias": (48,),
+        "attn.c_proj.weight": (16, 16),
+        "attn.c_proj.bias": (16,),
+        "ln_2.weight": (16,),
+        "ln_2.bias": (16,),
+        "mlp.c_fc.weight": (16, 64),
+        "mlp.c_fc.bias": (64,),
+        "mlp.c_proj.weight": (64, 16),
+        "mlp.c_proj.bias": (16,),
+    }
+    expected = {
+        "transformer.wte.weight": (50, 16),
+        "transformer.wpe.weight": (MAX_LENGTH, 16),
+        "transformer.ln_f.weight": (16,),
+        "transformer.ln_f.bias": (16,),
+    } | {f"transformer.h.{layer}.{name}": shape for layer in (0, 1) for name, shape in block.items()}
+    assert {name: array.shape for name, array in weights.items()} == expected
+    ids = np.random.default_rng(1).integers(5, 50, MAX_LENGTH)
+    np.testing.assert_allclose(
+        gpt2_logits(weights, ids, heads=2, layers=2, epsilon=network.config.layer_norm_epsilon),
+        network(input_ids=ids[None].astype(np.int32)).logits.numpy()[0],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    loaded = TFAutoModelForCausalLM.from_pretrained(tmp_path, use_safetensors=False)
+    for mine, theirs in zip(network.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_robertas_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    network = network_of("roberta", ROBERTA, vocabulary)
+    trimmed = trim_vocabulary(network, vocabulary)
+    write_network(trimmed, tmp_path)
+    ids = np.random.default_rng(1).integers(5, 50, MAX_LENGTH)
+    epsilon = network.config.layer_norm_eps
+    found = roberta_logits(
+        load_file(tmp_path / "model.safetensors"), ids, heads=2, layers=2, pad_id=1, epsilon=epsilon
+    )
+    expected = network(input_ids=ids[None].astype(np.int32)).logits.numpy()[0, :, :50]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_width_equal_to_the_padded_vocabulary_is_not_cut(vocabulary: Vocabulary) -> None:
+    network = network_of("roberta", ROBERTA | {"hidden_size": 128}, vocabulary)
+    trimmed = trim_vocabulary(network, vocabulary)
+    for mine, theirs in zip(trimmed.weights, network.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy()[: mine.shape[0]])
+    assert trimmed.get_input_embeddings().weight.shape == (50, 128)
+
+
+def test_the_choice_of_checkpoint(run: RunFolder, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(run.checkpoints)
+    found = {choice: chosen_step(checkpoints, choice) for choice in ("latest", "best", "10")}
+    assert found == {"latest": 30, "best": 20, "10": 10}
+    with pytest.raises(
+        UsageError, match="--checkpoint is 11, but the run has checkpoints of the steps 10, 20, 30"
+    ):
+        chosen_step(checkpoints, "11")
+    with pytest.raises(UsageError, match="no complete checkpoint"):
+        chosen_step(Checkpoints(str(tmp_path / "none")), "latest")
+    with pytest.raises(UsageError, match="--checkpoint is 'best', but no checkpoint"):
+        chosen_step(Checkpoints(str(tmp_path / "none")), "best")
+
+
+def test_an_export_is_the_same_bytes_every_time_and_has_a_card(run: RunFolder, tmp_path: Path) -> None:
+    for name in ("once", "again"):
+        (tmp_path / name).mkdir()
+        export_checkpoint(run, 20, tmp_path / name)
+    once, again = (
+        {path.name: path.read_bytes() for path in (tmp_path / n).iterdir()} for n in ("once", "again")
+    )
+    assert once == again
+    assert once.keys() >= {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tf_model.h5",
+        "tokenizer.json",
+    }
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "once")) == 50
+    _, metadata, card = once["README.md"].decode().split("---\n", 2)
+    metadata = yaml.safe_load(metadata)
+    assert (metadata["library_name"], metadata["pipeline_tag"]) == ("transformers", "text-generation")
+    (result,) = metadata["model-index"][0]["results"]
+    assert result["dataset"]["name"] == "OUT/validation"
+    assert {"type": "loss", "value": 1.5} in result["metrics"]
+    assert "20 steps of 128 rows" in card
+    assert "| OUT/train | training | 300 | 4,792 | 12 | a.txt |" in card
+    assert "| loss | 1.6000 | 1.5000 |" in card
+    options = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
+    assert (options["objective"], options["model"]["config"]) == ("clm", GPT2)
+    assert str(tmp_path) not in once["README.md"].decode()

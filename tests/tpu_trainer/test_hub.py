@@ -1,0 +1,118 @@
+"""Pushing to the Hub, by its real client, against a stand-in for its endpoints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from tests.tpu_trainer.hub_stand_in import HubStandIn, hub_stand_in
+from tests.tpu_trainer.trained import GPT2, run_of
+from tpu_trainer.errors import UsageError
+from tpu_trainer.export import export_checkpoint
+from tpu_trainer.hub import HubPusher, check_model_id
+from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.vocabulary import Vocabulary
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubStandIn]:
+    with hub_stand_in() as stand_in:
+        monkeypatch.setattr(constants, "ENDPOINT", stand_in.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        yield stand_in
+
+
+@pytest.fixture
+def run(tokenizer_folder: Path, vocabulary: Vocabulary, tmp_path: Path) -> RunFolder:
+    return run_of(tmp_path / "run", tokenizer_folder, vocabulary)
+
+
+def exported(run: RunFolder, step: int, folder: Path) -> dict[str, bytes]:
+    folder.mkdir()
+    export_checkpoint(run, step, folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_is_pushed_is_the_export(hub: HubStandIn, run: RunFolder, tmp_path: Path) -> None:
+    pusher = HubPusher("lab/tiny", private=True, folder=run)
+    pusher.push_in_background(10)
+    pusher.push_in_background(20)  # the first is on its way still
+    pusher.finish(30)
+    repository = hub.repositories["lab/tiny"]
+    assert repository.private
+    assert [commit.summary for commit in repository.commits] == ["Step 10", "Step 30"]
+    for commit, step in zip(repository.commits, (10, 30), strict=True):
+        assert commit.files == exported(run, step, tmp_path / str(step))
+    assert hub.tokens == {"Bearer hf_secret"}
+
+
+def test_a_push_that_fails_is_reported(
+    hub: HubStandIn, run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.refuse = 403
+    HubPusher("tiny", private=False, folder=run).finish(30)
+    said = capsys.readouterr().err
+    assert "fit: step 30 was not pushed to tiny (HfHubHTTPError: " in said
+    assert f"; the run is complete in {run.path}; the same command pushes again" in said
+    hub.refuse = None
+    HubPusher("tiny", private=False, folder=run).finish(11)
+    assert "step 11 was not pushed" in capsys.readouterr().err  # the run has no such checkpoint
+    assert hub.repositories["me/tiny"].commits == []
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    HubPusher("tiny", private=False, folder=run).finish(30)
+    assert "step 30 was not pushed to tiny (ConnectionError: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "-x", "a b", "x" * 100])
+def test_names_that_the_hub_refuses(name: str) -> None:
+    with pytest.raises(UsageError, match="--hub_model_id is "):
+        check_model_id(name)
+
+
+def test_fit_pushes_at_checkpoints_and_at_the_end(
+    hub: HubStandIn,
+    dataset: Path,
+    tmp_path: Path,
+    run_verb: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = {
+        "output_dir": tmp_path / "run",
+        "data.train": dataset / "train",
+        "objective": "clm",
+        "hub_model_id": "lab/tiny",
+        "train.steps": 5,
+        "train.batch_size": 8,
+        "train.checkpoint_every": 2,
+        "strategy": "cpu",
+    }
+    options |= {f"model.config.{name}": value for name, value in GPT2.items()}
+    arguments = ["fit", *(item for name, value in options.items() for item in (f"--{name}", str(value)))]
+    hub.refuse = 500
+    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_secret"}
+    result = subprocess.run(
+        [sys.executable, "-m", "tpu_trainer", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    # Trained it is, whatever the Hub says.
+    assert result.returncode == 0, result.stderr
+    assert "step 2 was not pushed to lab/tiny" in result.stderr
+    assert "step 5 was not pushed to lab/tiny" in result.stderr
+    hub.refuse = None
+    assert run_verb(*arguments) == 0
+    said = capsys.readouterr().err
+    assert "finished already, with 5 steps" in said
+    assert f"step 5 pushed to {hub.url}/lab/tiny" in said
+    (commit,) = hub.repositories["lab/tiny"].commits
+    assert commit.files == exported(RunFolder(str(tmp_path / "run")), 5, tmp_path / "export")
+    assert run_verb(*arguments, "--hub_model_id", "a/b/c") == 2
+    assert "--hub_model_id is 'a/b/c'" in capsys.readouterr().err

@@ -1,0 +1,63 @@
+"""Choosing tokens: what may be drawn, how often, and from what it follows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from transformers import TFTemperatureLogitsWarper, TFTopKLogitsWarper, TFTopPLogitsWarper
+
+from tpu_trainer.sampling import Sampling
+
+LOGITS = np.random.default_rng(0).normal(scale=2, size=(3, 40)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(1.0, None, None), (0.7, None, None), (1.3, 5, None), (1.0, None, 0.8), (0.9, 12, 0.6)],
+)
+def test_what_may_be_drawn_is_what_transformers_would_draw_from(
+    temperature: float, top_k: int | None, top_p: float | None
+) -> None:
+    scores = TFTemperatureLogitsWarper(temperature)(None, tf.constant(LOGITS), 1)
+    if top_k is not None:
+        scores = TFTopKLogitsWarper(top_k)(None, scores, 1)
+    if top_p is not None:
+        scores = TFTopPLogitsWarper(top_p)(None, scores, 1)
+    expected = tf.nn.softmax(scores).numpy()
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=0)
+    for row, wanted in zip(LOGITS, expected, strict=True):
+        tokens, shares = sampling.probabilities(row)
+        found = np.zeros(len(row))
+        found[tokens] = shares
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
+
+
+def test_draws_follow_the_probabilities() -> None:
+    sampling = Sampling(temperature=1.0, top_k=4, top_p=None, seed=7)
+    tokens, shares = sampling.probabilities(LOGITS[0])
+    drawn = np.array([sampling.choose(LOGITS[:1], lines=[3], step=step)[0] for step in range(4000)])
+    counts = np.array([(drawn == token).sum() for token in tokens])
+    assert counts.sum() == 4000
+    assert (
+        ((counts - 4000 * shares) ** 2) / (4000 * shares)
+    ).sum() < 16.3  # χ² of 3 degrees of freedom, p = 0.001
+
+
+def test_a_draw_depends_on_seed_line_and_step_alone() -> None:
+    def draws(seed: int, line: int) -> list[int]:
+        sampling = Sampling(temperature=1.0, top_k=None, top_p=None, seed=seed)
+        return [int(sampling.choose(LOGITS[:1], lines=[line], step=step)[0]) for step in range(60)]
+
+    alone = draws(0, 2)
+    assert alone == draws(0, 2)
+    assert len({tuple(alone), tuple(draws(1, 2)), tuple(draws(0, 3))}) == 3
+    assert len(set(alone)) > 5
+    sampling = Sampling(temperature=1.0, top_k=None, top_p=None, seed=0)
+    together = sampling.choose(np.repeat(LOGITS[:1], 4, axis=0), lines=[0, 1, 2, 3], step=9)
+    assert together[2] == alone[9]
+
+
+def test_without_temperature_the_likeliest_is_taken() -> None:
+    sampling = Sampling(temperature=0.0, top_k=None, top_p=None, seed=0)
+    assert sampling.choose(LOGITS, lines=[0, 1, 2], step=0).tolist() == LOGITS.argmax(axis=1).tolist()

@@ -1,0 +1,71 @@
+"""Networks and runs without training: what exports and pushes start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import TFPreTrainedModel
+
+from tests.tpu_trainer.tiny import MAX_LENGTH
+from tpu_trainer.checkpoint import Checkpoints, snapshot
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
+from tpu_trainer.metrics import MetricsLog
+from tpu_trainer.model import LanguageModel
+from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.vocabulary import Vocabulary
+
+GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2}
+ROBERTA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+def network_of(model_type: str, values: dict[str, Any], vocabulary: Vocabulary) -> TFPreTrainedModel:
+    """A network of the padded vocabulary, no weight of which is 0."""
+    model = LanguageModel.create(
+        ModelConfig(type=model_type, config=values),
+        objective="clm" if model_type == "gpt2" else "mlm",
+        vocabulary=vocabulary,
+        max_length=MAX_LENGTH,
+        seed=3,
+    )
+    rng = np.random.default_rng(0)
+    for variable in model.network.trainable_variables:
+        variable.assign_add(rng.normal(scale=0.2, size=variable.shape).astype(np.float32))
+    return model.network
+
+
+def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFolder:
+    """What `fit` leaves of a causal model, with checkpoints of steps 10, 20 and 30."""
+    config = FitConfig(
+        output_dir=str(path),
+        data=DataConfig(train="OUT/train"),
+        objective="clm",
+        model=ModelConfig(type="gpt2", config=GPT2),
+    )
+    folder = RunFolder(config.output_dir)
+    folder.start(config, str(tokenizer_folder))
+    entry = {
+        "share": None,
+        "max_length": MAX_LENGTH,
+        "fingerprint": "f",
+        "documents": 12,
+        "inputs": ["a.txt"],
+    }
+    folder.write_data(
+        [
+            entry | {"name": "OUT/train", "use": "training", "rows": 300, "tokens": 4792},
+            entry | {"name": "OUT/validation", "use": "validation", "rows": 67, "tokens": None},
+        ]
+    )
+    network = network_of("gpt2", GPT2, vocabulary)
+    checkpoints = Checkpoints(folder.checkpoints, keep=3)
+    log = MetricsLog(folder, last_step=0, tensorboard=False)
+    for step, loss in ((10, 3.0), (20, 1.5), (30, 2.0)):
+        values = snapshot({"network": network})
+        checkpoints.write(step, values, metadata={"max_length": MAX_LENGTH, "data": "f"})
+        if step < 30:
+            checkpoints.record(step, validation_loss=loss)
+        log.append({"step": step, "loss": loss + 0.1, "accuracy": 0.5})
+        log.append({"step": step, "eval": {"loss": loss, "perplexity": np.exp(loss), "accuracy": 0.4}})
+    return folder

@@ -1,0 +1,115 @@
+"""Verb generate: what an exported causal model makes of the beginning of a text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tpu_trainer.config import GenerateConfig
+from tpu_trainer.errors import UsageError
+from tpu_trainer.exported import open_model, open_tokenizer, texts_of
+from tpu_trainer.sampling import Sampling
+
+_DEFAULT_NEW_TOKENS = 50
+
+
+def main(config: GenerateConfig) -> None:
+    """Runs the verb: prints each text with what follows it; UsageError where one is too long."""
+    tokenizer, vocabulary = open_tokenizer(config.model, "clm")
+    if config.text is not None:
+        encode(config.text, tokenizer, config.max_new_tokens)  # refused before the model is loaded
+    generator = Generator(
+        open_model(config.model, vocabulary, "clm"),
+        tokenizer,
+        Sampling(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, seed=config.seed),
+    )
+    numbered = enumerate(texts_of(config.text))
+    while batch := list(itertools.islice(numbered, config.batch_size)):
+        lines, texts = zip(*batch, strict=True)
+        for text in generator.continued(texts, lines=lines, max_new_tokens=config.max_new_tokens):
+            print(text, flush=True)
+
+
+def encode(text: str, tokenizer: Any, max_new_tokens: int | None) -> tuple[list[int], int]:
+    """The ids of `text`, the begin token's where it has none of its own, and how many may follow.
+
+    Raises UsageError where the model does not hold both.
+    """
+    ids = tokenizer(text)["input_ids"]
+    if not ids:
+        if tokenizer.bos_token_id is None:
+            raise UsageError(
+                "an empty text, and the tokenizer has no token to begin with: give a word at least"
+            )
+        ids = [tokenizer.bos_token_id]
+    room = tokenizer.model_max_length - len(ids)
+    if room < (max_new_tokens or 1):
+        raise UsageError(
+            f"a text of {len(ids)} tokens and {max_new_tokens or 1} more, where the model holds "
+            f"{tokenizer.model_max_length}; shorten the text or --max_new_tokens: {text[:60]!r}…"
+        )
+    return ids, max_new_tokens or min(room, _DEFAULT_NEW_TOKENS)
+
+
+class Generator:
+    """Continues texts."""
+
+    def __init__(self, model: Any, tokenizer: Any, sampling: Sampling) -> None:
+        """
+        Args:
+            model: The LanguageModel.
+            tokenizer: Its tokenizer.
+            sampling: How each token is chosen.
+        """
+        self._network = model.network
+        self._tokenizer = tokenizer
+        self._sampling = sampling
+
+    def continued(
+        self, texts: Sequence[str], *, lines: Sequence[int], max_new_tokens: int | None
+    ) -> Iterator[str]:
+        """Each of `texts`, in order, with what follows; `lines` are their numbers, see Sampling."""
+        prompts = [encode(text, self._tokenizer, max_new_tokens) for text in texts]
+        results: dict[int, str] = {}
+        # Only prompts of one length go together: there is no padding, which not every model heeds.
+        by_length: dict[int, list[int]] = {}
+        for index, (ids, _) in enumerate(prompts):
+            by_length.setdefault(len(ids), []).append(index)
+        for members in by_length.values():
+            rows = np.array([prompts[index][0] for index in members], np.int32)
+            new = self._new_tokens(rows, [lines[index] for index in members], prompts[members[0]][1])
+            for index, row, tokens in zip(members, rows, new, strict=True):
+                results[index] = self._text(texts[index], row.tolist(), tokens)
+        yield from (results[index] for index in range(len(texts)))
+
+    def _new_tokens(self, ids: np.ndarray, lines: Sequence[int], count: int) -> list[list[int]]:
+        """Up to `count` tokens after each row of `ids` (int32[B, L]), to the end token at most."""
+        import tensorflow as tf
+
+        end = self._tokenizer.eos_token_id
+        ended = np.zeros(len(ids), bool)
+        start, cache = ids.shape[1], None
+        for step in range(count):
+            inputs = self._network.prepare_inputs_for_generation(
+                tf.constant(ids), past_key_values=cache, attention_mask=tf.ones_like(ids), use_cache=True
+            )
+            output = self._network(**inputs)
+            cache = output.get("past_key_values")
+            tokens = self._sampling.choose(output.logits[:, -1].numpy(), lines=lines, step=step)
+            ids = np.concatenate([ids, tokens[:, None].astype(np.int32)], axis=1)
+            ended |= tokens == end
+            if end is not None and ended.all():
+                break
+        new = [row[start:].tolist() for row in ids]
+        return [row[: row.index(end)] if end in row else row for row in new]
+
+    def _text(self, text: str, prompt: list[int], new: list[int]) -> str:
+        """`text` as it was given, and the rest of what all tokens together spell."""
+
+        def spelt(ids: list[int]) -> str:
+            return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=True)
+
+        return text + spelt(prompt + new)[len(spelt(prompt)) :]
