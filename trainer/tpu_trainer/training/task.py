@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.average import WeightAverage
-from tpu_trainer.call_context import CallValues
-from tpu_trainer.objectives import Batch, Objective, Sums
-from tpu_trainer.random_bits import step_key
-from tpu_trainer.spikes import SpikeGuard, put_back
+from tpu_trainer.network.call_context import CallValues
+from tpu_trainer.network.objectives import Batch, Objective, Sums
+from tpu_trainer.network.random_bits import step_key
+from tpu_trainer.training.average import WeightAverage
+from tpu_trainer.training.spikes import SpikeGuard, put_back
 
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tpu_trainer.masking import Masking
-from tpu_trainer.model import Inputs, LanguageModel
+from tpu_trainer.network.masking import Masking
+from tpu_trainer.network.model import Inputs, LanguageModel
 
 Batch = dict[str, tf.Tensor]
 Key = tuple[tf.Tensor, tf.Tensor]
