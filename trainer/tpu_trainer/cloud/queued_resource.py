@@ -14,7 +14,7 @@ from tpu_trainer import files
 from tpu_trainer.cloud.api import Api
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.command_line import dump_fit_config
-from tpu_trainer.run_folder import LAUNCH_FOLDER
+from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 TAKEN_AWAY = ("SUSPENDING", "SUSPENDED")

@@ -15,8 +15,8 @@ import tensorflow as tf
 import tf_keras as keras
 from transformers import TFPreTrainedModel
 
-from tpu_trainer.dropout import KeyedDropout
 from tpu_trainer.errors import UsageError
+from tpu_trainer.network.dropout import KeyedDropout
 
 # GPT-2's own value; no float32 score of a trained model comes near.
 _UNSEEN = -1e4

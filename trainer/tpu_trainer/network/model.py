@@ -19,16 +19,16 @@ from transformers import (
     TFPreTrainedModel,
 )
 
-from tpu_trainer.call_context import CallContext
 from tpu_trainer.config import ModelConfig, ObjectiveName, Precision
-from tpu_trainer.cross_entropy import cross_entropy_sums, mask_surplus
-from tpu_trainer.documents import separate_documents
-from tpu_trainer.dropout import key_dropout
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.output_layer import find_output_layer, head_of
-from tpu_trainer.pytorch_layout import EXPORTABLE
-from tpu_trainer.recomputation import recompute_blocks
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.exports.pytorch_layout import EXPORTABLE
+from tpu_trainer.network.call_context import CallContext
+from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
+from tpu_trainer.network.documents import separate_documents
+from tpu_trainer.network.dropout import key_dropout
+from tpu_trainer.network.output_layer import find_output_layer, head_of
+from tpu_trainer.network.recomputation import recompute_blocks
 
 _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 _AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}

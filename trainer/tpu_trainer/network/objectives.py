@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tpu_trainer.masking import Masking
-from tpu_trainer.model import Inputs, LanguageModel
+from tpu_trainer.network.masking import Masking
+from tpu_trainer.network.model import Inputs, LanguageModel
 
 Batch = dict[str, tf.Tensor]
 Key = tuple[tf.Tensor, tf.Tensor]
@@ -37,7 +37,7 @@ class Objective(ABC):
 
     @abstractmethod
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
-        """The sums of `batch` (see data.py). What is random is drawn from `key`."""
+        """The sums of `batch` (see batches.py). What is random is drawn from `key`."""
 
     def attention_mask(self, batch: Batch) -> tf.Tensor | None:
         """int32[B, L], 1 for real tokens. None: all are real.

@@ -14,10 +14,10 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.dataset import Split
-from tpu_trainer.mixture import MixedOrder, Mixture
-from tpu_trainer.order import Window, in_sequence
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.mixture import MixedOrder, Mixture
+from tpu_trainer.data.order import Window, in_sequence
+from tpu_trainer.data.vocabulary import Vocabulary
 
 # What an objective may read of a record; other features are not even parsed.
 _USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.evaluation import Evaluation
+from tpu_trainer.training.evaluation import Evaluation
 
 
 class NonFiniteStep(Exception):

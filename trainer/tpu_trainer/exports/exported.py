@@ -9,8 +9,8 @@ from typing import Any
 
 from tpu_trainer import files
 from tpu_trainer.config import ObjectiveName
+from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
 from tpu_trainer.errors import UsageError
-from tpu_trainer.vocabulary import Vocabulary, load_tokenizer
 
 # XLM's and Flaubert's have the second ending.
 _MASKED_CLASSES = ("ForMaskedLM", "WithLMHeadModel")
@@ -35,7 +35,7 @@ def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> A
     # TensorFlow takes seconds to import: not for what the verbs' checks refuse.
     from transformers import TFAutoModelForCausalLM, TFAutoModelForMaskedLM
 
-    from tpu_trainer.model import LanguageModel
+    from tpu_trainer.network.model import LanguageModel
 
     auto_class = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}[objective]
     with files.local_copy(path) as folder:

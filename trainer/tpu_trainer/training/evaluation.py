@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.data import evaluation_batches, evaluation_steps
-from tpu_trainer.dataset import Split
-from tpu_trainer.faults import explained
-from tpu_trainer.objectives import Sums
-from tpu_trainer.strategy import check_batch_size, is_tpu, num_hosts
-from tpu_trainer.task import Task
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.batches import evaluation_batches, evaluation_steps
+from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.faults import explained
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.network.objectives import Sums
+from tpu_trainer.training.strategy import check_batch_size, is_tpu, num_hosts
+from tpu_trainer.training.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

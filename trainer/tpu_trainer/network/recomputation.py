@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.call_context import CallContext
 from tpu_trainer.errors import UsageError
+from tpu_trainer.network.call_context import CallContext
 
 # Names under which Hugging Face's models keep their list of blocks.
 _LISTS = ("layer", "layers", "h", "_layers", "block")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tpu_trainer.cluster import cluster_from_environment
 from tpu_trainer.config import StrategyName, TpuConfig
 from tpu_trainer.errors import UsageError
+from tpu_trainer.training.cluster import cluster_from_environment
 
 _LOCAL = "local"
 

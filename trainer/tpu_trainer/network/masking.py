@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.config import MaskingUnit
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.random_bits import threefry2x32
-from tpu_trainer.selection import Draw, Selection, select_spans, select_tokens, select_words
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.network.random_bits import threefry2x32
+from tpu_trainer.network.selection import Draw, Selection, select_spans, select_tokens, select_words
 
 # Devlin et al., "BERT" (2018), 3.1: of the chosen tokens 80% become the mask token, 10% a random one, 10% stay.
 _MASKED, _RANDOM = 0.8, 0.1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from tpu_trainer import files
-from tpu_trainer.checkpoint import Checkpoints, WriteErrors
 from tpu_trainer.config import FitConfig
-from tpu_trainer.data import records_of_step
+from tpu_trainer.data.batches import records_of_step
+from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.errors import DivergedError
-from tpu_trainer.metrics import say
-from tpu_trainer.mixture import Mixture
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.task import NonFinite
+from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
+from tpu_trainer.runs.metrics import say
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.task import NonFinite
 
 _SHOWN = 4
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.dataset import Shard, Split
+from tpu_trainer.data.dataset import Shard, Split
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.vocabulary import Vocabulary
 
 # What an input pipeline raises for a file that is damaged, gone, or not what its name or manifest says.
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.call_context import CallContext
+from tpu_trainer.network.call_context import CallContext
 
 _SEPARATE = -1e9
 

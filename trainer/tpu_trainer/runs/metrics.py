@@ -13,8 +13,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tpu_trainer import files
-from tpu_trainer.checkpoint import WriteErrors
-from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.runs.checkpoint import WriteErrors
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 def say(text: str) -> None:

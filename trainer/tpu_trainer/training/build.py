@@ -8,28 +8,34 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.attention import recompute_attention
-from tpu_trainer.average import WeightAverage
-from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.config import FitConfig, ObjectiveName
-from tpu_trainer.data import training_batches
-from tpu_trainer.dataset import Split
+from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.faults import check_records
+from tpu_trainer.data.mixture import MixedOrder, Mixture
+from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.evaluation import Evaluator
-from tpu_trainer.faults import check_records
-from tpu_trainer.initial_weights import load_weights
-from tpu_trainer.masking import Masking
-from tpu_trainer.mixture import MixedOrder, Mixture
-from tpu_trainer.model import LanguageModel, target_counts, unigram_entropy
-from tpu_trainer.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
-from tpu_trainer.optimizer import build_optimizer
-from tpu_trainer.run import Run, report
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.schedule import Schedule
-from tpu_trainer.strategy import build_strategy, check_batch_size, is_tpu, num_hosts, same_on_all_hosts
-from tpu_trainer.task import Task
-from tpu_trainer.utilization import peak_flops, training_flops_per_row
-from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
+from tpu_trainer.exports.initial_weights import load_weights
+from tpu_trainer.network.attention import recompute_attention
+from tpu_trainer.network.masking import Masking
+from tpu_trainer.network.model import LanguageModel, target_counts, unigram_entropy
+from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.average import WeightAverage
+from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.optimizer import build_optimizer
+from tpu_trainer.training.run import Run, report
+from tpu_trainer.training.schedule import Schedule
+from tpu_trainer.training.strategy import (
+    build_strategy,
+    check_batch_size,
+    is_tpu,
+    num_hosts,
+    same_on_all_hosts,
+)
+from tpu_trainer.training.task import Task
+from tpu_trainer.training.utilization import peak_flops, training_flops_per_row
 
 
 def build_task(

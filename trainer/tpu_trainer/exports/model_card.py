@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from tpu_trainer.config import FitConfig
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.runs.run_folder import RunFolder
 
 _TASKS = {"mlm": "fill-mask", "clm": "text-generation"}
 _METRICS = ("loss", "perplexity", "accuracy", "bits_per_byte")

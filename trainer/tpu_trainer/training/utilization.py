@@ -12,7 +12,7 @@ import re
 import tensorflow as tf
 from transformers import TFPreTrainedModel
 
-from tpu_trainer.strategy import is_tpu
+from tpu_trainer.training.strategy import is_tpu
 
 # Dense bfloat16 operations per second of a chip, and the TensorFlow devices (cores) in it.
 # cloud.google.com/tpu/docs/v2, …/v3, …/v4, …/v5e, …/v5p, …/v6e: "Peak compute per chip".

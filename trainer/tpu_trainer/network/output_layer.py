@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras as keras
 from transformers import TFPreTrainedModel
 
-from tpu_trainer.cross_entropy import OutputWeights
+from tpu_trainer.network.cross_entropy import OutputWeights
 
 # Model types whose logits are the last hidden state times the input embeddings, and nothing else.
 _TIED_WITHOUT_HEAD = frozenset(("gpt2", "opt"))

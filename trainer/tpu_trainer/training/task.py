@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.average import WeightAverage
-from tpu_trainer.call_context import CallValues
-from tpu_trainer.objectives import Batch, Objective, Sums
-from tpu_trainer.random_bits import step_key
-from tpu_trainer.spikes import SpikeGuard, put_back
+from tpu_trainer.network.call_context import CallValues
+from tpu_trainer.network.objectives import Batch, Objective, Sums
+from tpu_trainer.network.random_bits import step_key
+from tpu_trainer.training.average import WeightAverage
+from tpu_trainer.training.spikes import SpikeGuard, put_back
 
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
@@ -129,7 +129,7 @@ class Task(keras.Model):
         Nothing here communicates or updates; all shapes are static.
 
         Args:
-            batch: As data.py gives it.
+            batch: As batches.py gives it.
             step: Integer scalar, updates made before this one.
         """
         if self._accumulation == 1:
@@ -202,7 +202,7 @@ class Task(keras.Model):
         """The optimizer step of one replica. compile-check compiles this, with an `all_reduce` of its own.
 
         Args:
-            batch: This replica's rows, as data.py gives them.
+            batch: This replica's rows, as batches.py gives them.
             all_reduce: Sums a nest of tensors over all replicas.
         """
         sums, gradients = self._gradients(batch, self.optimizer.iterations)

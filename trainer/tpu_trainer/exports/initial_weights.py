@@ -11,8 +11,8 @@ import numpy as np
 
 from tpu_trainer import files
 from tpu_trainer.config import ModelConfig
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import TFPreTrainedModel

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tpu_trainer.dataset import Split, open_split
+from tpu_trainer.data.dataset import Split, open_split
+from tpu_trainer.data.order import Order
 from tpu_trainer.errors import UsageError
-from tpu_trainer.order import Order
 
 PERIOD = 10_000
 """Rows after which the schedule repeats itself; a dataset's share is a whole number of them."""

@@ -10,7 +10,7 @@ import tf_keras as keras
 
 from tpu_trainer.config import OptimizerConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.schedule import Schedule
+from tpu_trainer.training.schedule import Schedule
 
 
 def decays(variable: tf.Variable, no_decay: Sequence[str] = ()) -> bool:

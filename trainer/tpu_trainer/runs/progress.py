@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpu_trainer.callbacks import StepCallback
-from tpu_trainer.metrics import MetricsLog
-from tpu_trainer.task import Running
+from tpu_trainer.runs.metrics import MetricsLog
+from tpu_trainer.training.callbacks import StepCallback
+from tpu_trainer.training.task import Running
 
 
 class Stopwatch:

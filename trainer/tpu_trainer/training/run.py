@@ -11,23 +11,23 @@ from typing import Any
 import tf_keras as keras
 
 from tpu_trainer import files
-from tpu_trainer.callbacks import NonFiniteStep, PeriodicCheckpoint, PeriodicEvaluation, Profile
-from tpu_trainer.checkpoint import BackgroundSaver, Checkpoints, WriteErrors
 from tpu_trainer.config import FitConfig
-from tpu_trainer.curves import loss_picture
-from tpu_trainer.dataset import Shard, Split
+from tpu_trainer.data.dataset import Shard, Split
+from tpu_trainer.data.faults import explained
+from tpu_trainer.data.mixture import MixedOrder, Mixture, describe
 from tpu_trainer.errors import InterruptedRun, NotSavedError, UsageError
-from tpu_trainer.evaluation import Evaluation, Evaluator
-from tpu_trainer.failure import diverged
-from tpu_trainer.faults import explained
-from tpu_trainer.hub import HubPusher
-from tpu_trainer.interruption import Interruption
-from tpu_trainer.metrics import MetricsLog, say
-from tpu_trainer.mixture import MixedOrder, Mixture, describe
-from tpu_trainer.progress import ProgressLog, Stopwatch
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.schedule import Schedule
-from tpu_trainer.task import Task
+from tpu_trainer.exports.hub import HubPusher
+from tpu_trainer.runs.checkpoint import BackgroundSaver, Checkpoints, WriteErrors
+from tpu_trainer.runs.curves import loss_picture
+from tpu_trainer.runs.metrics import MetricsLog, say
+from tpu_trainer.runs.progress import ProgressLog, Stopwatch
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.callbacks import NonFiniteStep, PeriodicCheckpoint, PeriodicEvaluation, Profile
+from tpu_trainer.training.evaluation import Evaluation, Evaluator
+from tpu_trainer.training.failure import diverged
+from tpu_trainer.training.interruption import Interruption
+from tpu_trainer.training.schedule import Schedule
+from tpu_trainer.training.task import Task
 
 
 class Run:

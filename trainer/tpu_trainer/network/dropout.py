@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.call_context import CallContext, CallValues
-from tpu_trainer.random_bits import line_bits, threefry2x32
+from tpu_trainer.network.call_context import CallContext, CallValues
+from tpu_trainer.network.random_bits import line_bits, threefry2x32
 
 # The smallest number of rounds that passes all statistical tests (Salmon et al., table 2): these bits are many.
 _ROUNDS = 13

@@ -15,7 +15,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
 from tpu_trainer.errors import UsageError
-from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 def check_model_id(model_id: str) -> None:
@@ -59,7 +59,7 @@ class HubPusher:
     def _push(self, step: int, consolation: str) -> None:
         # Here, not above: a check of the name need not wait for TensorFlow.
         from tpu_trainer.export import export_checkpoint
-        from tpu_trainer.metrics import say
+        from tpu_trainer.runs.metrics import say
 
         disable_progress_bars()  # ours is on the same terminal
         api = HfApi()
