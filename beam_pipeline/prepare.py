@@ -77,9 +77,7 @@ def main(argv: Sequence[str]) -> None:
         except StillRunning:
             raise
         except Exception:
-            finished = output_folder.give_up(output)
-            if finished:
-                print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
+            _give_up(output)
             raise
     if not done:
         print(f"{config.output} is a dataset when the job is done")
@@ -87,6 +85,17 @@ def main(argv: Sequence[str]) -> None:
     seconds = time.monotonic() - began
     _add_views(config, output)
     _summarise(config, output, seconds)
+
+
+def _give_up(output: str) -> None:
+    """Clears away what a failed run left. Its own failure is told, but it does not hide the run's."""
+    try:
+        finished = output_folder.give_up(output)
+    except OSError as error:
+        print(f"what the run left could not be cleared away: {error}", file=sys.stderr)
+        return
+    if finished:
+        print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
 
 
 def _add_views(config: PrepareConfig, output: str) -> None:

@@ -94,8 +94,8 @@ class Gcs(Loopback):
       buckets: those that exist.
       faults: what goes wrong.
       page_size: most entries in a page of a listing.
-      on_request: called with (method, path) before each request is served; for tests that stop something just then.
-        Where it raises a ConnectionError, the request is not served, and the connection is closed.
+      on_request: called with (method, path) before each request is served. What it returns is the answer, if anything;
+        where it raises a ConnectionError, the connection is closed without one.
       port, tls: see `Loopback`.
 
     Attributes:
@@ -109,7 +109,7 @@ class Gcs(Loopback):
         *buckets: str,
         faults: Faults | None = None,
         page_size: int = 1000,
-        on_request: Callable[[str, str], None] | None = None,
+        on_request: Callable[[str, str], Response | None] | None = None,
         port: int = 0,
         tls: ssl.SSLContext | None = None,
     ):
@@ -151,8 +151,9 @@ class Gcs(Loopback):
     def serve(self, request: Request) -> Response:
         """The answer to a request: an error, if it is time for one, or what Cloud Storage would answer."""
         self.requests.append(f"{request.method} {request.path}")
-        if self.on_request:
-            self.on_request(request.method, request.path)
+        instead = self.on_request(request.method, request.path) if self.on_request else None
+        if instead:
+            return instead
         if self._is_time("request", self.faults.error_every):
             return Response.error(429 if self.failures % 2 else 503, "a fault on purpose")
         for pattern, answer in _ROUTES:
