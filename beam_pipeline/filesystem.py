@@ -101,12 +101,33 @@ def create(path: str) -> Iterator[BinaryIO]:
         yield file
 
 
+@contextlib.contextmanager
+def create_whole(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
+    """A new file that readers see complete or not at all: it is there when the block has ended well.
+
+    Args:
+      path: of the file; what was there is replaced.
+      temporary: its name until it is complete, `path`.tmp if not given. In Cloud Storage there is no need of one: an
+        object appears when its upload is finished, and a copy would be paid for.
+    """
+    if path.startswith("gs://"):
+        with create(path) as file:
+            yield file
+        return
+    temporary = temporary or path + ".tmp"
+    try:
+        with create(temporary) as file:
+            yield file
+        rename(temporary, path)
+    except BaseException:
+        delete([temporary])
+        raise
+
+
 def write_bytes(path: str, data: bytes) -> None:
     """Writes a whole file at once; readers see it complete or not at all."""
-    temporary = path + ".tmp"
-    with create(temporary) as file:
+    with create_whole(path) as file:
         file.write(data)
-    rename(temporary, path)
 
 
 def rename(source: str, target: str) -> None:

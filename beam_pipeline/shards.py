@@ -88,19 +88,14 @@ def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
 def write_shard(
     block: RowBlock, *, encoder: ExampleEncoder, path: str, temporary: str, split: int, shard: int
 ) -> ShardInfo:
-    """Writes a shard's rows to the file `temporary` and renames it to `path`; on failure neither is left."""
+    """Writes a shard's rows to the file `path`, by way of `temporary`; on failure neither is left."""
     size, crc = 0, 0
-    try:
-        with filesystem.create(temporary) as file:
-            for first in range(0, len(block), _ROWS_PER_WRITE):
-                data = b"".join(encoder.encode(block.take(slice(first, first + _ROWS_PER_WRITE))))
-                file.write(data)
-                size += len(data)
-                crc = google_crc32c.extend(crc, data)
-        filesystem.rename(temporary, path)
-    except BaseException:
-        filesystem.delete([temporary])
-        raise
+    with filesystem.create_whole(path, temporary) as file:
+        for first in range(0, len(block), _ROWS_PER_WRITE):
+            data = b"".join(encoder.encode(block.take(slice(first, first + _ROWS_PER_WRITE))))
+            file.write(data)
+            size += len(data)
+            crc = google_crc32c.extend(crc, data)
     checksum = rows_checksum(block.ids, block.lengths)
     return ShardInfo(
         split, shard, path.rpartition("/")[2], len(block), size, f"{crc:08x}", f"{checksum:016x}"

@@ -31,6 +31,11 @@ def main(config: FitConfig) -> None:
 
         strategy = build_strategy(config.strategy, config.tpu)
     train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
+    found = [split.fingerprint.partition("/")[0] for split in train.splits]
+    if config.data.fingerprint is not None and found != [config.data.fingerprint]:
+        raise UsageError(
+            f"--data.fingerprint is {config.data.fingerprint!r}: {train.path} has {', '.join(found)!r}: other data"
+        )
     validation = None
     if config.data.validation is not None:
         validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)

@@ -28,7 +28,7 @@ LAUNCH_FOLDER = "launch"
 # These may change when a run is continued: they decide where and how far it runs, not what a step does.
 _FREE = {
     "": ("output_dir", "strategy", "tpu", "hub_model_id", "hub_private"),
-    "data": ("train", "validation", "tokenizer"),
+    "data": ("train", "validation", "tokenizer", "fingerprint"),
     "train": (
         "steps",
         "steps_per_execution",
