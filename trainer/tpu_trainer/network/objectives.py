@@ -37,7 +37,7 @@ class Objective(ABC):
 
     @abstractmethod
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
-        """The sums of `batch` (see data.py). What is random is drawn from `key`."""
+        """The sums of `batch` (see batches.py). What is random is drawn from `key`."""
 
     def attention_mask(self, batch: Batch) -> tf.Tensor | None:
         """int32[B, L], 1 for real tokens. None: all are real.

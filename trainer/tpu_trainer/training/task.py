@@ -129,7 +129,7 @@ class Task(keras.Model):
         Nothing here communicates or updates; all shapes are static.
 
         Args:
-            batch: As data.py gives it.
+            batch: As batches.py gives it.
             step: Integer scalar, updates made before this one.
         """
         if self._accumulation == 1:
@@ -202,7 +202,7 @@ class Task(keras.Model):
         """The optimizer step of one replica. compile-check compiles this, with an `all_reduce` of its own.
 
         Args:
-            batch: This replica's rows, as data.py gives them.
+            batch: This replica's rows, as batches.py gives them.
             all_reduce: Sums a nest of tensors over all replicas.
         """
         sums, gradients = self._gradients(batch, self.optimizer.iterations)
