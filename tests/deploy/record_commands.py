@@ -18,7 +18,6 @@ GCLOUD = """
 ai custom-jobs cancel
 ai custom-jobs list
 ai custom-jobs stream-logs
-artifacts docker images describe
 artifacts repositories add-iam-policy-binding
 artifacts repositories create
 auth application-default login
@@ -53,7 +52,7 @@ storage buckets create
 storage cat
 storage cp
 """.strip().splitlines()
-DOCKER = ("build", "inspect", "push", "run", "stop")
+DOCKER = ("build", "inspect", "pull", "push", "run", "stop")
 
 
 def gcloud_flags() -> dict:
