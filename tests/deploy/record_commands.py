@@ -14,22 +14,45 @@ import subprocess
 from pathlib import Path
 
 RECORD = Path(__file__).with_name("commands.json")
-GCLOUD = (
-    """
-ai custom-jobs cancel|ai custom-jobs list|ai custom-jobs stream-logs|artifacts docker images describe
-artifacts repositories add-iam-policy-binding|artifacts repositories create|auth application-default login
-builds cancel|builds list|builds log|builds submit|builds triggers create github|builds triggers create pubsub
-builds triggers run|compute networks subnets update|compute tpus queued-resources delete
-compute tpus queued-resources describe|compute tpus queued-resources list|compute tpus tpu-vm ssh|config set
-dataflow flex-template build|dataflow flex-template run|dataflow jobs cancel|dataflow jobs describe
-dataflow jobs list|iam roles create|iam service-accounts add-iam-policy-binding|iam service-accounts create
-logging read|projects add-iam-policy-binding|projects create|pubsub topics create|services enable
-storage buckets add-iam-policy-binding|storage buckets create|storage cat|storage cp|storage ls
-""".replace("\n", "|")
-    .strip("|")
-    .split("|")
-)
-DOCKER = ("build", "inspect", "push", "run", "stop")
+GCLOUD = """
+ai custom-jobs cancel
+ai custom-jobs list
+ai custom-jobs stream-logs
+artifacts repositories add-iam-policy-binding
+artifacts repositories create
+auth application-default login
+billing projects link
+builds cancel
+builds connections create github
+builds list
+builds log
+builds repositories create
+builds triggers create github
+builds triggers create pubsub
+builds triggers run
+compute networks subnets update
+compute tpus accelerator-types list
+compute tpus queued-resources delete
+compute tpus queued-resources list
+compute tpus tpu-vm ssh
+dataflow flex-template build
+dataflow flex-template run
+dataflow jobs cancel
+dataflow jobs describe
+dataflow jobs list
+iam service-accounts add-iam-policy-binding
+iam service-accounts create
+logging read
+projects add-iam-policy-binding
+projects create
+pubsub topics create
+services enable
+storage buckets add-iam-policy-binding
+storage buckets create
+storage cat
+storage cp
+""".strip().splitlines()
+DOCKER = ("build", "inspect", "pull", "push", "run", "stop")
 
 
 def gcloud_flags() -> dict:

@@ -137,7 +137,10 @@ def test_the_hosts_start_script_is_good_bash() -> None:
 
 MANIFEST = json.dumps({"fingerprint": "feed", "split": "train"})
 ANSWERS = [
-    (r"^gcloud artifacts docker images describe", 0, DIGEST + "\n"),
+    *(
+        (rf"^docker inspect .*/{name}:", 0, f"{REGISTRY}/{name}@{DIGEST}\n")
+        for name in ("pipeline", "trainer")
+    ),
     (r"^gcloud storage cat .*/train/manifest.json", 0, MANIFEST),
 ]
 
@@ -146,8 +149,9 @@ def test_a_tag_goes_from_images_to_training(tmp_path: Path) -> None:
     outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH), _PREPARE_OPTIONS="--max_length 128 --seed 7")
     assert outcome.failed is None, outcome.error
     pipeline, trainer = (f"{REGISTRY}/{name}@{DIGEST}" for name in ("pipeline", "trainer"))
-    described = [call[5] for call in outcome.of("gcloud", "artifacts")]
-    assert described == [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in ("pipeline", "trainer")]
+    assert [call[-1] for call in outcome.of("docker", "pull")] == [
+        f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in ("pipeline", "trainer")
+    ]
     prepare, verify, launch = (call[call.index("run") :] for call in outcome.of("docker", "run"))
 
     words = prepare[prepare.index(pipeline) + 1 :]
@@ -214,7 +218,7 @@ def test_the_programs_take_what_the_build_gives_them(tmp_path: Path, monkeypatch
     [
         ({"TAG_NAME": "2024"}, [], "check", "tag '2024' of commit"),
         ({"COMMIT_SHA": ""}, [], "check", "of commit ''"),
-        ({}, [(r"describe .*/trainer:", 1, "")], "images", "trainer has no image of commit 1234567890"),
+        ({}, [(r"^docker pull .*/trainer:", 1, "")], "images", "trainer has no image of commit 1234567890"),
         ({}, [(r"beam_pipeline prepare", 1, "")], "dataset", ""),
         ({}, [(r"beam_pipeline verify", 1, "")], "verify", ""),
         ({}, [(r"launch --config", 69, "")], "train", ""),
@@ -246,11 +250,7 @@ def test_told_to_stop_a_step_stops_its_container(tmp_path: Path, step: str, cont
 
 
 def test_a_push_to_main_builds_and_pushes_by_digest(tmp_path: Path) -> None:
-    answers = [
-        (rf"^docker inspect .*/{name}:", 0, f"{REGISTRY}/{name}@{DIGEST}\n")
-        for name in ("pipeline", "trainer")
-    ]
-    outcome = Machine(tmp_path, answers).run(load(IMAGES))
+    outcome = Machine(tmp_path, ANSWERS).run(load(IMAGES))
     assert outcome.failed is None, outcome.error
     tagged = [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in ("pipeline", "trainer")]
     assert [call[2] for call in outcome.of("docker", "push")] == tagged
