@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-from beam_pipeline import beam_options, filesystem, graph, output_folder
+from beam_pipeline import beam_options, filesystem, graph
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataflow import job_options, launch
+from beam_pipeline.dataset import output_folder
+from beam_pipeline.dataset.manifest import REPORT, TRANSFORM_FN, read_manifest
 from beam_pipeline.errors import StillRunning, UsageError
 from beam_pipeline.job import TOKENIZER, Job
-from beam_pipeline.manifest import REPORT, TRANSFORM_FN, read_manifest
 from beam_pipeline.options import PrepareConfig, parse_prepare
 from beam_pipeline.report import write_report
 from beam_pipeline.run import progress, run

@@ -16,13 +16,13 @@ import google_crc32c
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline import manifest as manifests
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.records import RecordError, decode_examples, read_frames
+from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import STAGING
 from beam_pipeline.options import parse_verify
-from beam_pipeline.records import RecordError, decode_examples, read_frames
-from beam_pipeline.rows import id_dtype, rows_checksum
-from beam_pipeline.shards import SHARD_NAME
+from beam_pipeline.rows.blocks import id_dtype, rows_checksum
 
 _RECORDS_PER_DECODE = 2048
 _SHARDS_AT_A_TIME = 8

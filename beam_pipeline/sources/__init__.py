@@ -17,7 +17,7 @@ from google.api_core.exceptions import GoogleAPIError
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.permutation import key64, mix64
+from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import arrow, jsonl, parquet, text
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.lines import line_number

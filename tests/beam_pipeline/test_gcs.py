@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from beam_pipeline import __main__, filesystem, inspection, manifest, prepare, train_tokenizer
+from beam_pipeline import __main__, filesystem, inspection, prepare, train_tokenizer
+from beam_pipeline.dataset import manifest
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.units import Part, WorkUnit

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.charts import short
-from beam_pipeline.decoding import visible
+from beam_pipeline.views.charts import short
+from beam_pipeline.views.decoding import visible
 
 
 def human_bytes(size: float) -> str:

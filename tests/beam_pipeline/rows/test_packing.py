@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.packing import Documents, Packer, Tail, best_fit, pack_tails, segments_and_positions
-from beam_pipeline.rows import RowBlock
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.packing import Documents, Packer, Tail, best_fit, pack_tails, segments_and_positions
 
 PAD = 0
 MAX_LENGTH = 8

@@ -7,10 +7,10 @@ from hashlib import blake2b
 
 import numpy as np
 
-from beam_pipeline.dataset_statistics import SplitStatistics
-from beam_pipeline.packing import Packer, Tail
-from beam_pipeline.permutation import key64, mix64
-from beam_pipeline.rows import RowBlock
+from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.packing import Packer, Tail
+from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 

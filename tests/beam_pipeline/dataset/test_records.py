@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from beam_pipeline.packing import Documents, Packer, segments_and_positions
-from beam_pipeline.records import ExampleEncoder, RecordError, decode_examples, feature_names, read_frames
-from beam_pipeline.rows import RowBlock
+from beam_pipeline.dataset.records import (
+    ExampleEncoder,
+    RecordError,
+    decode_examples,
+    feature_names,
+    read_frames,
+)
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.packing import Documents, Packer, segments_and_positions
 
 ALL = feature_names(attention_mask=True, segment_ids=True, position_ids=True)
 PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False)

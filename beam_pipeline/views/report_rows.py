@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from beam_pipeline.decoding import RowDecoder, visible
 from beam_pipeline.inspection import describe_units, stretches_of
-from beam_pipeline.reading import Origin, Row, Split
-from beam_pipeline.tracing import NotTraced, Tracer
+from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.reading import Origin, Row, Split
+from beam_pipeline.views.tracing import NotTraced, Tracer
 
 _ROWS_OF_A_SPLIT = 3
 

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from beam_pipeline.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart, short
+from beam_pipeline.views.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart, short
 
 
 def numbers_of(path: str) -> list[tuple[float, float]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline.rows import RowBlock
+from beam_pipeline.rows.blocks import RowBlock
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.permutation import Permutation
+from beam_pipeline.rows.permutation import Permutation
 
 
 class RowTable:

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from beam_pipeline import prepare
-from beam_pipeline.reading import Split, open_dataset
-from beam_pipeline.tracing import NotTraced, Tracer
+from beam_pipeline.views.reading import Split, open_dataset
+from beam_pipeline.views.tracing import NotTraced, Tracer
 
 
 @pytest.fixture

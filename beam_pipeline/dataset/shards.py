@@ -10,8 +10,8 @@ import google_crc32c
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.records import ExampleEncoder
-from beam_pipeline.rows import RowBlock, rows_checksum
+from beam_pipeline.dataset.records import ExampleEncoder
+from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-(?P<records>\d+)\.tfrecord")
 

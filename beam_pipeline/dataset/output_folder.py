@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from beam_pipeline import filesystem, manifest
+from beam_pipeline import filesystem
 from beam_pipeline.bad_records import FOLDER as BAD_RECORDS
+from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.job import STAGING, TOKENIZER
-from beam_pipeline.shards import SHARD_NAME
 
 _OF_A_SPLIT = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
 

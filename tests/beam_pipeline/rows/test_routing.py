@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.routing import Layout, RowTable
+from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.write import build_row_table
 
 layouts = st.builds(

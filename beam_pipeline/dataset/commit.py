@@ -9,14 +9,15 @@ from dataclasses import asdict
 
 import numpy as np
 
-from beam_pipeline import filesystem, manifest
+from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded
-from beam_pipeline.dataset_statistics import SplitStatistics
+from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.output_folder import clear_staging
+from beam_pipeline.dataset.shards import ShardInfo
+from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
-from beam_pipeline.output_folder import clear_staging
-from beam_pipeline.routing import Layout, RowTable
-from beam_pipeline.shards import ShardInfo
+from beam_pipeline.rows.routing import Layout, RowTable
 
 
 def commit(

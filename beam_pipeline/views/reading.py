@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline import manifest as manifests
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.records import RecordError, decode_examples, read_frames
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.records import RecordError, decode_examples, read_frames
-from beam_pipeline.routing import Layout, RowTable
+from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
 
 _RECORDS_PER_DECODE = 1024

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from beam_pipeline import filesystem
-from beam_pipeline.records import ExampleEncoder, feature_names
-from beam_pipeline.rows import RowBlock
-from beam_pipeline.shards import SHARD_NAME, assemble, shard_name, write_shard
+from beam_pipeline.dataset.records import ExampleEncoder, feature_names
+from beam_pipeline.dataset.shards import SHARD_NAME, assemble, shard_name, write_shard
+from beam_pipeline.rows.blocks import RowBlock
 
 
 def block(slots: list[int]) -> RowBlock:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from beam_pipeline.rows import RowBlock, rows_checksum
+from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 # Edges of the length histograms: four to the octave, up to 2**40.
 LENGTH_EDGES = np.unique(np.floor(2.0 ** (np.arange(0, 161) / 4)).astype(np.int64))

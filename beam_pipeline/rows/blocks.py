@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.permutation import mix64
+from beam_pipeline.rows.permutation import mix64
 
 _HEADER = struct.Struct("<QQBBB")  # rows, max_length, bytes per id, has starts, has slots
 

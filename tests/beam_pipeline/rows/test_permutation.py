@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.permutation import Permutation, key64
+from beam_pipeline.rows.permutation import Permutation, key64
 
 
 @given(st.integers(0, 5000), st.integers())
