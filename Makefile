@@ -22,7 +22,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-export test-tpu-check compile-check lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer test-export test-tpu-check compile-check lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -57,8 +57,12 @@ compile-check: trainer/.venv-tpu-check/.ready
 demo: setup
 	$(PIPELINE) -m demo --output $(OUTPUT) $(if $(INPUT),--input $(INPUT))
 
-test: setup
+test: test-pipeline test-trainer
+
+test-pipeline: setup
 	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy
+
+test-trainer: setup
 	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
 
 # torch comes by pip, which takes the CPU's build of the locked version where it finds one; the lock names none of CUDA's.
@@ -90,6 +94,12 @@ lock: $(UV)
 	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
 	  --no-emit-index-url --upgrade pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock \
 	  -o requirements-tpu-check.lock
+	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+	  --no-emit-index-url --upgrade --python-platform x86_64-manylinux_2_31 --override no-tensorflow.txt pyproject.toml \
+	  requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
+	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+	  --no-emit-index-url --upgrade --python-platform x86_64-manylinux_2_31 pyproject.toml --extra gpu \
+	  -c requirements.lock -o requirements-gpu.lock
 	# For macOS, whose torch needs none of CUDA's packages; what is left is the same on Linux. No hashes: torch's file differs.
 	cd trainer && MACOSX_DEPLOYMENT_TARGET=14.0 ../$(UV) pip compile --quiet --python-version 3.11 \
 	  --python-platform aarch64-apple-darwin --custom-compile-command "make lock" --no-emit-index-url --upgrade \

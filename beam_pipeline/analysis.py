@@ -25,10 +25,11 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
-from beam_pipeline import beam_options, filesystem, manifest
+from beam_pipeline import beam_options, filesystem
+from beam_pipeline.dataset import manifest
 from beam_pipeline.options import parse_analyze
-from beam_pipeline.reading import Split, open_dataset
 from beam_pipeline.run import run
+from beam_pipeline.views.reading import Split, open_dataset
 
 _LENGTHS = ("document_tokens", "document_bytes")
 _BUCKETS = 100

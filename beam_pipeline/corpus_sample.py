@@ -17,8 +17,8 @@ from apache_beam.metrics import Metrics
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.permutation import key64, mix64
 from beam_pipeline.progress import Address, Reporter
+from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import describe, read_unit
 from beam_pipeline.sources.units import WorkUnit
 

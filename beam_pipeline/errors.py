@@ -22,9 +22,10 @@ class StillRunning(DataError):
     """A job that was submitted cannot be followed any more: what it has written must be left alone."""
 
 
-# What a runner quotes of a worker's traceback: our own errors, and those of the operating system (a full disk).
+# What a runner quotes of a worker's traceback: our own errors, those of the operating system (a full disk) and of Cloud
+# Storage (no right to write there).
 _IN_TRACEBACK = re.compile(
-    r"(?:beam_pipeline\.errors\.(?:Data|Usage)Error: |\b\w*Error: (?=\[Errno))"
+    r"(?:beam_pipeline\.errors\.(?:Data|Usage)Error: |\b\w*Error: (?=\[Errno|gs://))"
     r"(.*?)(?: \[while running|\n\n|\nTraceback|\Z)",
     re.DOTALL,
 )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
+
+_FILES_AHEAD = 16
+_SMALL = 4 << 20
 
 
 def configure(options: PipelineOptions) -> None:
@@ -32,7 +39,8 @@ def match(pattern: str) -> list[tuple[str, int]]:
     if is_local(pattern) and Path(pattern).is_dir():
         return []  # Beam takes a folder's path for a file
     try:
-        found = FileSystems.match([pattern])[0].metadata_list
+        with _plain_errors(pattern):
+            found = FileSystems.match([pattern])[0].metadata_list
     except BeamIOError as error:
         raise OSError(f"{pattern}: {error}") from error
     return sorted((file.path, file.size_in_bytes) for file in found)
@@ -45,26 +53,81 @@ def list_folder(folder: str) -> list[str]:
 
 def open_file(path: str) -> BinaryIO:
     """Opens a file's own bytes for reading (nothing is decompressed); seekable."""
-    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    with _plain_errors(path):
+        return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def open_all(paths: Sequence[str]) -> Iterator[BinaryIO]:
+    """`open_file` of each path, when it is its turn.
+
+    Where files are remote, the next ones are opened, and small ones read, while one is used: the answers to a few
+    requests take longer than reading a small file.
+    """
+    if len(paths) < 2 or is_local(paths[0]):
+        yield from map(open_file, paths)
+        return
+    with ThreadPoolExecutor(_FILES_AHEAD) as pool:
+        coming = deque(pool.submit(_open_ahead, path) for path in paths[:_FILES_AHEAD])
+        for number in range(len(paths)):
+            file = coming.popleft().result()
+            if number + _FILES_AHEAD < len(paths):
+                coming.append(pool.submit(_open_ahead, paths[number + _FILES_AHEAD]))
+            yield file
+
+
+def _open_ahead(path: str) -> BinaryIO:
+    file = open_file(path)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size > _SMALL:
+        return file
+    with _plain_errors(path), file:
+        return io.BytesIO(file.read())
 
 
 def read_bytes(path: str) -> bytes:
-    with open_file(path) as file:
+    with _plain_errors(path), open_file(path) as file:
         return file.read()
 
 
-def create(path: str) -> BinaryIO:
-    """Opens a new file for writing; a local file's folder is made where it is missing."""
+@contextlib.contextmanager
+def create(path: str) -> Iterator[BinaryIO]:
+    """A new file to write to; a local file's folder is made where it is missing."""
     make_parent(path)
-    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    with (
+        _plain_errors(path),
+        FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file,
+    ):
+        yield file
+
+
+@contextlib.contextmanager
+def create_whole(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
+    """A new file that readers see complete or not at all: it is there when the block has ended well.
+
+    Args:
+      path: of the file; what was there is replaced.
+      temporary: its name until it is complete, `path`.tmp if not given. In Cloud Storage there is no need of one: an
+        object appears when its upload is finished, and a copy would be paid for.
+    """
+    if path.startswith("gs://"):
+        with create(path) as file:
+            yield file
+        return
+    temporary = temporary or path + ".tmp"
+    try:
+        with create(temporary) as file:
+            yield file
+        rename(temporary, path)
+    except BaseException:
+        delete([temporary])
+        raise
 
 
 def write_bytes(path: str, data: bytes) -> None:
     """Writes a whole file at once; readers see it complete or not at all."""
-    temporary = path + ".tmp"
-    with create(temporary) as file:
+    with create_whole(path) as file:
         file.write(data)
-    rename(temporary, path)
 
 
 def rename(source: str, target: str) -> None:
@@ -78,17 +141,18 @@ def rename(source: str, target: str) -> None:
         Path(source).replace(target)
         return
     FileSystems.rename([source], [target])
-    if not FileSystems.exists(target):
+    if not exists(target):
         raise OSError(f"{source} was renamed to {target}, but {target} is not there")
 
 
 def exists(path: str) -> bool:
-    return FileSystems.exists(path)
+    with _plain_errors(path):
+        return FileSystems.exists(path)
 
 
 def delete(paths: Iterable[str]) -> None:
     """Deletes files and local folders; what is already gone is fine."""
-    present = [path for path in paths if FileSystems.exists(path)]
+    present = [path for path in paths if exists(path)]
     if present:
         FileSystems.delete(present)
 
@@ -121,3 +185,23 @@ def is_local(path: str) -> bool:
 def absolute(path: str) -> str:
     """Local paths made absolute, since workers may run in another folder; URLs as they are."""
     return os.path.abspath(path) if is_local(path) else path.rstrip("/")  # noqa: PTH100 (keeps symbolic links)
+
+
+@contextlib.contextmanager
+def _plain_errors(path: str) -> Iterator[None]:
+    """Makes OSErrors, which name the path, of what Google's clients raise: refusals, missing credentials, time-outs."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("google."):
+            raise
+        raise OSError(f"{path}: {_said_by(error)}") from error
+
+
+def _said_by(error: Exception) -> str:
+    """The service's own words, which a refused upload's error has only in the answer that it holds."""
+    response = getattr(error, "response", None)
+    try:
+        return f"{response.status_code} {response.json()['error']['message']}"
+    except (AttributeError, KeyError, TypeError, ValueError):  # no answer, or none in the usual form
+        return str(error)

@@ -19,9 +19,9 @@ import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
 
 from beam_pipeline.bad_records import Excluded
+from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.filesystem import list_folder
 from beam_pipeline.job import Job
-from beam_pipeline.shards import ShardInfo
 from beam_pipeline.steps.deduplicate import FindDuplicates, HashDocuments, num_buckets
 from beam_pipeline.steps.tokenize import (
     BLOCKS,

@@ -9,12 +9,12 @@ from itertools import islice
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.decoding import RowDecoder, visible
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.options import InspectConfig, parse_inspect
-from beam_pipeline.reading import Origin, Row, Split, open_dataset
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.tracing import DocumentPart, NotTraced, TakesLong, Tracer
+from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
+from beam_pipeline.views.tracing import DocumentPart, NotTraced, TakesLong, Tracer
 
 _ROWS_PER_SEARCH = 1024
 _CONTEXT = 60  # characters shown on each side of what `--grep` found

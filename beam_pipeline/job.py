@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
-from beam_pipeline.records import feature_names
 from beam_pipeline.tokenization.documents import Template
 
 STAGING = "_staging"

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-from beam_pipeline import beam_options, filesystem, graph, output_folder
+from beam_pipeline import beam_options, filesystem, graph
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataflow import job_options, launch
+from beam_pipeline.dataset import output_folder
+from beam_pipeline.dataset.manifest import REPORT, TRANSFORM_FN, read_manifest
 from beam_pipeline.errors import StillRunning, UsageError
 from beam_pipeline.job import TOKENIZER, Job
-from beam_pipeline.manifest import REPORT, TRANSFORM_FN, read_manifest
 from beam_pipeline.options import PrepareConfig, parse_prepare
 from beam_pipeline.report import write_report
 from beam_pipeline.run import progress, run
@@ -77,9 +78,7 @@ def main(argv: Sequence[str]) -> None:
         except StillRunning:
             raise
         except Exception:
-            finished = output_folder.give_up(output)
-            if finished:
-                print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
+            _give_up(output)
             raise
     if not done:
         print(f"{config.output} is a dataset when the job is done")
@@ -87,6 +86,17 @@ def main(argv: Sequence[str]) -> None:
     seconds = time.monotonic() - began
     _add_views(config, output)
     _summarise(config, output, seconds)
+
+
+def _give_up(output: str) -> None:
+    """Clears away what a failed run left. Its own failure is told, but it does not hide the run's."""
+    try:
+        finished = output_folder.give_up(output)
+    except OSError as error:
+        print(f"what the run left could not be cleared away: {error}", file=sys.stderr)
+        return
+    if finished:
+        print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
 
 
 def _add_views(config: PrepareConfig, output: str) -> None:

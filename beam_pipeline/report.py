@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline import manifest as manifests
-from beam_pipeline.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
-from beam_pipeline.decoding import RowDecoder, visible
-from beam_pipeline.html_elements import card, figure, human_bytes, key, plain, table
+from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.options import parse_report
-from beam_pipeline.reading import Split, open_dataset
-from beam_pipeline.report_rows import row_sections
+from beam_pipeline.views.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
+from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.html_elements import card, figure, human_bytes, key, plain, table
+from beam_pipeline.views.reading import Split, open_dataset
+from beam_pipeline.views.report_rows import row_sections
 
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _TOP_TOKENS = 40

@@ -5,22 +5,28 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline import manifest as manifests
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.records import RecordError, decode_examples, read_frames
+from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import STAGING
 from beam_pipeline.options import parse_verify
-from beam_pipeline.records import RecordError, decode_examples, read_frames
-from beam_pipeline.rows import id_dtype, rows_checksum
-from beam_pipeline.shards import SHARD_NAME
+from beam_pipeline.rows.blocks import id_dtype, rows_checksum
 
 _RECORDS_PER_DECODE = 2048
+_SHARDS_AT_A_TIME = 8
+_BYTES_FOR_ALL_CORES = 2 << 30  # below, starting other processes would take longer than the work
 
 
 def main(argv: Sequence[str]) -> None:
@@ -84,18 +90,20 @@ def check_split(folder: str) -> Iterator[str]:
     yield from _check_tokenizer(folder, manifest)
     yield from _check_schema(folder, manifest)
     counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
-    checksum = records = defects = 0
-    for shard in manifest["shards"]:
-        if shard["name"] not in present:
-            yield f"{folder}/{shard['name']}: missing"
-            defects += 1
-            continue
-        for defect in _check_shard(folder, shard, manifest, counts):
-            yield defect
-            defects += 1
-        checksum += int(shard["rows_checksum"], 16)
-        records += shard["records"]
-    if defects:
+    missing = [
+        f"{folder}/{shard['name']}: missing" for shard in manifest["shards"] if shard["name"] not in present
+    ]
+    yield from missing
+    whole = not missing
+    for defects, part in _check_shards(
+        folder, [s for s in manifest["shards"] if s["name"] in present], manifest
+    ):
+        yield from defects
+        whole = whole and not defects
+        counts += part
+    checksum = sum(int(shard["rows_checksum"], 16) for shard in manifest["shards"])
+    records = sum(shard["records"] for shard in manifest["shards"])
+    if not whole:
         return  # sums over shards that are not whole say nothing more
     if records != manifest["num_records"]:
         yield f"{folder}: the shards' records add up to {records}, num_records is {manifest['num_records']}"
@@ -104,6 +112,31 @@ def check_split(folder: str) -> Iterator[str]:
     if int(counts.sum()) != manifest["totals"]["tokens"]:
         yield f"{folder}: {int(counts.sum())} tokens in the shards, {manifest['totals']['tokens']} in the manifest"
     yield from _check_statistics(folder, counts)
+
+
+def _check_shards(
+    folder: str, shards: Sequence[dict[str, Any]], manifest: dict[str, Any]
+) -> Iterator[tuple[list[str], np.ndarray]]:
+    """For some shards at a time, in order: their defects, and how often each id is attended to in them.
+
+    Where there is much to check, all cores do it. What they are sent is small: not the manifest's list of shards.
+    """
+    needed = {name: manifest[name] for name in ("max_length", "features", "tokenizer")}
+    groups = [shards[first : first + _SHARDS_AT_A_TIME] for first in range(0, len(shards), _SHARDS_AT_A_TIME)]
+    check = partial(_check_group, folder, needed)
+    if sum(shard["bytes"] for shard in shards) < _BYTES_FOR_ALL_CORES:
+        yield from map(check, groups)
+        return
+    # Not forked: the file systems' clients have threads.
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+        yield from pool.map(check, groups)
+
+
+def _check_group(
+    folder: str, manifest: dict[str, Any], shards: Sequence[dict[str, Any]]
+) -> tuple[list[str], np.ndarray]:
+    counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
+    return [defect for shard in shards for defect in _check_shard(folder, shard, manifest, counts)], counts
 
 
 def _check_shard(

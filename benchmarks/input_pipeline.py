@@ -28,9 +28,9 @@ import tensorflow as tf  # noqa: E402
 from measure import table  # noqa: E402
 from peers.keras_input import keras_example  # noqa: E402
 
-from tpu_trainer.data import training_batches  # noqa: E402
-from tpu_trainer.mixture import Mixture, open_mixture  # noqa: E402
-from tpu_trainer.vocabulary import load_tokenizer  # noqa: E402
+from tpu_trainer.data.batches import training_batches  # noqa: E402
+from tpu_trainer.data.mixture import Mixture, open_mixture  # noqa: E402
+from tpu_trainer.data.vocabulary import load_tokenizer  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from beam_pipeline.reading import Split, open_split
+from beam_pipeline.views.reading import Split, open_split
 
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORDS = range(8, 25)

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
@@ -91,6 +92,7 @@ class JobFollower:
         self._stream = stream or sys.stderr
         self._state = ""
         self._seen: set[tuple[str, str]] = set()
+        self._since: datetime | None = None
         self._errors: list[str] = []
         self._launcher_log = ""
         self._counters = ""
@@ -148,11 +150,11 @@ class JobFollower:
         return state
 
     def _show_messages(self) -> None:
-        token: str | None = None
+        token, since = None, self._since
         while True:
             messages, token = self._try(
                 lambda token=token: self._client.list_messages(
-                    self._id, page_token=token, minimum_importance="JOB_MESSAGE_BASIC"
+                    self._id, start_time=since, page_token=token, minimum_importance="JOB_MESSAGE_BASIC"
                 )
             )
             for message in messages:
@@ -162,6 +164,7 @@ class JobFollower:
                 if importance not in _SHOWN or key in self._seen:
                     continue
                 self._seen.add(key)
+                self._since = message.time  # asked for again: others may have the very same time
                 self._say(text if importance == "BASIC" else f"{importance}: {text}")
                 found = _LAUNCHER_LOG.search(text)
                 if found:

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from google.api_core.exceptions import GoogleAPIError
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.permutation import key64, mix64
+from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import arrow, jsonl, parquet, text
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.lines import line_number
@@ -34,11 +35,12 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
     Raises:
       DataError: where a file cannot be read any more, or is broken.
     """
-    for part in unit.parts:
-        path = unit.root + part.name
+    paths = [unit.root + part.name for part in unit.parts]
+    files = filesystem.open_all(paths)
+    for path, part in zip(paths, unit.parts, strict=True):
         codec = codec_of(path)
         try:
-            with filesystem.open_file(path) as file:
+            with next(files) as file:
                 stream = file
                 if codec:
                     stream, part = DecompressedFile(file, codec, path), replace(part, end=None)
@@ -46,7 +48,7 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
                     yield _batch(unit, part.name, records, options.seed)
         except EOFError as error:
             raise DataError(f"{path}: {error}; it has changed since") from error
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, GoogleAPIError) as error:
             raise DataError(f"{path}: cannot be read: {error}") from error
 
 

@@ -152,9 +152,7 @@ def _upload(listed: Sequence[Listed], cache: str) -> list[Listed]:
     for entry in listed:
         target = filesystem.join(folder, entry.file.path[len(root) :])
         if filesystem.match(target) != [(target, entry.file.size)]:
-            temporary = target + ".tmp"
-            with Path(entry.file.path).open("rb") as source, filesystem.create(temporary) as copy:
+            with Path(entry.file.path).open("rb") as source, filesystem.create_whole(target) as copy:
                 shutil.copyfileobj(source, copy, 4 << 20)
-            filesystem.rename(temporary, target)
         copies.append(replace(entry, file=replace(entry.file, path=target)))
     return copies

@@ -13,9 +13,9 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from beam_pipeline.job import Job
+from beam_pipeline.rows.unit_rows import text_hashes
 from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.unit_rows import text_hashes
 
 # A bucket's hashes must fit into a worker's memory, and each unit sends an element to each bucket: with a bucket for
 # 64 MiB of input there are some hundred thousand hashes in one, up to 4096 buckets; from then on they grow.

@@ -11,17 +11,17 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded, write_bad_records
-from beam_pipeline.dataset_statistics import SplitStatistics
+from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
-from beam_pipeline.packing import Packer, Tail, pack_tails
 from beam_pipeline.progress import Reporter
-from beam_pipeline.rows import id_dtype
+from beam_pipeline.rows.blocks import id_dtype
+from beam_pipeline.rows.packing import Packer, Tail, pack_tails
+from beam_pipeline.rows.unit_rows import SplitChooser, UnitRows
 from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.tokenization.sample_check import EngineMismatch
-from beam_pipeline.unit_rows import SplitChooser, UnitRows
 
 BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "row_counts", "statistics", "excluded"
 TAIL_SIZES = "tail_sizes"

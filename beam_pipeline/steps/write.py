@@ -14,14 +14,14 @@ from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded
-from beam_pipeline.commit import commit
-from beam_pipeline.dataset_statistics import SplitStatistics
+from beam_pipeline.dataset.commit import commit
+from beam_pipeline.dataset.records import ExampleEncoder
+from beam_pipeline.dataset.shards import ShardInfo, assemble, shard_name, write_shard
+from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
-from beam_pipeline.records import ExampleEncoder
-from beam_pipeline.routing import Layout, RowTable
-from beam_pipeline.rows import RowBlock
-from beam_pipeline.shards import ShardInfo, assemble, shard_name, write_shard
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.tokenize import Block, RowCounts
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.packing import Documents, ranges
-from beam_pipeline.rows import id_dtype
+from beam_pipeline.rows.blocks import id_dtype
+from beam_pipeline.rows.packing import Documents, ranges
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.sample_check import SampleCheck

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from beam_pipeline.packing import ranges
+from beam_pipeline.rows.packing import ranges
 from beam_pipeline.tokenization.anatomy import (
     BYTE_LEVEL,
     SENTENCEPIECE,

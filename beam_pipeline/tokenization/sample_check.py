@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from beam_pipeline.errors import DataError
-from beam_pipeline.permutation import key64, mix64
+from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import Engine
 

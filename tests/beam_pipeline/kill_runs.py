@@ -19,8 +19,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from beam_pipeline import commit, filesystem, prepare
-from beam_pipeline.manifest import MANIFEST
+from beam_pipeline import filesystem, prepare
+from beam_pipeline.dataset import commit
+from beam_pipeline.dataset.manifest import MANIFEST
 from beam_pipeline.verify import check_split
 
 

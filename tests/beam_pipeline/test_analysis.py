@@ -10,8 +10,8 @@ import pytest
 
 from beam_pipeline import analysis, filesystem, prepare
 from beam_pipeline.errors import DataError
-from beam_pipeline.reading import Split, open_dataset
 from beam_pipeline.verify import check_dataset
+from beam_pipeline.views.reading import Split, open_dataset
 
 
 @pytest.fixture(scope="module")

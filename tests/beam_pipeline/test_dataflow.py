@@ -11,8 +11,9 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud import dataflow_v1beta3 as api
 
-from beam_pipeline import follow, manifest, prepare
+from beam_pipeline import follow, prepare
 from beam_pipeline.dataflow import following, template
+from beam_pipeline.dataset import manifest
 from beam_pipeline.errors import DataError, StillRunning, UsageError
 from beam_pipeline.verify import check_dataset
 from tests.google_cloud.clients import use

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset_statistics import LENGTH_EDGES, SplitStatistics, entropy
-from beam_pipeline.rows import RowBlock, rows_checksum
+from beam_pipeline.dataset.statistics import LENGTH_EDGES, SplitStatistics, entropy
+from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 VOCAB_SIZE = 50
 LENGTHS = st.one_of(st.integers(0, 40), st.integers(65530, 65545), st.integers(2**20, 2**33))

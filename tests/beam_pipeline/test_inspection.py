@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import inspection, prepare, tracing
+from beam_pipeline import inspection, prepare
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.reading import open_dataset
 from beam_pipeline.sources.units import Part, WorkUnit
+from beam_pipeline.views import tracing
+from beam_pipeline.views.reading import open_dataset
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from beam_pipeline import prepare
+from beam_pipeline.dataset.records import decode_examples, read_frames
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.records import decode_examples, read_frames
-from beam_pipeline.routing import Layout
+from beam_pipeline.rows.routing import Layout
 from beam_pipeline.verify import check_dataset
 
 UNITS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300"]

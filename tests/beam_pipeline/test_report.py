@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import html_elements, prepare, report
-from beam_pipeline.charts import Histogram
+from beam_pipeline import prepare, report
 from beam_pipeline.errors import DataError
-from beam_pipeline.reading import open_dataset
+from beam_pipeline.views import html_elements
+from beam_pipeline.views.charts import Histogram
+from beam_pipeline.views.reading import open_dataset
 
 VOID = {"meta", "br", "input"}
 

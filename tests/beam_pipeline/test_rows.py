@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from beam_pipeline.rows import RowBlock, id_dtype, rows_checksum
+from beam_pipeline.rows.blocks import RowBlock, id_dtype, rows_checksum
 
 blocks = st.integers(0, 5).flatmap(
     lambda rows: st.builds(

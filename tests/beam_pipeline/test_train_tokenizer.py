@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from beam_pipeline import corpus_sample, train_tokenizer
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.permutation import key64, mix64
+from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.tokenization.tokenizer_folder import RECORD, staging
 
 

@@ -120,3 +120,12 @@ def test_a_whole_dataset_and_each_of_its_splits_are_fine(finished: Path, capsys)
 def test_what_is_no_dataset_is_said(tmp_path: Path):
     (_, defects), *_ = check_dataset(str(tmp_path))
     assert "no finished dataset" in defects[0]
+
+
+def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.MonkeyPatch):
+    flip(shard(dataset), 500)
+    one = list(verify.check_split(str(dataset / "train")))
+    assert len(one) == 2
+    monkeypatch.setattr(verify, "_BYTES_FOR_ALL_CORES", 0)
+    monkeypatch.setattr(verify, "_SHARDS_AT_A_TIME", 1)
+    assert list(verify.check_split(str(dataset / "train"))) == one

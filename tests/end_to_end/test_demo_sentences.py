@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from beam_pipeline.reading import open_split
+from beam_pipeline.views.reading import open_split
 from demo.sentences import choose, held_out_texts, mask_one, sentences
 
 

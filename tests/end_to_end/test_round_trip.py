@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.routing import Layout
+from beam_pipeline.rows.routing import Layout
 
 
 def documents(path: Path) -> Iterator[tuple[int, str]]:

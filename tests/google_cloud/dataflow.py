@@ -13,6 +13,7 @@ from collections.abc import Callable
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner import fn_runner
+from google.api_core.datetime_helpers import from_rfc3339
 from google.cloud import dataflow_v1beta3 as api
 
 from tests.google_cloud.gcs import Gcs
@@ -77,7 +78,9 @@ class Dataflow(Loopback):
             job.current_state = api.JobState.JOB_STATE_CANCELLING
             self.cancelled.set()
         if what == "/messages":
-            return _answer(api.ListJobMessagesResponse(job_messages=self._messages[number]))
+            since = from_rfc3339(request.query.get("startTime", "1970-01-01T00:00:00Z"))
+            found = [message for message in self._messages[number] if message.time >= since]
+            return _answer(api.ListJobMessagesResponse(job_messages=found))
         if what == "/metrics":
             return _answer(api.JobMetrics(metrics=self._metrics[number]))
         return _answer(job)

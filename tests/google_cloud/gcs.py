@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tests.google_cloud.loopback import Loopback, Request, Response
 
@@ -94,8 +94,8 @@ class Gcs(Loopback):
       buckets: those that exist.
       faults: what goes wrong.
       page_size: most entries in a page of a listing.
-      on_request: called with (method, path) before each request is served; for tests that stop something just then.
-        Where it raises a ConnectionError, the request is not served, and the connection is closed.
+      on_request: called with (method, path) before each request is served. What it returns is the answer, if anything;
+        where it raises a ConnectionError, the connection is closed without one.
       port, tls: see `Loopback`.
 
     Attributes:
@@ -109,7 +109,7 @@ class Gcs(Loopback):
         *buckets: str,
         faults: Faults | None = None,
         page_size: int = 1000,
-        on_request: Callable[[str, str], None] | None = None,
+        on_request: Callable[[str, str], Response | None] | None = None,
         port: int = 0,
         tls: ssl.SSLContext | None = None,
     ):
@@ -151,8 +151,9 @@ class Gcs(Loopback):
     def serve(self, request: Request) -> Response:
         """The answer to a request: an error, if it is time for one, or what Cloud Storage would answer."""
         self.requests.append(f"{request.method} {request.path}")
-        if self.on_request:
-            self.on_request(request.method, request.path)
+        instead = self.on_request(request.method, request.path) if self.on_request else None
+        if instead:
+            return instead
         if self._is_time("request", self.faults.error_every):
             return Response.error(429 if self.failures % 2 else 503, "a fault on purpose")
         for pattern, answer in _ROUTES:
@@ -280,7 +281,9 @@ class Gcs(Loopback):
         content_type = request.headers.get("X-Upload-Content-Type", "application/octet-stream")
         number = str(next(self._counts["generation"]))
         self._uploads[number] = _Upload(bucket, name, content_type, request.query)
-        return Response(200, b"", {"Location": f"http{self._of_host(request)}/resumable/{number}"})
+        return Response(
+            200, b"", {"Location": f"http{self._of_host(request)}/resumable/{number}/{quote(name, safe='')}"}
+        )
 
     def _of_host(self, request: Request) -> str:
         return f"{'s' if self.url.startswith('https') else ''}://{request.headers['Host']}"
@@ -313,7 +316,7 @@ class Gcs(Loopback):
 
     def cut_off(self, request: Request) -> None:
         """What a cut upload leaves: whole multiples of 256 KiB of what arrived."""
-        number = request.path.rpartition("/")[2]
+        number = request.path.split("/")[2]
         whole = len(request.body) // _KEPT_OF_A_CUT_UPLOAD * _KEPT_OF_A_CUT_UPLOAD
         part = Request(request.method, request.path, {}, request.headers, request.body[:whole])
         with self._lock:
@@ -342,7 +345,7 @@ _ROUTES: list[tuple[str, Callable[..., Response]]] = [
     (r"POST /token", Gcs._token),
     (r"POST /batch/storage/v1", Gcs._batch),
     (r"POST /upload/storage/v1/b/([^/]+)/o", Gcs._upload),
-    (r"(?:PUT|DELETE) /resumable/(\d+)", Gcs._resume),
+    (r"(?:PUT|DELETE) /resumable/(\d+)/.+", Gcs._resume),
     (r"GET (?:/download)?/storage/v1" + _OBJECT, Gcs._get),
     (r"DELETE /storage/v1" + _OBJECT, Gcs._delete),
     (r"POST /storage/v1" + _OBJECT + "/(copyTo|rewriteTo)" + _OBJECT, Gcs._copy),

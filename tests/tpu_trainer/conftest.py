@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.vocabulary import Vocabulary
 
 # Two devices, for what must not depend on their number. Before TensorFlow first uses one.
 tf.config.set_logical_device_configuration(

@@ -52,7 +52,7 @@ def run_all(
 
 def at_step(step: int, action: Callable[[], None]) -> None:
     """Has `action` happen when that many updates are made, the log is written and nothing is saved yet."""
-    from tpu_trainer.progress import ProgressLog
+    from tpu_trainer.runs.progress import ProgressLog
 
     original = ProgressLog.on_step
 
@@ -91,8 +91,8 @@ def terminate_twice_at(step: int) -> None:
 
 
 def terminate_in_evaluation(step: int) -> None:
-    from tpu_trainer.evaluation import Evaluator
-    from tpu_trainer.run import Run
+    from tpu_trainer.training.evaluation import Evaluator
+    from tpu_trainer.training.run import Run
 
     evaluate, run = Run._evaluate, Evaluator.run
 
@@ -180,7 +180,7 @@ def _start(arguments: list[str], fault: Fault, output: str, run: Callable[[], in
 
 def main() -> None:
     import tpu_trainer.fit
-    import tpu_trainer.training  # noqa: F401 all that the runs need
+    import tpu_trainer.training.build  # noqa: F401 all that the runs need
     from tpu_trainer.__main__ import main as run
 
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.checkpoint import Checkpoints
+from tpu_trainer.runs.checkpoint import Checkpoints
 
 
 def fit_arguments(dataset: Path, run: Path | str, options: dict[str, Any]) -> list[Any]:

@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.attention import attend
-from tpu_trainer.call_context import CallContext, CallValues
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
-from tpu_trainer.dropout import key_dropout
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.training import build_task
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.network.attention import attend
+from tpu_trainer.network.call_context import CallContext, CallValues
+from tpu_trainer.network.dropout import key_dropout
+from tpu_trainer.training.build import build_task
 
 LENGTH = 12
 BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

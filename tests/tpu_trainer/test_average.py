@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tests.tpu_trainer.test_task import batch_of, config_of, task_of
 from tpu_trainer.config import OptimizerConfig
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.checkpoint import BackgroundSaver, Checkpoints, snapshot
 from tpu_trainer.errors import UsageError
+from tpu_trainer.runs.checkpoint import BackgroundSaver, Checkpoints, snapshot
 
 
 def save(checkpoints: Checkpoints, step: int, state: dict[str, Any], **metadata: Any) -> None:

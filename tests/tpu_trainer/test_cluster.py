@@ -15,15 +15,15 @@ import tensorflow as tf
 
 from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
-from tpu_trainer.checkpoint import Checkpoints
-from tpu_trainer.cluster import Cluster, cluster_from_environment
 from tpu_trainer.command_line import parse
-from tpu_trainer.data import training_batches
-from tpu_trainer.dataset import Split
+from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.mixture import MixedOrder, open_mixture
+from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.errors import ExitStatus, UsageError
-from tpu_trainer.mixture import MixedOrder, open_mixture
-from tpu_trainer.training import build_task
-from tpu_trainer.vocabulary import load_vocabulary
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.cluster import Cluster, cluster_from_environment
 
 HOSTS = 2
 OPTIONS: dict[str, Any] = {

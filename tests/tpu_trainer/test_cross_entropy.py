@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpu_trainer.cross_entropy import OutputWeights, cross_entropy_sums
+from tpu_trainer.network.cross_entropy import OutputWeights, cross_entropy_sums
 
 COUNT, HIDDEN, IDS, SIZE = 37, 12, 72, 50
 

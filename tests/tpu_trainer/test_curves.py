@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import xml.etree.ElementTree as ElementTree
 
-from tpu_trainer.curves import loss_picture
+from tpu_trainer.runs.curves import loss_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 

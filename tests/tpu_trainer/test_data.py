@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
-from tpu_trainer.data import evaluation_batches, evaluation_steps, records_of_step, training_batches
-from tpu_trainer.dataset import open_split
-from tpu_trainer.mixture import MixedOrder, Mixture, open_mixture
-from tpu_trainer.order import Order
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.batches import evaluation_batches, evaluation_steps, records_of_step, training_batches
+from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.mixture import MixedOrder, Mixture, open_mixture
+from tpu_trainer.data.order import Order
+from tpu_trainer.data.vocabulary import Vocabulary
 
 
 def context(host: int = 0, hosts: int = 1, replicas: int = 1) -> tf.distribute.InputContext:

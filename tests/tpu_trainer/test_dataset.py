@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
-from tpu_trainer.dataset import open_split
+from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import sequences, write_split
-from tpu_trainer.dataset import Split, open_split
+from tpu_trainer.data.dataset import Split, open_split
+from tpu_trainer.data.faults import check_records, explained
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.faults import check_records, explained
-from tpu_trainer.vocabulary import Vocabulary
 
 
 @pytest.fixture

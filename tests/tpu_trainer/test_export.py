@@ -16,11 +16,11 @@ from transformers import AutoTokenizer, TFAutoModelForCausalLM
 from tests.tpu_trainer.numpy_models import gpt2_logits, roberta_logits
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import GPT2, ROBERTA, network_of, run_of
-from tpu_trainer.checkpoint import Checkpoints
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.export import chosen_step, export_checkpoint, trim_vocabulary, write_network
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from transformers import (
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import ROBERTA, network_of, run_of
 from tpu_trainer.config import ModelConfig
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.export import export_checkpoint, open_end, trim_vocabulary, write_network
-from tpu_trainer.exported import open_model, open_tokenizer
+from tpu_trainer.exports.exported import open_model, open_tokenizer
+from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
 from tpu_trainer.generate import Generator
-from tpu_trainer.model import LanguageModel
-from tpu_trainer.sampling import Sampling
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.network.model import LanguageModel
 
 GREEDY = Sampling(temperature=0.0, top_k=None, top_p=None, seed=0)
 TEXTS = ["w1 w2 w3", "w40", "w7 w7 w30", "w5 w6 w7 w8 w9"]

@@ -33,7 +33,8 @@ url = sys.argv[-1]
 place = "http://metadata.google.internal/computeMetadata/v1/instance/"
 if url.startswith(place):
     assert "Metadata-Flavor: Google" in sys.argv
-    sys.stdout.write(json.loads(Path(os.environ["METADATA"]).read_text())[url.removeprefix(place)])
+    found = json.loads(Path(os.environ["METADATA"]).read_text())
+    sys.stdout.write(found.get(url.removeprefix(place)) or sys.exit(22))
 else:
     body = Path(next(word for word in sys.argv if word.startswith("@"))[1:]).read_text()
     with open(os.environ["CALLS"], "a") as file:
@@ -130,6 +131,13 @@ def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path) -> None:
     host = start(tmp_path, {}, STATUS_OF_PULL="1")
     assert host.status != 0
     assert [call[0] for call in host.calls].count("pull") == 5
+    assert host.ran("tokenmill") is None
+    assert [upload[2] for upload in host.uploads] == ["1\nstep 1/1\n"]
+
+
+def test_a_host_that_is_told_too_little_reports_it(tmp_path: Path) -> None:
+    host = start(tmp_path, {"attributes/worker-network-endpoints": ""})
+    assert host.status != 0
     assert host.ran("tokenmill") is None
     assert [upload[2] for upload in host.uploads] == ["1\nstep 1/1\n"]
 

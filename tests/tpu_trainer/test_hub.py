@@ -13,11 +13,11 @@ from huggingface_hub import constants
 
 from tests.tpu_trainer.hub_stand_in import HubStandIn, hub_stand_in
 from tests.tpu_trainer.trained import GPT2, run_of
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.export import export_checkpoint
-from tpu_trainer.hub import HubPusher, check_model_id
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.exports.hub import HubPusher, check_model_id
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -233,3 +233,16 @@ def test_dry_run_prints_what_would_be_asked_for(
         options = ["--cloud.image", IMAGE, "--cloud.dry_run", "true", "--cloud.service", service]
         assert run_verb(*NEEDED, *options) == 0
         assert key in yaml.safe_load(capsys.readouterr().out)
+
+
+def test_without_credentials_it_says_how_to_get_some(
+    run_verb: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    assert run_verb(*NEEDED, "--cloud.image", IMAGE) == 2
+    assert "gcloud auth application-default login" in capsys.readouterr().err

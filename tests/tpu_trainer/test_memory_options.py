@@ -12,11 +12,11 @@ import tf_keras as keras
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, TrainConfig
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.strategy import check_batch_size
-from tpu_trainer.task import Task
-from tpu_trainer.training import build_task
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.strategy import check_batch_size
+from tpu_trainer.training.task import Task
 
 ROWS = 12
 STEP = tf.constant(3, tf.int64)

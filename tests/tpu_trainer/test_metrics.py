@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tpu_trainer import files
-from tpu_trainer.metrics import MetricsLog
-from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.runs.metrics import MetricsLog
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 def events(folder: Path) -> list[tuple[str, int, float]]:

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tpu_trainer.config import ModelConfig
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.model import LanguageModel, network_config, target_counts, unigram_entropy
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.network.model import LanguageModel, network_config, target_counts, unigram_entropy
 
 LENGTH = 12
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}

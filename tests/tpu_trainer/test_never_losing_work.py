@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
-from tpu_trainer.checkpoint import Checkpoints
-from tpu_trainer.data import training_batches
+from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.errors import ExitStatus
-from tpu_trainer.mixture import open_mixture
+from tpu_trainer.runs.checkpoint import Checkpoints
 
 MLM: dict[str, Any] = {
     "model.config.hidden_size": 16,

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tpu_trainer.config import ModelConfig, OptimizerConfig, ScheduleConfig
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.model import LanguageModel
-from tpu_trainer.optimizer import build_optimizer, decays
-from tpu_trainer.schedule import Schedule
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.training.optimizer import build_optimizer, decays
+from tpu_trainer.training.schedule import Schedule
 
 
 def test_first_steps_are_adamw_by_the_book() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpu_trainer.data.order import Order, Place, in_sequence
 from tpu_trainer.errors import UsageError
-from tpu_trainer.order import Order, Place, in_sequence
 
 COUNTS = st.lists(st.integers(0, 9), min_size=4, max_size=12).filter(
     lambda counts: np.count_nonzero(counts) >= 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpu_trainer.random_bits import line_bits, step_key, threefry2x32
+from tpu_trainer.network.random_bits import line_bits, step_key, threefry2x32
 
 # The known answers of the Random123 library (kat_vectors), threefry 2x32 with 20 rounds.
 KNOWN = [

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from transformers import TFTemperatureLogitsWarper, TFTopKLogitsWarper, TFTopPLogitsWarper
 
-from tpu_trainer.sampling import Sampling
+from tpu_trainer.exports.sampling import Sampling
 
 LOGITS = np.random.default_rng(0).normal(scale=2, size=(3, 40)).astype(np.float32)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpu_trainer.config import ScheduleConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.schedule import Schedule
+from tpu_trainer.training.schedule import Schedule
 
 STEPS, WARMUP, PEAK = 100, 20, 0.5
 

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.test_task import batch_of, config_of, task_of
-from tpu_trainer.spikes import SpikeGuard
-from tpu_trainer.task import Running
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.training.spikes import SpikeGuard
+from tpu_trainer.training.task import Running
 
 
 def spikes(losses: np.ndarray, deviations: float = 6.0) -> list[int]:

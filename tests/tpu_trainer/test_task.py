@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import DataConfig, FitConfig, MlmConfig, ModelConfig, OptimizerConfig, TrainConfig
-from tpu_trainer.data import training_batches
-from tpu_trainer.dataset import open_split
-from tpu_trainer.evaluation import Evaluator
-from tpu_trainer.masking import Masking
-from tpu_trainer.mixture import open_mixture
-from tpu_trainer.objectives import Sums
-from tpu_trainer.random_bits import step_key
-from tpu_trainer.task import Running, Task
-from tpu_trainer.training import build_task
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.mixture import open_mixture
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.network.masking import Masking
+from tpu_trainer.network.objectives import Sums
+from tpu_trainer.network.random_bits import step_key
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.task import Running, Task
 
 NETWORK = {
     "hidden_size": 16,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transformers import RobertaConfig
 
-from tpu_trainer.model import build_network
-from tpu_trainer.utilization import gpu_peak_flops, tpu_peak_flops, training_flops_per_row
+from tpu_trainer.network.model import build_network
+from tpu_trainer.training.utilization import gpu_peak_flops, tpu_peak_flops, training_flops_per_row
 
 
 def test_operations_of_a_row_by_hand() -> None:

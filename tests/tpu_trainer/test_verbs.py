@@ -18,12 +18,12 @@ from transformers import AutoTokenizer, TFAutoModelForMaskedLM
 
 from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
-from tpu_trainer import training
-from tpu_trainer.checkpoint import Checkpoints
-from tpu_trainer.dataset import open_split
-from tpu_trainer.evaluation import Evaluator
-from tpu_trainer.pytorch_layout import pytorch_weights
-from tpu_trainer.task import Task
+from tpu_trainer.data.dataset import open_split
+from tpu_trainer.exports.pytorch_layout import pytorch_weights
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.training import build as training
+from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.task import Task
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",

@@ -9,12 +9,12 @@ import numpy as np
 from transformers import TFPreTrainedModel
 
 from tests.tpu_trainer.tiny import MAX_LENGTH
-from tpu_trainer.checkpoint import Checkpoints, snapshot
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
-from tpu_trainer.metrics import MetricsLog
-from tpu_trainer.model import LanguageModel
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.runs.checkpoint import Checkpoints, snapshot
+from tpu_trainer.runs.metrics import MetricsLog
+from tpu_trainer.runs.run_folder import RunFolder
 
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2}
 ROBERTA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

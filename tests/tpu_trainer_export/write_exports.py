@@ -22,14 +22,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from tpu_trainer.config import ModelConfig, ObjectiveName
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.export import trim_vocabulary, write_network
-from tpu_trainer.exported import open_model, open_tokenizer
+from tpu_trainer.exports.exported import open_model, open_tokenizer
+from tpu_trainer.exports.pytorch_layout import EXPORTABLE
+from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
 from tpu_trainer.generate import Generator
-from tpu_trainer.model import LanguageModel
-from tpu_trainer.pytorch_layout import EXPORTABLE
-from tpu_trainer.sampling import Sampling
-from tpu_trainer.vocabulary import Vocabulary
+from tpu_trainer.network.model import LanguageModel
 
 LENGTH, WORDS = 16, 45
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

@@ -16,6 +16,8 @@ def main() -> int:
     # TensorFlow in transformers 5, would bury ours. Real errors are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # transformers looks for TensorFlow by the names of distributions, and does not know tensorflow-tpu.
+    os.environ.setdefault("FORCE_TF_AVAILABLE", "1")
     # One tokenizer per process, small batches: its thread pool would only take cores from the compute.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:

@@ -36,6 +36,8 @@ class DataConfig:
     """Folder of the split that is evaluated during and after training; none: no evaluation."""
     tokenizer: str | None = None
     """Folder of the tokenizer. Default: the one the manifest names, else ../tokenizer beside the split."""
+    fingerprint: str | None = None
+    """Train on no other data than that whose manifest.json has this fingerprint; for one folder in data.train."""
     window_shards: int = 16
     """Shards read and shuffled together. More mix better and take more memory on the host."""
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tpu_trainer import files
 from tpu_trainer.config import EvaluateConfig
-from tpu_trainer.dataset import open_split
+from tpu_trainer.data.dataset import open_split
 from tpu_trainer.errors import UsageError
-from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 def main(config: EvaluateConfig) -> None:
@@ -21,12 +21,12 @@ def main(config: EvaluateConfig) -> None:
         raise UsageError(f"{config.run}: trained without a validation split; name one with --data")
     split = open_split(data, tokenizer=folder.tokenizer)
     # TensorFlow takes seconds to import: not for what the checks above refuse.
-    from tpu_trainer.checkpoint import Checkpoints
-    from tpu_trainer.evaluation import Evaluator
-    from tpu_trainer.faults import check_records
-    from tpu_trainer.strategy import build_strategy
-    from tpu_trainer.training import build_task
-    from tpu_trainer.vocabulary import load_vocabulary
+    from tpu_trainer.data.faults import check_records
+    from tpu_trainer.data.vocabulary import load_vocabulary
+    from tpu_trainer.runs.checkpoint import Checkpoints
+    from tpu_trainer.training.build import build_task
+    from tpu_trainer.training.evaluation import Evaluator
+    from tpu_trainer.training.strategy import build_strategy
 
     checkpoints = Checkpoints(folder.checkpoints)
     step = checkpoints.latest()

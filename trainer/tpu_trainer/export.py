@@ -16,14 +16,14 @@ from tokenizers.processors import TemplateProcessing
 from transformers import GenerationConfig, TFPreTrainedModel
 
 from tpu_trainer import files
-from tpu_trainer.checkpoint import Checkpoints
 from tpu_trainer.config import ExportConfig, ObjectiveName
+from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
 from tpu_trainer.errors import UsageError
-from tpu_trainer.model import build_network, network_config
-from tpu_trainer.model_card import model_card
-from tpu_trainer.pytorch_layout import pytorch_weights
-from tpu_trainer.run_folder import RunFolder
-from tpu_trainer.vocabulary import Vocabulary, load_tokenizer
+from tpu_trainer.exports.model_card import model_card
+from tpu_trainer.exports.pytorch_layout import pytorch_weights
+from tpu_trainer.network.model import build_network, network_config
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 def main(config: ExportConfig) -> None:

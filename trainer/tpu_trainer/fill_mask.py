@@ -10,7 +10,7 @@ import numpy as np
 
 from tpu_trainer.config import FillMaskConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exported import open_model, open_tokenizer, texts_of
+from tpu_trainer.exports.exported import open_model, open_tokenizer, texts_of
 
 
 @dataclass(frozen=True, kw_only=True)

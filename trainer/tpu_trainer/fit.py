@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from tpu_trainer.cluster import cluster_from_environment
 from tpu_trainer.config import FitConfig
-from tpu_trainer.dataset import open_split
+from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.mixture import check_same_rows, open_mixture
 from tpu_trainer.errors import UsageError
-from tpu_trainer.initial_weights import resolved
-from tpu_trainer.mixture import check_same_rows, open_mixture
-from tpu_trainer.run_folder import RunFolder
+from tpu_trainer.exports.initial_weights import resolved
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.cluster import cluster_from_environment
 
 
 def main(config: FitConfig) -> None:
@@ -21,16 +21,21 @@ def main(config: FitConfig) -> None:
     folder = RunFolder(config.output_dir, writable=cluster.is_chief)
     folder.check_continues(config)
     if config.hub_model_id is not None:
-        from tpu_trainer.hub import HubPusher, check_model_id  # half a second to import
+        from tpu_trainer.exports.hub import HubPusher, check_model_id  # half a second to import
 
         check_model_id(config.hub_model_id)
     strategy = None
     if cluster.workers > 1:
         # TensorFlow can join the others only before it computes anything, and bare shards are looked into below.
-        from tpu_trainer.strategy import build_strategy
+        from tpu_trainer.training.strategy import build_strategy
 
         strategy = build_strategy(config.strategy, config.tpu)
     train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
+    found = [split.fingerprint.partition("/")[0] for split in train.splits]
+    if config.data.fingerprint is not None and found != [config.data.fingerprint]:
+        raise UsageError(
+            f"--data.fingerprint is {config.data.fingerprint!r}: {train.path} has {', '.join(found)!r}: other data"
+        )
     validation = None
     if config.data.validation is not None:
         validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)
@@ -53,6 +58,6 @@ def main(config: FitConfig) -> None:
                 )
             return
     # TensorFlow takes seconds to import: not for what the checks above refuse.
-    from tpu_trainer.training import train_run
+    from tpu_trainer.training.build import train_run
 
     train_run(config, folder=folder, train=train, validation=validation, strategy=strategy)

@@ -10,8 +10,8 @@ import numpy as np
 
 from tpu_trainer.config import GenerateConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exported import open_model, open_tokenizer, texts_of
-from tpu_trainer.sampling import Sampling
+from tpu_trainer.exports.exported import open_model, open_tokenizer, texts_of
+from tpu_trainer.exports.sampling import Sampling
 
 _DEFAULT_NEW_TOKENS = 50
 

@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 
 from beam_pipeline import prepare
 from beam_pipeline.errors import UsageError
-from beam_pipeline.reading import open_split
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
 from beam_pipeline.tokenization.description import describe_tokenizer, find_template
 from beam_pipeline.tokenization.documents import DocumentTokenizer, Template
+from beam_pipeline.views.reading import open_split
 
 BPE = {"bos_token": "<s>", "eos_token": "</s>"}
 

@@ -26,26 +26,27 @@ report() { # STATUS: the first line; then the end of the container's log
     "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=${object//\//%2F}"
 }
 
+failed() { # what could not be done before the container ran is reported, too; 1: as any bug
+  trap - ERR
+  [ "${number:-0}" != 0 ] || report 1
+}
+
 folder=${TOKENMILL_FOLDER:-/var/lib/tokenmill}
 mkdir -p "$folder"
+trap failed ERR
+number=$(metadata attributes/agent-worker-number)
 image=$(metadata attributes/tokenmill-image)
 name=$(metadata attributes/tokenmill-name)
+metadata attributes/tokenmill-config > "$folder/fit.yaml"
 # "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3", in the order of the hosts' numbers
 endpoints=$(metadata attributes/worker-network-endpoints)
-number=$(metadata attributes/agent-worker-number)
-metadata attributes/tokenmill-config > "$folder/fit.yaml"
 addresses=()
 IFS=, read -ra hosts <<< "$endpoints"
 for host in "${hosts[@]}"; do
-  addresses+=("${host##*:}:8470")
+  IFS=: read -r _ _ address _ <<< "$host"
+  addresses+=("$address:8470")
 done
 joined=$(IFS=,; echo "${addresses[*]}")
-
-failed() { # what could not be done before the container ran is reported, too; 1: as any bug
-  trap - ERR
-  [ "$number" != 0 ] || report 1
-}
-trap failed ERR
 
 token | docker login --username oauth2accesstoken --password-stdin "https://${image%%/*}"
 for attempt in 1 2 3 4 5; do

@@ -14,7 +14,7 @@ from tpu_trainer import files
 from tpu_trainer.cloud.api import Api
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.command_line import dump_fit_config
-from tpu_trainer.run_folder import LAUNCH_FOLDER
+from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 TAKEN_AWAY = ("SUSPENDING", "SUSPENDED")
@@ -47,7 +47,10 @@ def request(config: LaunchConfig, attempt: str) -> dict:
     node = {
         "acceleratorType": cloud.accelerator_type,
         "runtimeVersion": cloud.runtime_version,
-        "networkConfig": {"enableExternalIps": not cloud.internal_ips},
+        "networkConfig": {
+            "enableExternalIps": not cloud.internal_ips,
+            "network": cloud.network or "default",
+        },
         "labels": {"run": config.name, **cloud.labels},
         "metadata": {
             "startup-script": _START.read_text(encoding="utf-8"),
@@ -58,8 +61,6 @@ def request(config: LaunchConfig, attempt: str) -> dict:
             _ATTEMPT: attempt,
         },
     }
-    if cloud.network:
-        node["networkConfig"]["network"] = cloud.network
     if cloud.subnetwork:
         node["networkConfig"]["subnetwork"] = cloud.subnetwork
     if cloud.service_account:

@@ -10,15 +10,15 @@ import tensorflow as tf
 from transformers import CONFIG_MAPPING
 
 from tpu_trainer.config import FitConfig
-from tpu_trainer.data import training_batches
+from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.mixture import open_mixture
+from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.mixture import open_mixture
-from tpu_trainer.task import Task
+from tpu_trainer.network.words import Words
 from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
-from tpu_trainer.training import build_task
-from tpu_trainer.vocabulary import Vocabulary, load_vocabulary
-from tpu_trainer.words import Words
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.task import Task
 
 Specs = Mapping[str, tf.TensorSpec]
 

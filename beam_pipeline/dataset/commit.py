@@ -1,0 +1,143 @@
+"""The last step: checks that nothing was lost, writes the manifests, and clears the staging folder away."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from beam_pipeline import filesystem
+from beam_pipeline.bad_records import Excluded
+from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.output_folder import clear_staging
+from beam_pipeline.dataset.shards import ShardInfo
+from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.errors import DataError
+from beam_pipeline.job import Job
+from beam_pipeline.rows.routing import Layout, RowTable
+
+
+def commit(
+    job: Job,
+    *,
+    table: RowTable,
+    layouts: Sequence[Layout],
+    statistics: Mapping[int, SplitStatistics],
+    excluded: Excluded,
+    tail_sizes: Mapping[int, np.ndarray],
+    shards: Sequence[ShardInfo],
+) -> None:
+    """Makes the shards a dataset. May run again after a failure at any point, also after its very end (a worker may be
+    lost before its runner knows that the work is done): it writes the same files, or finds them all.
+
+    Args:
+      job: the run.
+      table: how many rows each unit gave.
+      layouts: of each split.
+      statistics: of each split, by its index.
+      excluded: counts of the records that became no documents.
+      tail_sizes: int64 [units], tokens in each unit's tail, by the split's index; splits without tails may miss.
+      shards: all shards of all splits, in any order.
+
+    Raises:
+      DataError: where the input holds no documents, or too many bad records.
+      AssertionError: where rows, tokens or shards were lost or doubled.
+    """
+    if not filesystem.exists(job.description_path) and _is_committed(job):
+        clear_staging(job.output)
+        return
+    run = json.loads(filesystem.read_bytes(job.description_path))
+    excluded.check(job.config.max_bad_ratio)
+    if not any(counted.documents for counted in statistics.values()):
+        raise DataError(
+            f"the input ({len(run['inputs'])} files) holds no documents, only blank records or none at all"
+        )
+    manifests: dict[str, bytes] = {}
+    for split, layout in enumerate(layouts):
+        own = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
+        counted = statistics[split]
+        _check(layout, job.config.max_length, counted, own)
+        folder = job.split_folder(split)
+        filesystem.write_bytes(
+            filesystem.join(folder, manifest.STATISTICS), manifest.to_bytes(counted.to_json())
+        )
+        filesystem.write_bytes(filesystem.join(folder, manifest.UNITS), _units(job, table, split, tail_sizes))
+        filesystem.write_bytes(
+            filesystem.join(folder, manifest.SCHEMA),
+            manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
+        )
+        manifests[filesystem.join(folder, manifest.MANIFEST)] = manifest.to_bytes(
+            {
+                "format": manifest.FORMAT,
+                "version": manifest.VERSION,
+                "split": layout.split,
+                "splits": list(job.config.split_names),
+                "max_length": job.config.max_length,
+                "shard_size": layout.shard_size,
+                "seed": job.config.seed,
+                "features": list(job.features),
+                "num_records": layout.num_rows,
+                "shards": [info.to_json() for info in own],
+                "totals": counted.totals(),
+                "excluded": asdict(excluded),
+                "rows_checksum": f"{counted.rows_checksum:016x}",
+                "fingerprint": job.fingerprint,
+                **run,
+            }
+        )
+    for path, data in manifests.items():
+        filesystem.write_bytes(path, data)
+    clear_staging(job.output)
+
+
+def _is_committed(job: Job) -> bool:
+    """Whether every split's manifest is there, and is this run's."""
+    for split in range(len(job.config.splits)):
+        folder = job.split_folder(split)
+        if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
+            return False
+        if manifest.read_manifest(folder)["fingerprint"] != job.fingerprint:
+            return False
+    return True
+
+
+def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Sequence[ShardInfo]) -> None:
+    """Rows and tokens in equal rows and tokens out, by count and by checksum."""
+    split = layout.split
+    times = Counter(info.shard for info in shards)
+    wrong = [shard for shard in range(layout.num_shards) if times[shard] != 1]
+    if wrong or len(shards) != layout.num_shards:
+        raise AssertionError(
+            f"{split}: shards {wrong[:10]} of {layout.num_shards} were not written exactly once"
+        )
+    written = sum(info.records for info in shards)
+    if not written == layout.num_rows == counted.rows:
+        raise AssertionError(
+            f"{split}: {counted.rows} rows packed, {layout.num_rows} ranked, {written} written"
+        )
+    slots = counted.rows * max_length
+    if counted.tokens + counted.padding != slots:
+        raise AssertionError(
+            f"{split}: {counted.tokens} tokens and {counted.padding} padding do not fill {slots}"
+        )
+    checksum = sum(int(info.rows_checksum, 16) for info in shards) % 2**64
+    if checksum != counted.rows_checksum:
+        raise AssertionError(
+            f"{split}: the checksum of the written rows, {checksum:016x}, is not that of the packed ones, "
+            f"{counted.rows_checksum:016x}; where --resume kept shards, the input has changed since: --overwrite"
+        )
+
+
+def _units(job: Job, table: RowTable, split: int, tail_sizes: Mapping[int, np.ndarray]) -> bytes:
+    """units.jsonl: the plan's lines, each with what the unit gave to this split: rows, and the tokens of its tail."""
+    tails = tail_sizes.get(split, np.zeros(job.num_units, np.int64))
+    lines = []
+    for line in filesystem.read_bytes(job.plan_path).decode().splitlines():
+        unit = json.loads(line)
+        number = unit["unit"]
+        lines.append(json.dumps({**unit, "rows": int(table.rows[number, split]), "tail": int(tails[number])}))
+    lines.append(json.dumps({"unit": job.num_units, "tails": True, "rows": int(table.rows[-1, split])}))
+    return ("\n".join(lines) + "\n").encode()

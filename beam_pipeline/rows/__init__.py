@@ -1,0 +1,1 @@
+"""Documents to rows: packing, blocks of rows, and the place of each in the split."""

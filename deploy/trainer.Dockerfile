@@ -1,0 +1,59 @@
+# The trainer's images, one target for each kind of machine. Build them from the repository's root:
+#
+#   docker build --file deploy/trainer.Dockerfile --target tpu --tag REGISTRY/trainer:TAG .
+#   docker run --rm -v "$PWD:/data" REGISTRY/trainer:TAG-cpu fit --config configs/tiny-mlm.yaml --data.train /data/…
+#
+# Everything is installed here, from the locks. The last stage is what a build without --target gives: the CPU's.
+
+ARG PYTHON=python:3.11-slim-bookworm
+
+FROM ${PYTHON} AS builder
+RUN pip install --no-cache-dir uv==0.13.8 && python -m venv --without-pip /venv
+# Bytecode is made now, once, and not at each start.
+ENV VIRTUAL_ENV=/venv UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1
+WORKDIR /build
+
+FROM builder AS tpu-packages
+# The lock has no distribution called tensorflow, which tf-keras asks for and which would overwrite tensorflow-tpu's files:
+# hence --no-deps.
+COPY trainer/requirements-tpu.lock ./
+RUN uv pip install --require-hashes --no-deps --requirements requirements-tpu.lock
+
+FROM builder AS gpu-packages
+COPY trainer/requirements-gpu.lock ./
+RUN uv pip install --require-hashes --requirements requirements-gpu.lock
+
+FROM builder AS cpu-packages
+COPY trainer/requirements.lock ./
+RUN uv pip install --require-hashes --requirements requirements.lock
+
+FROM ${PYTHON} AS base
+RUN useradd --uid 10001 --create-home trainer
+ENV PATH=/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
+WORKDIR /app
+ENTRYPOINT ["python", "-m", "tpu_trainer"]
+CMD ["--help"]
+
+# In each: the packages, which change with the lock only; then the program, a small layer.
+FROM base AS tpu
+COPY --from=tpu-packages /venv /venv
+COPY trainer/configs ./configs
+COPY trainer/tpu_trainer ./tpu_trainer
+# No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
+# Finds what is missing now; libtpu is not loaded where there is no TPU.
+RUN python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.command_line import parse" \
+    && python -m tpu_trainer fit --help > /dev/null
+
+FROM base AS gpu
+COPY --from=gpu-packages /venv /venv
+COPY trainer/configs ./configs
+COPY trainer/tpu_trainer ./tpu_trainer
+RUN python -m tpu_trainer fit --help > /dev/null
+USER 10001
+
+FROM base AS cpu
+COPY --from=cpu-packages /venv /venv
+COPY trainer/configs ./configs
+COPY trainer/tpu_trainer ./tpu_trainer
+RUN python -m tpu_trainer fit --help > /dev/null
+USER 10001

@@ -1,0 +1,117 @@
+import io
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from beam_pipeline.dataset.records import (
+    ExampleEncoder,
+    RecordError,
+    decode_examples,
+    feature_names,
+    read_frames,
+)
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.packing import Documents, Packer, segments_and_positions
+
+ALL = feature_names(attention_mask=True, segment_ids=True, position_ids=True)
+PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False)
+
+
+def encode(block: RowBlock, features, max_value=2**21 - 1) -> list[bytes]:
+    encoder = ExampleEncoder(max_length=block.ids.shape[1], max_value=max_value, features=features)
+    return encoder.encode(block)
+
+
+def frames(data: bytes) -> list[bytes]:
+    return list(read_frames(io.BytesIO(data), "some.tfrecord"))
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=10),
+    st.integers(0, 2**32),
+    st.sampled_from([ALL, PLAIN]),
+)
+def test_bytes_are_those_of_tensorflow(lengths, seed, features):
+    import tensorflow as tf
+
+    rng = np.random.default_rng(seed)
+    lengths = np.array(lengths, np.int64)
+    # Varints of one, two and three bytes.
+    ids = rng.choice([0, 1, 127, 128, 300, 16383, 16384, 60000, 2**21 - 1], lengths.sum()).astype(np.uint32)
+    packer = Packer(packing="pad", max_length=12, pad_id=7, keep_starts=True)
+    assert not list(packer.add(Documents(ids, lengths)))
+    block, _ = packer.finish()
+    segments, positions = segments_and_positions(block)
+    mask = (np.arange(12) < block.lengths[:, None]).astype(np.int64)
+    columns = {
+        "input_ids": block.ids,
+        "attention_mask": mask,
+        "segment_ids": segments,
+        "position_ids": positions,
+    }
+    expected = []
+    for row in range(len(block)):
+        example = tf.train.Example()
+        for name in features:
+            example.features.feature[name].int64_list.value.extend(columns[name][row].tolist())
+        expected.append(example.SerializeToString(deterministic=True))
+    assert frames(b"".join(encode(block, features))) == expected
+    decoded = decode_examples(expected, max_length=12, features=features)
+    for name in features:
+        assert np.array_equal(decoded[name], columns[name])
+
+
+def test_tensorflow_reads_the_framing(tmp_path):
+    import tensorflow as tf
+
+    block = RowBlock(np.arange(40, dtype=np.uint16).reshape(5, 8), np.full(5, 8, np.uint32))
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(encode(block, PLAIN)))
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    assert records == frames(path.read_bytes())
+
+
+def test_damage_is_named():
+    block = RowBlock(np.arange(16, dtype=np.uint16).reshape(2, 8), np.full(2, 8, np.uint32))
+    first, second = encode(block, PLAIN)
+    data = first + second
+    offset = len(first)
+    with pytest.raises(
+        RecordError, match=rf"some.tfrecord: record 1 at byte {offset}: the file ends within the record"
+    ):
+        frames(data[:-1])
+    with pytest.raises(
+        RecordError, match=rf"record 1 at byte {offset}: the file ends within the record's length"
+    ):
+        frames(data[: offset + 3])
+    broken = bytearray(data)
+    broken[offset + 20] ^= 1
+    with pytest.raises(
+        RecordError, match=rf"record 1 at byte {offset}: the checksum of the record's data is wrong"
+    ):
+        frames(bytes(broken))
+    broken = bytearray(data)
+    broken[0] ^= 1
+    with pytest.raises(RecordError, match="record 0 at byte 0: the checksum of the record's length is wrong"):
+        frames(bytes(broken))
+
+
+def test_wrong_features_are_named():
+    records = frames(b"".join(encode(RowBlock(np.ones((1, 8), np.uint16), np.array([8], np.uint32)), PLAIN)))
+    with pytest.raises(
+        RecordError, match=r"features are \['attention_mask', 'input_ids'\], not \['input_ids'\]"
+    ):
+        decode_examples(records, max_length=8, features=("input_ids",))
+    with pytest.raises(RecordError, match="has 8 values, not 9"):
+        decode_examples(records, max_length=9, features=PLAIN)
+
+
+def test_values_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="2097151"):
+        ExampleEncoder(max_length=8, max_value=2**21, features=PLAIN)

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.steps.write import build_row_table
+
+layouts = st.builds(
+    Layout.make,
+    split=st.just("train"),
+    num_rows=st.integers(0, 3000),
+    shard_size=st.integers(1, 700),
+    num_shards=st.none(),
+    shuffle=st.sampled_from(["global", "none"]),
+    seed=st.integers(0, 5),
+)
+
+
+@given(layouts)
+def test_every_slot_of_every_shard_gets_one_row(layout):
+    ranks = np.arange(layout.num_rows)
+    shards, slots = layout.place(ranks)
+    counts = np.bincount(shards, minlength=layout.num_shards)
+    assert counts.tolist() == [layout.records_in(shard) for shard in range(layout.num_shards)]
+    assert (counts[:-1] == layout.shard_size).all()
+    assert len(set(zip(shards.tolist(), slots.tolist(), strict=True))) == layout.num_rows
+    assert (slots < counts[shards]).all()
+    assert np.array_equal(layout.rank(shards, slots), ranks)
+
+
+@given(st.integers(0, 1000), st.integers(1, 20))
+def test_shards_by_number(num_rows, num_shards):
+    layout = Layout.make(
+        split="train", num_rows=num_rows, shard_size=None, num_shards=num_shards, shuffle="none", seed=0
+    )
+    assert layout.num_shards <= num_shards
+    assert sum(layout.records_in(shard) for shard in range(layout.num_shards)) == num_rows
+
+
+def test_without_shuffling_rows_stay_in_order():
+    layout = Layout("train", 10, 4, "none", 0)
+    shards, slots = layout.place(np.arange(10))
+    assert shards.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+    assert slots.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_splits_and_seeds_are_shuffled_differently():
+    places = [
+        Layout(split, 100, 10, "global", seed).place(np.arange(100))[0].tolist()
+        for split, seed in [("train", 0), ("validation", 0), ("train", 1)]
+    ]
+    assert places[0] != places[1] != places[2] != places[0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20))
+def test_a_rank_leads_back_to_its_unit(rows):
+    table = RowTable.from_bytes(RowTable(np.array(rows)).to_bytes())
+    for split in range(2):
+        ranks = [
+            (unit, position, table.first_rank(unit, split) + position)
+            for unit in range(len(rows))
+            for position in range(rows[unit][split])
+        ]
+        assert [rank for _, _, rank in ranks] == list(range(int(table.totals[split])))
+        assert [table.unit_of(rank, split) for _, _, rank in ranks] == [(u, p) for u, p, _ in ranks]
+
+
+def test_a_lost_or_doubled_unit_is_an_error():
+    with pytest.raises(AssertionError, match="work unit 1 was counted 0 times"):
+        build_row_table([(0, (3,)), (2, (1,))], num_units=2, num_splits=1)
+    with pytest.raises(AssertionError, match="work unit 0 was counted 2 times"):
+        build_row_table([(0, (3,)), (0, (3,)), (1, (1,))], num_units=2, num_splits=1)
+
+
+def test_tables_for_ten_terabytes():
+    """320,000 units, three splits: what every worker holds and looks ranks up in."""
+    rows = np.full((320_001, 3), 5000, np.int64)
+    data = RowTable(rows).to_bytes()
+    assert len(data) == 320_001 * 3 * 8 + 8
+    table = RowTable.from_bytes(data)
+    layout = Layout("train", int(table.totals[0]), 50_000, "global", 0)
+    shards, slots = layout.place(table.first_rank(319_999, 0) + np.arange(5000))
+    assert shards.max() < layout.num_shards == -(-int(table.totals[0]) // 50_000)
+    assert table.unit_of(int(layout.rank(shards[:1], slots[:1])[0]), 0) == (319_999, 0)

@@ -1,0 +1,110 @@
+"""Cloud Build's files as Cloud Build takes them: substitutions resolved, steps run one after another with stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from google.cloud.devtools import cloudbuild_v1
+from google.protobuf import json_format
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [ROOT / "cloudbuild.yaml", *sorted((ROOT / "deploy" / "cloudbuild").glob("*.yaml"))]
+BUILT_IN = {
+    "PROJECT_ID": "my-project",
+    "BUILD_ID": "0a1b2c3d-0000-4000-8000-000000000000",
+    "COMMIT_SHA": "1234567890abcdef1234567890abcdef12345678",
+    "TAG_NAME": "v1.0",
+}
+VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+Answers = Sequence[tuple[str, int, str]]
+
+
+def load(path: Path) -> cloudbuild_v1.Build:
+    """The file as the interface's own type; an error where it has a field or a value that the type has not."""
+    message = cloudbuild_v1.Build.pb(cloudbuild_v1.Build())
+    json_format.ParseDict(yaml.safe_load(path.read_text()), message)
+    return cloudbuild_v1.Build.wrap(message)
+
+
+def resolved(text: str, values: Mapping[str, str]) -> str:
+    """`text` with its substitutions, those that stand in the values of others included; KeyError where one is not
+    defined."""
+    while VARIABLE.search(text):
+        text = VARIABLE.sub(lambda match: values[match[1] or match[2]], text)
+    return text
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a build did: `failed` is the step that ended it, with its errors, or None; the tools' calls, in order."""
+
+    failed: str | None
+    error: str
+    calls: list[list[str]]
+    workspace: Path
+
+    def of(self, *words: str) -> list[list[str]]:
+        """The calls that begin with `words`."""
+        return [call for call in self.calls if call[: len(words)] == list(words)]
+
+
+class Machine:
+    """Where builds run: a folder for /workspace, and stand-ins for the tools.
+
+    Args:
+      folder: an empty one.
+      answers: (pattern, exit status, output) for calls; the first that is found in a call's words counts.
+    """
+
+    def __init__(self, folder: Path, answers: Answers):
+        self.workspace, self.tools = folder / "workspace", folder / "tools"
+        for made in (self.workspace, self.tools):
+            made.mkdir()
+        source = Path(__file__).with_name("recorded_tool.py").read_text()
+        for tool in ("gcloud", "docker"):
+            (self.tools / tool).write_text(f"#!{sys.executable} -S\n{source}")
+            (self.tools / tool).chmod(0o755)
+        (self.tools / "commands.json").write_bytes(Path(__file__).with_name("commands.json").read_bytes())
+        self._calls, self._answers = folder / "calls", folder / "answers"
+        self._calls.touch()
+        self._answers.write_text(json.dumps(answers))
+
+    def start(self, step: cloudbuild_v1.BuildStep, values: Mapping[str, str]) -> subprocess.Popen:
+        """Starts a step's script."""
+        script = step.script.replace("/workspace", str(self.workspace))
+        environment = dict(resolved(each, values).split("=", 1) for each in step.env)
+        tools = {"CALLS": str(self._calls), "ANSWERS": str(self._answers)}
+        tools["PATH"] = f"{self.tools}:{os.environ['PATH']}"
+        path = self.workspace.parent / "script"
+        path.write_text(script)
+        return subprocess.Popen(
+            ["bash", path],
+            env=tools | environment,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, build: cloudbuild_v1.Build, **values: str) -> Outcome:
+        """Runs a build's steps in their order, up to the first that fails; `values` are substitutions."""
+        known = {**BUILT_IN, **build.substitutions, **values}
+        for step in build.steps:
+            process = self.start(step, known)
+            _, error = process.communicate(timeout=60)
+            if process.returncode != 0:
+                return self.outcome(step.id, error)
+        return self.outcome(None, "")
+
+    def outcome(self, failed: str | None, error: str) -> Outcome:
+        calls = [json.loads(line) for line in self._calls.read_text().splitlines()]
+        return Outcome(failed=failed, error=error, calls=calls, workspace=self.workspace)

@@ -1,0 +1,93 @@
+"""Makes commands.json: the flags of the commands that deploy/ and docs/running-on-google-cloud.md use, from the tools
+themselves. To be run where the Google Cloud CLI and Docker's are installed, when a command is added:
+
+    python -m tests.deploy.record_commands
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+RECORD = Path(__file__).with_name("commands.json")
+GCLOUD = """
+ai custom-jobs cancel
+ai custom-jobs list
+ai custom-jobs stream-logs
+artifacts repositories add-iam-policy-binding
+artifacts repositories create
+auth application-default login
+billing projects link
+builds cancel
+builds connections create github
+builds list
+builds log
+builds repositories create
+builds triggers create github
+builds triggers create pubsub
+builds triggers run
+compute networks subnets update
+compute tpus accelerator-types list
+compute tpus queued-resources delete
+compute tpus queued-resources list
+compute tpus tpu-vm ssh
+dataflow flex-template build
+dataflow flex-template run
+dataflow jobs cancel
+dataflow jobs describe
+dataflow jobs list
+iam service-accounts add-iam-policy-binding
+iam service-accounts create
+logging read
+projects add-iam-policy-binding
+projects create
+pubsub topics create
+services enable
+storage buckets add-iam-policy-binding
+storage buckets create
+storage cat
+storage cp
+""".strip().splitlines()
+DOCKER = ("build", "inspect", "pull", "push", "run", "stop")
+
+
+def gcloud_flags() -> dict:
+    """{"version", "everywhere": flags, "commands": {command: {flag: "bool", "value" or the values it takes}}}."""
+    root = Path(shutil.which("gcloud")).resolve().parents[1]
+    spec = importlib.util.spec_from_file_location("tree", root / "data" / "cli" / "gcloud_completions.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    commands = {}
+    for command in GCLOUD:
+        node = module.STATIC_COMPLETION_CLI_TREE
+        for word in command.split():
+            node = node["commands"][word]
+        commands[command] = node["flags"]
+    everywhere = module.STATIC_COMPLETION_CLI_TREE["flags"]
+    return {"version": (root / "VERSION").read_text().strip(), "everywhere": everywhere, "commands": commands}
+
+
+def docker_flags() -> dict:
+    """As `gcloud_flags`, from the help texts."""
+    commands = {}
+    for command in DOCKER:
+        text = subprocess.run(
+            ["docker", command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        flags = {}
+        for short, long, kind in re.findall(
+            r"^\s+(?:(-\w), )?\s*(--[\w-]+)( [a-z]\w*)?(?:\s{2}|$)", text, re.MULTILINE
+        ):
+            flags |= {name: "value" if kind else "bool" for name in (short, long) if name}
+        commands[command] = flags
+    version = subprocess.run(["docker", "--version"], capture_output=True, text=True, check=True).stdout
+    return {"version": re.search(r"[\d.]+\d", version)[0], "everywhere": {}, "commands": commands}
+
+
+if __name__ == "__main__":
+    record = {"gcloud": gcloud_flags(), "docker": docker_flags()}
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")

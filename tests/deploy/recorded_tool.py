@@ -1,0 +1,76 @@
+"""Stands in for gcloud and docker: refuses what commands.json does not have, records the rest, answers as told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+RECORD = json.loads(Path(__file__).with_name("commands.json").read_text())
+_AFTER_IMAGE = "run"  # docker's arguments end at the image's name; what follows is the container's
+
+
+def check(tool: str, words: list[str]) -> str:
+    """The command that `words` are of; ValueError where a flag, or a flag's value, is none of its."""
+    commands = RECORD[tool]["commands"]
+    command = next(
+        (
+            " ".join(words[:count])
+            for count in range(min(len(words), 5), 0, -1)
+            if " ".join(words[:count]) in commands
+        ),
+        None,
+    )
+    if command is None:
+        raise ValueError(f"no such command in commands.json: {tool} {' '.join(words)}")
+    flags = RECORD[tool]["everywhere"] | commands[command]
+    rest = words[len(command.split()) :]
+    while rest:
+        word, *rest = rest
+        if not word.startswith("-") or word == "-":
+            if (tool, command) == ("docker", _AFTER_IMAGE):
+                break
+            continue
+        name, given, value = word.partition("=")
+        kind = flags.get(name)
+        if kind is None:
+            raise ValueError(f"{tool} {command} has no flag {name}")
+        if kind == "bool":
+            if given:
+                raise ValueError(f"{tool} {command}: {name} takes no value")
+            continue
+        if not given:
+            if not rest:
+                raise ValueError(f"{tool} {command}: {name} needs a value")
+            value, *rest = rest
+        if isinstance(kind, list) and value not in kind:
+            raise ValueError(f"{tool} {command}: {name} is one of {kind}, not {value!r}")
+    return command
+
+
+def main() -> int:
+    tool, words = Path(sys.argv[0]).name, sys.argv[1:]
+    try:
+        check(tool, words)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 64
+    with Path(os.environ["CALLS"]).open("a") as file:
+        file.write(json.dumps([tool, *words]) + "\n")
+    stopped = Path(os.environ["CALLS"]).with_name("stopped")
+    if words[0] == "stop":
+        stopped.touch()
+    for pattern, status, output in json.loads(Path(os.environ["ANSWERS"]).read_text()):
+        if re.search(pattern, " ".join([tool, *words])):
+            while output == "until stopped" and not stopped.exists():
+                time.sleep(0.02)
+            sys.stdout.write(output)
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

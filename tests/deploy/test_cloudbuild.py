@@ -1,0 +1,290 @@
+"""Cloud Build's files: as its interface takes them, and as they run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from google.cloud.devtools import cloudbuild_v1
+
+from tests.deploy.builds import BUILT_IN, FILES, ROOT, VARIABLE, Machine, load, resolved
+
+Option = cloudbuild_v1.BuildOptions
+TRAINER_PYTHON = ROOT / "trainer" / ".venv" / "bin" / "python"
+REGISTRY = "europe-west4-docker.pkg.dev/my-project/tokenmill"
+DIGEST = "sha256:" + "ab" * 32
+LAUNCH, IMAGES, CLEAN_UP, PULL_REQUEST = (
+    next(path for path in FILES if path.name == name)
+    for name in ("cloudbuild.yaml", "images.yaml", "clean-up.yaml", "pull-request.yaml")
+)
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+each_step = pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        pytest.param(path, number, id=f"{path.name}-{step['id']}")
+        for path in FILES
+        for number, step in enumerate(yaml.safe_load(path.read_text())["steps"])
+    ],
+)
+
+
+@each_file
+def test_options_timeouts_and_accounts(path: Path) -> None:
+    build = load(path)
+    assert build.options.logging == Option.LoggingMode.CLOUD_LOGGING_ONLY
+    assert build.options.substitution_option == Option.SubstitutionOption.MUST_MATCH
+    assert 0 < build.timeout.total_seconds() <= 24 * 3600  # Cloud Build's own limit
+    for step in build.steps:
+        assert 0 < step.timeout.total_seconds() <= build.timeout.total_seconds(), step.id
+    account = resolved(build.service_account, BUILT_IN)
+    assert re.fullmatch(
+        r"projects/my-project/serviceAccounts/tokenmill-[a-z-]+@my-project\.iam\.gserviceaccount\.com",
+        account,
+    )
+
+
+def test_each_file_has_an_account_of_its_own() -> None:
+    assert len({load(path).service_account for path in FILES}) == len(FILES)
+
+
+def after(path: Path) -> dict[str, set[str]]:
+    """By step, those that are over when it starts."""
+    found: dict[str, set[str]] = {}
+    for step in load(path).steps:
+        named = {"-": set()}
+        direct = [named.get(name, {name} | found.get(name, set())) for name in step.wait_for]
+        # Without waitFor a step waits for all before it.
+        found[step.id] = set().union(*direct) if step.wait_for else set(found)
+    return found
+
+
+@each_file
+def test_steps_wait_for_steps_before_them(path: Path) -> None:
+    seen: set[str] = set()
+    for step in load(path).steps:
+        assert step.id and step.id not in seen
+        assert set(step.wait_for) <= seen | {"-"}, step.id
+        seen.add(step.id)
+
+
+def test_what_can_runs_in_parallel() -> None:
+    assert after(PULL_REQUEST) == {
+        "set-up": set(),
+        **{step: {"set-up"} for step in ("lint", "test-pipeline", "test-trainer")},
+    }
+    assert after(IMAGES) == {"pipeline": set(), "trainer": set(), "template": {"pipeline"}}
+    assert after(CLEAN_UP) == {step: set() for step in ("dataflow", "tpu", "vertex")}
+    order = ["check", "images", "dataset", "verify", "provenance", "train"]
+    assert after(LAUNCH) == {step: set(order[:number]) for number, step in enumerate(order)}
+
+
+@each_file
+def test_every_substitution_is_defined_and_used(path: Path) -> None:
+    build = load(path)
+    outside = [
+        build.service_account,
+        *(text for step in build.steps for text in (step.name, *step.env, *step.args)),
+    ]
+    inside = list(build.substitutions.values())
+    used = {match[1] or match[2] for text in outside + inside for match in VARIABLE.finditer(text)}
+    assert used <= set(BUILT_IN) | set(build.substitutions)
+    directly = {match[1] or match[2] for text in outside for match in VARIABLE.finditer(text)}
+    assert (
+        set(build.substitutions) <= directly
+    )  # MUST_MATCH; what only another one's value holds may not count
+    assert all(name.startswith("_") for name in build.substitutions)
+    nested = any(VARIABLE.search(text) for text in inside)
+    assert not nested or build.options.dynamic_substitutions
+    for step in build.steps:
+        for text in step.env:
+            resolved(text, {**BUILT_IN, **build.substitutions})
+
+
+@each_step
+def test_scripts_are_good_bash(path: Path, number: int) -> None:
+    step = load(path).steps[number]
+    lines = step.script.splitlines()
+    assert lines[:2] == ["#!/usr/bin/env bash", "set -euo pipefail"]
+    # In a script Cloud Build replaces nothing: a substitution would be an unset variable, and $$ the process's number.
+    assert "$$" not in step.script
+    assert not re.search(r"\$\{?_", step.script)
+    given = {text.split("=")[0] for text in step.env}
+    for name in re.findall(r"\$\{?([A-Z][A-Z_]*)\b", step.script):
+        assert name in given, f"{name} is not in the step's env"
+    for name in given:
+        assert re.search(rf"\b{name}\b", step.script), f"{name} is in the step's env for nothing"
+    subprocess.run(["bash", "-n"], input=step.script, text=True, check=True)
+    # SC2016: '$' in single quotes, which is meant so.
+    command = [shutil.which("shellcheck", path=str(Path(sys.executable).parent)), "--exclude", "SC2016", "-"]
+    result = subprocess.run(command, input=step.script, text=True, capture_output=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_hosts_start_script_is_good_bash() -> None:
+    command = [shutil.which("shellcheck", path=str(Path(sys.executable).parent))]
+    script = ROOT / "trainer" / "tpu_trainer" / "cloud" / "host_start.sh"
+    result = subprocess.run([*command, script], text=True, capture_output=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+MANIFEST = json.dumps({"fingerprint": "feed", "split": "train"})
+ANSWERS = [
+    *(
+        (rf"^docker inspect .*/{name}:", 0, f"{REGISTRY}/{name}@{DIGEST}\n")
+        for name in ("pipeline", "trainer")
+    ),
+    (r"^gcloud storage cat .*/train/manifest.json", 0, MANIFEST),
+]
+
+
+def test_a_tag_goes_from_images_to_training(tmp_path: Path) -> None:
+    outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH), _PREPARE_OPTIONS="--max_length 128 --seed 7")
+    assert outcome.failed is None, outcome.error
+    pipeline, trainer = (f"{REGISTRY}/{name}@{DIGEST}" for name in ("pipeline", "trainer"))
+    assert [call[-1] for call in outcome.of("docker", "pull")] == [
+        f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in ("pipeline", "trainer")
+    ]
+    prepare, verify, launch = (call[call.index("run") :] for call in outcome.of("docker", "run"))
+
+    words = prepare[prepare.index(pipeline) + 1 :]
+    assert words[:3] == ["-m", "beam_pipeline", "prepare"] and words[-4:] == [
+        "--max_length",
+        "128",
+        "--seed",
+        "7",
+    ]
+    assert words[words.index("--sdk_container_image") + 1] == pipeline
+    assert words[words.index("--output") + 1] == "gs://my-project-tokenmill/datasets/v1-0"
+    assert words[words.index("--input") + 1] == "gs://my-project-tokenmill/corpus/*"
+    assert verify[verify.index(pipeline) + 1 :] == [
+        *("-m", "beam_pipeline", "verify", "gs://my-project-tokenmill/datasets/v1-0"),
+    ]
+    words = launch[launch.index(trainer) + 1 :]
+    assert words[words.index("--cloud.image") + 1] == trainer
+    assert words[words.index("--data.fingerprint") + 1] == "feed"
+
+    written = json.loads((outcome.workspace / "provenance.json").read_text())
+    assert written["commit"] == BUILT_IN["COMMIT_SHA"] and written["dataset_fingerprint"] == "feed"
+    assert (written["pipeline_image"], written["trainer_image"]) == (pipeline, trainer)
+    copied = outcome.of("gcloud", "storage", "cp")[0]
+    assert copied[-1] == "gs://my-project-tokenmill/runs/v1-0/launch/provenance.json"
+
+
+def test_the_programs_take_what_the_build_gives_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+
+    from beam_pipeline.dataflow.job_options import complete
+    from beam_pipeline.options import parse_prepare
+    from tests.google_cloud.clients import use
+    from tests.google_cloud.gcs import Gcs
+
+    outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH))
+    prepare, _, launch = outcome.of("docker", "run")
+    words = prepare[prepare.index("prepare", prepare.index("-m")) + 1 :]
+    config, for_beam = parse_prepare(words)
+    assert config.split_names == ("train", "validation")
+    options = PipelineOptions(for_beam)
+    with Gcs("my-project-tokenmill") as gcs:
+        use(gcs, tmp_path, monkeypatch)
+        complete(options, verb="prepare", output=config.output)
+    assert f"build={BUILT_IN['BUILD_ID']}" in options.view_as(GoogleCloudOptions).labels
+
+    if not TRAINER_PYTHON.exists():
+        pytest.skip("no trainer/.venv: make setup")
+    words = [*launch[launch.index("launch", launch.index("launch") + 1) :], "--cloud.dry_run", "true"]
+    result = subprocess.run(
+        [TRAINER_PYTHON, "-m", "tpu_trainer", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT / "trainer",
+    )
+    assert result.returncode == 0, result.stderr
+    node = json.loads(result.stdout)["tpu"]["nodeSpec"][0]["node"]
+    assert node["labels"] == {"run": "v1-0", "build": BUILT_IN["BUILD_ID"], "commit": BUILT_IN["COMMIT_SHA"]}
+    assert yaml.safe_load(node["metadata"]["tokenmill-config"])["data"]["fingerprint"] == "feed"
+
+
+@pytest.mark.parametrize(
+    ("values", "answers", "failed", "message"),
+    [
+        ({"TAG_NAME": "2024"}, [], "check", "tag '2024' of commit"),
+        ({"COMMIT_SHA": ""}, [], "check", "of commit ''"),
+        ({}, [(r"^docker pull .*/trainer:", 1, "")], "images", "trainer has no image of commit 1234567890"),
+        ({}, [(r"beam_pipeline prepare", 1, "")], "dataset", ""),
+        ({}, [(r"beam_pipeline verify", 1, "")], "verify", ""),
+        ({}, [(r"launch --config", 69, "")], "train", ""),
+    ],
+)
+def test_a_step_that_fails_ends_the_build(
+    tmp_path: Path, values: dict[str, str], answers: list, failed: str, message: str
+) -> None:
+    outcome = Machine(tmp_path, [*answers, *ANSWERS]).run(load(LAUNCH), **values)
+    assert outcome.failed == failed
+    assert message in outcome.error
+
+
+@pytest.mark.parametrize(("step", "container"), [("dataset", "prepare"), ("train", "launch")])
+def test_told_to_stop_a_step_stops_its_container(tmp_path: Path, step: str, container: str) -> None:
+    machine = Machine(tmp_path, [(rf"^docker run .*--name {container} ", 0, "until stopped"), *ANSWERS])
+    build = load(LAUNCH)
+    for name in ("name", "pipeline-image", "trainer-image", "fingerprint"):
+        (machine.workspace / name).write_text("x\n")
+    chosen = next(each for each in build.steps if each.id == step)
+    process = machine.start(chosen, {**BUILT_IN, **build.substitutions})
+    while not machine.outcome(None, "").of("docker", "run"):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert machine.outcome(None, "").of("docker", "stop") == [["docker", "stop", "-t", "60", container]]
+
+
+def test_a_push_to_main_builds_and_pushes_by_digest(tmp_path: Path) -> None:
+    outcome = Machine(tmp_path, ANSWERS).run(load(IMAGES))
+    assert outcome.failed is None, outcome.error
+    tagged = [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in ("pipeline", "trainer")]
+    assert [call[2] for call in outcome.of("docker", "push")] == tagged
+    for call in outcome.of("docker", "build"):
+        assert (ROOT / call[call.index("--file") + 1]).is_file()
+    [template] = outcome.of("gcloud", "dataflow", "flex-template", "build")
+    assert template[template.index("--image") + 1] == f"{REGISTRY}/pipeline@{DIGEST}"
+    assert (ROOT / template[template.index("--metadata-file") + 1]).is_file()
+
+
+def test_clean_up_ends_what_is_the_builds_and_nothing_else(tmp_path: Path) -> None:
+    answers = [
+        (r"dataflow jobs list", 0, "job-1\njob-2\njob-3\n"),
+        (r"dataflow jobs describe job-1", 0, "another\n"),
+        (r"dataflow jobs describe job-2", 0, "the-build\n"),
+        (r"dataflow jobs describe job-3", 0, "\n"),
+        (r"queued-resources list", 0, "v1-0\n"),
+        (r"custom-jobs list", 0, "projects/1/7\tJOB_STATE_RUNNING\nprojects/1/8\tJOB_STATE_SUCCEEDED\n"),
+    ]
+    outcome = Machine(tmp_path, answers).run(load(CLEAN_UP), _BUILD="the-build")
+    assert outcome.failed is None, outcome.error
+    assert [call[4] for call in outcome.of("gcloud", "dataflow", "jobs", "cancel")] == ["job-2"]
+    [deleted] = outcome.of("gcloud", "compute", "tpus", "queued-resources", "delete")
+    assert deleted[5] == "v1-0" and "--force" in deleted
+    assert [call[4] for call in outcome.of("gcloud", "ai", "custom-jobs", "cancel")] == ["projects/1/7"]
+
+
+def test_clean_up_without_a_build_touches_nothing(tmp_path: Path) -> None:
+    build = load(CLEAN_UP)
+    for number, step in enumerate(build.steps):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        machine = Machine(folder, [(r"dataflow jobs (list|describe)", 0, "\n")])
+        process = machine.start(step, {**BUILT_IN, **build.substitutions})
+        _, error = process.communicate(timeout=30)
+        assert process.returncode != 0 and "BUILD" in error
+        assert machine.outcome(None, "").calls == []

@@ -1,0 +1,57 @@
+"""docs/running-on-google-cloud.md: its gcloud commands and their flags exist; its accounts are the builds'."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from tests.deploy.builds import BUILT_IN, FILES, load, resolved
+from tests.deploy.recorded_tool import RECORD, check
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "docs" / "running-on-google-cloud.md", ROOT / "README.md"]
+
+
+def commands() -> list[str]:
+    """All gcloud commands of the pages, in blocks and in lines."""
+    found = []
+    for page in PAGES:
+        text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+        blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        lines = [line for block in blocks for line in block.splitlines()]
+        inline = re.findall(
+            r"`(gcloud [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        )
+        found += [match[0] for line in lines for match in [re.search(r"\bgcloud .*", line)] if match]
+        found += [" ".join(command.split()) for command in inline]
+    return found
+
+
+def test_every_command_and_flag_exists() -> None:
+    used = {check("gcloud", shlex.split(command, comments=True)[1:]) for command in commands()}
+    used |= {
+        known
+        for path in FILES
+        for step in load(path).steps
+        for known in RECORD["gcloud"]["commands"]
+        if f"gcloud {known} " in step.script
+    }
+    assert used == set(RECORD["gcloud"]["commands"])  # and nothing is recorded that is not used
+
+
+def test_every_account_of_a_build_is_made_and_granted_rights() -> None:
+    text = PAGES[0].read_text(encoding="utf-8")
+    [made] = re.findall(r"for account in (.*); do\n  gcloud iam service-accounts create", text)
+    for path in FILES:
+        account = resolved(load(path).service_account, BUILT_IN).rpartition("/")[2].partition("@")[0]
+        assert account.removeprefix("tokenmill-") in made.split()
+        assert f"grant_project {account} logging.logWriter" in text  # what CLOUD_LOGGING_ONLY needs
+        assert f"{account}@" in text
+
+
+def test_the_substitutions_that_are_documented_exist() -> None:
+    text = PAGES[0].read_text(encoding="utf-8")
+    table = text[text.index("| substitution | what it is |") : text.index("**A build lasts a day")]
+    launch = next(path for path in FILES if path.name == "cloudbuild.yaml")
+    assert set(re.findall(r"`(_[A-Z_]+)`", table)) == set(load(launch).substitutions)

@@ -1,0 +1,65 @@
+"""deploy/trainer.Dockerfile and its locks: what can be checked without building it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "deploy" / "trainer.Dockerfile").read_text()
+LOCKS = {
+    "tpu": "requirements-tpu.lock",
+    "gpu": "requirements-gpu.lock",
+    "cpu": "requirements.lock",
+}
+
+
+def stage(name: str) -> str:
+    """The instructions of a stage."""
+    return re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)[1]
+
+
+def pins(lock: str) -> dict[str, str]:
+    text = (ROOT / "trainer" / lock).read_text()
+    return dict(re.findall(r"^([\w.-]+)==(\S+) \\$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("target", LOCKS)
+def test_each_target_installs_its_lock_with_hashes(target: str) -> None:
+    packages = stage(f"{target}-packages")
+    assert f"COPY trainer/{LOCKS[target]} ./" in packages
+    assert re.search(rf"uv pip install --require-hashes .*--requirements {LOCKS[target]}\n", packages)
+    assert ("--no-deps" in packages) == (target == "tpu")
+    assert f"COPY --from={target}-packages /venv /venv" in stage(target)
+
+
+def test_what_is_copied_is_there() -> None:
+    for source in re.findall(r"^COPY (trainer\S*) ", DOCKERFILE, re.MULTILINE):
+        assert (ROOT / source).exists(), source
+
+
+def test_only_the_tpus_image_runs_as_root() -> None:
+    assert "USER" not in re.sub("#.*", "", stage("tpu"))
+    for target in ("gpu", "cpu"):
+        assert stage(target).rstrip().endswith("USER 10001")
+
+
+def test_the_uv_that_installs_is_the_one_that_locks() -> None:
+    version = re.search(r"^UV_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert f"uv=={version} " in DOCKERFILE
+
+
+def test_the_tpus_lock_has_tensorflow_once() -> None:
+    tpu, cpu = pins(LOCKS["tpu"]), pins(LOCKS["cpu"])
+    assert "tensorflow" not in tpu and "libtpu" in tpu
+    # What was tested is what runs: the same TensorFlow, and the same of everything else.
+    assert tpu.pop("tensorflow-tpu") == cpu.pop("tensorflow")
+    assert {name: version for name, version in tpu.items() if name != "libtpu"} == cpu
+
+
+def test_the_gpus_lock_adds_nvidias_packages_only() -> None:
+    gpu, cpu = pins(LOCKS["gpu"]), pins(LOCKS["cpu"])
+    assert cpu.items() <= gpu.items()
+    assert all(name.startswith("nvidia-") for name in gpu.keys() - cpu.keys())

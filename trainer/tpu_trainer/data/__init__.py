@@ -1,0 +1,1 @@
+"""What is learnt from: dataset folders, their order, their batches."""

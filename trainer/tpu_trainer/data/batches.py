@@ -1,0 +1,184 @@
+"""Shards → batches of static shape, as tf.data pipelines.
+
+A batch is a dict of int32 tensors: input_ids, and attention_mask, position_ids and segment_ids where the shards have
+them, each [batch, max_length]; and row, [batch]: the row's number in the whole split or mixture, or -1 for a row that
+only fills up the last batch of an evaluation and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.mixture import MixedOrder, Mixture
+from tpu_trainer.data.order import Window, in_sequence
+from tpu_trainer.data.vocabulary import Vocabulary
+
+# What an objective may read of a record; other features are not even parsed.
+_USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
+_READ_BUFFER_BYTES = 8 << 20
+
+DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+
+
+def training_batches(
+    data: Mixture, *, batch_size: int, seed: int, window_shards: int, start_step: int
+) -> DatasetFunction:
+    """The endless training stream from step `start_step` on, for tf.distribute's distribute_datasets_from_function.
+
+    Args:
+        data: What to learn from.
+        batch_size: Rows in a step, over all replicas.
+        seed: Decides the order.
+        window_shards: Shards of a dataset that are read and shuffled together.
+        start_step: Steps already taken; the rows they used are skipped by arithmetic.
+    """
+
+    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        per_replica = context.get_per_replica_batch_size(batch_size)
+        hosts = context.num_input_pipelines
+        order = MixedOrder(
+            data, seed=seed, window_shards=window_shards, host=context.input_pipeline_id, hosts=hosts
+        )
+        position = start_step * (batch_size // hosts)
+        streams = [
+            _windows(split, partial(own.windows, start), first_row_id=first)
+            for split, own, start, first in zip(
+                data.splits,
+                order.orders,
+                order.positions(position).tolist(),
+                order.first_row_ids.tolist(),
+                strict=True,
+            )
+        ]
+        if len(streams) == 1:
+            return _batches(streams[0], data.splits[0], per_replica)
+        choices = tf.data.Dataset.from_tensor_slices(order.choices(position)).repeat()
+        rows = tf.data.Dataset.choose_from_datasets([stream.unbatch() for stream in streams], choices)
+        return _batches(rows.batch(per_replica), data.splits[0], per_replica)
+
+    return dataset
+
+
+def records_of_step(
+    data: Mixture, *, batch_size: int, seed: int, window_shards: int, step: int, hosts: int
+) -> list[tuple[str, int]]:
+    """(shard's file, slot in it) of each row that `training_batches` delivers for step `step`, counted from 0.
+
+    The file is given by its name, or by its path where there are several datasets. The other arguments are those of
+    `training_batches`; `hosts` is the number of its input pipelines.
+    """
+    host_batch = batch_size // hosts
+    records = []
+    for host in range(hosts):
+        order = MixedOrder(data, seed=seed, window_shards=window_shards, host=host, hosts=hosts)
+        for dataset, row in itertools.islice(order.rows(step * host_batch), host_batch):
+            split = data.splits[dataset]
+            ends = np.cumsum(split.counts)
+            shard = int(np.searchsorted(ends, row, side="right"))
+            path = split.shards[shard].path
+            name = path if len(data.splits) > 1 else path.rsplit("/", 1)[-1]
+            records.append((name, row - int(ends[shard] - split.counts[shard])))
+    return records
+
+
+def evaluation_steps(split: Split, *, batch_size: int, hosts: int) -> int:
+    """Batches that hold all of `split`, shared by `hosts`: the host with the most rows decides."""
+    return -(-max(_host_rows(split, hosts)) // (batch_size // hosts))
+
+
+def _host_rows(split: Split, hosts: int) -> list[int]:
+    counts = split.counts
+    return [int(counts[np.flatnonzero(counts)[host::hosts]].sum()) for host in range(hosts)]
+
+
+def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary) -> DatasetFunction:
+    """Every row of `split` once in the first `evaluation_steps` batches; then, without end, rows of number -1.
+
+    So every replica of every host gets the same number of batches, and none waits for another.
+    """
+
+    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        per_replica = context.get_per_replica_batch_size(batch_size)
+        windows = partial(
+            in_sequence,
+            counts=split.counts,
+            host=context.input_pipeline_id,
+            hosts=context.num_input_pipelines,
+        )
+        record, row_id = _filler_row(split, vocabulary)
+        filler = tf.data.Dataset.from_tensors(
+            (tf.fill([per_replica], record), tf.fill([per_replica], row_id))
+        )
+        return _batches(_windows(split, windows).concatenate(filler.repeat()), split, per_replica)
+
+    return dataset
+
+
+def _windows(
+    split: Split, windows: Callable[[], Iterator[Window]], *, first_row_id: int = 0
+) -> tf.data.Dataset:
+    """(string[n], int32[n]) for each window: serialized records and row ids. One is read ahead of its use."""
+
+    def plan() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.int64]]:
+        for window in windows():
+            paths = np.array([split.shards[shard].path for shard in window.shards])
+            records = sum(split.shards[shard].rows for shard in window.shards)
+            yield paths, window.rows, window.row_ids + first_row_id, np.int64(records)
+
+    def load(
+        paths: tf.Tensor, rows: tf.Tensor, row_ids: tf.Tensor, records: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        # One more than the names promise, so that a shard which holds too many is noticed, too.
+        read = (
+            tf.data.TFRecordDataset(paths, buffer_size=_READ_BUFFER_BYTES)
+            .batch(records + 1)
+            .get_single_element()
+        )
+        found = tf.size(read, out_type=tf.int64)
+        check = tf.debugging.Assert(
+            found == records,
+            ["Shards hold", found, "records where their names say", records, ":", paths],
+            summarize=64,
+        )
+        with tf.control_dependencies([check]):
+            return tf.gather(read, rows), tf.cast(row_ids, tf.int32)
+
+    vector = tf.TensorSpec([None], tf.int64)
+    signature = (tf.TensorSpec([None], tf.string), vector, vector, tf.TensorSpec([], tf.int64))
+    return tf.data.Dataset.from_generator(plan, output_signature=signature).map(load).prefetch(1)
+
+
+def _batches(windows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data.Dataset:
+    names = [name for name in _USED_FEATURES if name in split.features]
+    specification = {name: tf.io.FixedLenFeature([split.max_length], tf.int64) for name in names}
+
+    def parse(records: tf.Tensor, row_ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = tf.io.parse_example(records, specification)
+        return {name: tf.cast(value, tf.int32) for name, value in features.items()} | {"row": row_ids}
+
+    # Windows are cut up as they are: taking them apart row by row would cost more than half of what parsing costs.
+    batches = windows.rebatch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    # Said here because no one can see it in a generator: where several workers have a stream that may end, TensorFlow
+    # takes its last batch for smaller than the others, and the shape of all for unknown.
+    batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    options = tf.data.Options()
+    options.deterministic = True
+    # Each host's share is decided here, by row; sharding it again would lose rows.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _filler_row(split: Split, vocabulary: Vocabulary) -> tuple[bytes, np.int32]:
+    def feature(value: int) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value] * split.max_length))
+
+    values = {
+        name: feature((vocabulary.pad_id or 0) if name == "input_ids" else 0) for name in split.features
+    }
+    return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString(), np.int32(-1)

@@ -1,0 +1,112 @@
+"""What the trainer needs to know of a tokenizer: its size and its special ids."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpu_trainer import files
+from tpu_trainer.config import ObjectiveName
+from tpu_trainer.data.dataset import Split
+from tpu_trainer.errors import UsageError
+from tpu_trainer.network.words import Words
+
+# A TPU's matrix unit works on tiles of 128 lanes, and GPUs like multiples of 64.
+_PADDING_MULTIPLE = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The ids of a tokenizer: `size` of them, `special_ids` never masked, never drawn at random."""
+
+    size: int
+    special_ids: tuple[int, ...]
+    pad_id: int | None
+    mask_id: int | None
+    bos_id: int | None
+    eos_id: int | None
+    words: Words | None = field(default=None, compare=False)
+    """Where words begin; None: the tokenizer does not tell."""
+
+    @property
+    def padded_size(self) -> int:
+        """`size` rounded up to a multiple of 128: the model's. The surplus ids are never predicted."""
+        return -(-self.size // _PADDING_MULTIPLE) * _PADDING_MULTIPLE
+
+    @property
+    def padding_id(self) -> int | None:
+        """The id that marks padding in rows without an attention mask; None where it may stand in text, too."""
+        return None if self.pad_id in (self.bos_id, self.eos_id) else self.pad_id
+
+    @classmethod
+    def of(cls, tokenizer: Any, path: str, objective: ObjectiveName = "mlm") -> Vocabulary:
+        """The vocabulary of a Hugging Face tokenizer; UsageError where it lacks a token that `objective` needs."""
+        for name in ("pad", "mask") if objective == "mlm" else ():
+            if getattr(tokenizer, f"{name}_token_id") is None:
+                raise UsageError(
+                    f"{path}: the tokenizer has no {name} token, which masked language modelling needs; "
+                    f"add one with add_special_tokens({{'{name}_token': …}}) and prepare the dataset again, "
+                    "or train with --objective clm"
+                )
+        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+        last = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+        return cls(
+            size=len(tokenizer),
+            special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
+            pad_id=tokenizer.pad_token_id,
+            mask_id=tokenizer.mask_token_id,
+            bos_id=first,
+            eos_id=last,
+            words=Words.of(tokenizer),
+        )
+
+
+def load_tokenizer(path: str) -> Any:
+    """The Hugging Face tokenizer in folder `path` (local or a URL); UsageError where there is none."""
+    from transformers import AutoTokenizer  # seconds to import
+
+    if not files.is_dir(path):
+        raise UsageError(f"{path}: no such folder; --data.tokenizer names the tokenizer's folder")
+    if not {"tokenizer.json", "tokenizer_config.json"} & set(files.list_names(path)):
+        raise UsageError(
+            f"{path}: neither tokenizer.json nor tokenizer_config.json there: not a tokenizer's folder"
+        )
+    with files.local_copy(path) as folder:
+        try:
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"{path}: AutoTokenizer cannot load it: {error}") from error
+
+
+def load_vocabulary(split: Split, objective: ObjectiveName = "mlm") -> Vocabulary:
+    """The vocabulary of the tokenizer that `split` was made with.
+
+    Raises UsageError where no tokenizer is known, it is not the one the manifest describes, or lacks what `objective`
+    needs.
+    """
+    path = split.tokenizer_path
+    if path is None:
+        raise UsageError(
+            f"{split.path}: no manifest and no ../tokenizer beside it; name it with --data.tokenizer"
+        )
+    vocabulary = Vocabulary.of(load_tokenizer(path), path, objective)
+    if split.manifest is not None:
+        _check(path, vocabulary, split.manifest["tokenizer"], split.path)
+    return vocabulary
+
+
+def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset: str) -> None:
+    remedy = f"it is not the tokenizer that {dataset} was made with; name that one with --data.tokenizer"
+    if vocabulary.size != expected["vocab_size"]:
+        raise UsageError(
+            f"{path}: {vocabulary.size} tokens where the manifest says {expected['vocab_size']}: {remedy}"
+        )
+    json_path = files.join(path, "tokenizer.json")
+    if not files.is_file(json_path):
+        raise UsageError(f"{json_path}: missing: {remedy}")
+    found = hashlib.sha256(files.read_text(json_path).encode()).hexdigest()
+    if found != expected["sha256"]:
+        raise UsageError(
+            f"{json_path}: SHA-256 {found} where the manifest says {expected['sha256']}: {remedy}"
+        )

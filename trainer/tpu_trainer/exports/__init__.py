@@ -1,0 +1,1 @@
+"""Models in Hugging Face's formats: written, read, described, pushed, asked."""

@@ -1,0 +1,52 @@
+"""An exported model's folder, opened for the verbs that ask the model something."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tpu_trainer import files
+from tpu_trainer.config import ObjectiveName
+from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
+from tpu_trainer.errors import UsageError
+
+# XLM's and Flaubert's have the second ending.
+_MASKED_CLASSES = ("ForMaskedLM", "WithLMHeadModel")
+
+
+def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary]:
+    """The tokenizer in a folder that `export` wrote, and its vocabulary; UsageError where it is no such folder."""
+    for name in ("config.json", "tf_model.h5"):
+        if not files.is_file(files.join(path, name)):
+            raise UsageError(f"{path}: no {name} there; give a folder that `export` has written")
+    (architecture,) = json.loads(files.read_text(files.join(path, "config.json")))["architectures"]
+    found = "mlm" if architecture.endswith(_MASKED_CLASSES) else "clm"
+    if found != objective:
+        verb = {"mlm": "fill-mask", "clm": "generate"}[found]
+        raise UsageError(f"{path}: a {architecture}, which is for the verb {verb}")
+    tokenizer = load_tokenizer(path)
+    return tokenizer, Vocabulary.of(tokenizer, path, objective)
+
+
+def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> Any:
+    """The LanguageModel in a folder that `open_tokenizer` has opened."""
+    # TensorFlow takes seconds to import: not for what the verbs' checks refuse.
+    from transformers import TFAutoModelForCausalLM, TFAutoModelForMaskedLM
+
+    from tpu_trainer.network.model import LanguageModel
+
+    auto_class = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}[objective]
+    with files.local_copy(path) as folder:
+        # transformers 4.55 to 4.57 cannot read PyTorch's layout into TensorFlow (huggingface/transformers#40028).
+        network = auto_class.from_pretrained(folder, local_files_only=True, use_safetensors=False)
+    return LanguageModel(network=network, vocabulary=vocabulary, objective=objective)
+
+
+def texts_of(text: str | None) -> Iterator[str]:
+    """`text`, or each line of the standard input."""
+    if text is not None:
+        yield text
+    else:
+        yield from (line.rstrip("\n") for line in sys.stdin)

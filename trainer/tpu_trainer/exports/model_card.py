@@ -1,0 +1,108 @@
+"""The README.md of an exported model: what it is, what it learnt from, with which options, and how well."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import yaml
+
+from tpu_trainer.config import FitConfig
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.runs.run_folder import RunFolder
+
+_TASKS = {"mlm": "fill-mask", "clm": "text-generation"}
+_METRICS = ("loss", "perplexity", "accuracy", "bits_per_byte")
+# Names of places, which are nothing to the model, and what the card shows elsewhere.
+_NOT_SHOWN = ("output_dir", "data", "profile", "strategy", "tpu", "hub_model_id", "hub_private")
+
+
+def model_card(
+    config: FitConfig, *, folder: RunFolder, step: int, parameters: int, vocabulary: Vocabulary
+) -> str:
+    """The card, as Markdown with the metadata that the Hub reads.
+
+    Args:
+        config: The run's.
+        folder: The run's, for its data and its log.
+        step: The checkpoint's.
+        parameters: Weights of the model.
+        vocabulary: The tokenizer's.
+    """
+    task = _TASKS[config.objective]
+    data = folder.data()
+    training, evaluation = folder.figures_at(step)
+    text = "---\n" + yaml.safe_dump(_metadata(config, task, data, evaluation), sort_keys=False) + "---\n\n"
+    text += f"# {config.model.type}, {parameters:,} parameters\n\n"
+    objective = {"mlm": "masked", "clm": "causal"}[config.objective]
+    start = "from scratch" if config.model.init_from is None else f"from {_base_name(config.model.init_from)}"
+    text += (
+        f"A {objective} language model with a vocabulary of {vocabulary.size:,} tokens, trained {start} for "
+        f"{step:,} steps of {config.train.batch_size:,} rows.\n\n"
+    )
+    text += _use(task)
+    if data:
+        text += "## Data\n\n" + _data_table(data) + "\n"
+    text += "## Results\n\n" + _results(training, evaluation) + "\n"
+    shown = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NOT_SHOWN}
+    if config.model.init_from is not None:
+        shown["model"]["init_from"] = _base_name(config.model.init_from)
+    text += "## Configuration\n\n```yaml\n" + yaml.safe_dump(shown, sort_keys=False) + "```\n"
+    return text
+
+
+def _base_name(path: str) -> str:
+    """The last part of a path: where it lies is nobody's business."""
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _metadata(
+    config: FitConfig, task: str, data: list[dict[str, Any]], evaluation: dict[str, Any] | None
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": task,
+        "tags": [config.model.type, "tpu_trainer"],
+    }
+    validation = next((entry for entry in data if entry["use"] == "validation"), None)
+    if evaluation is not None and validation is not None:
+        metrics = [{"type": name, "value": evaluation[name]} for name in _METRICS if evaluation.get(name)]
+        result = {
+            "task": {"type": task},
+            "dataset": {"name": validation["name"], "type": validation["name"]},
+            "metrics": metrics,
+        }
+        metadata["model-index"] = [{"name": config.model.type, "results": [result]}]
+    return metadata
+
+
+def _use(task: str) -> str:
+    """How to load it."""
+    call = "pipe(f'… {pipe.tokenizer.mask_token} …')" if task == "fill-mask" else "pipe('…')"
+    return (
+        "## Use\n\n```python\nfrom transformers import pipeline\n\n"
+        f'pipe = pipeline("{task}", model="…")  # this folder or repository\n{call}\n```\n\n'
+        "`model.safetensors` holds PyTorch's layout; TensorFlow's classes load `tf_model.h5`, with "
+        "`from_pretrained(…, use_safetensors=False)`.\n\n"
+    )
+
+
+def _data_table(data: list[dict[str, Any]]) -> str:
+    lines = ["| data | use | rows | tokens | documents | tokenized from |", "|---|---|---|---|---|---|"]
+    for entry in data:
+        use = entry["use"] if entry["share"] is None else f"{entry['use']}, {entry['share']:.1%} of the rows"
+        sources = ", ".join(entry["inputs"]) or "–"
+        numbers = [f"{entry[name]:,}" if entry[name] else "–" for name in ("rows", "tokens", "documents")]
+        lines.append("| " + " | ".join([entry["name"], use, *numbers, sources]) + " |")
+    lines.append(f"\nRows hold {data[0]['max_length']} tokens.")
+    return "\n".join(lines) + "\n"
+
+
+def _results(training: dict[str, Any] | None, evaluation: dict[str, Any] | None) -> str:
+    lines = ["| figure | training, last steps | validation |", "|---|---|---|"]
+    for name in _METRICS:
+        values = [None if record is None else record.get(name) for record in (training, evaluation)]
+        if any(value is not None for value in values):
+            cells = ["–" if value is None else f"{value:.4f}" for value in values]
+            lines.append(f"| {name.replace('_', ' ')} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n\nLosses are in nats per predicted token.\n"

@@ -1,0 +1,107 @@
+"""Cross-entropy over a large vocabulary without an array of all logits.
+
+A batch's logits are its biggest array by far (16 rows of 1024 tokens, 50,304 ids: 3.3 GB in float32), and their
+gradient is as big again. Both are made here some positions at a time. The gradient with respect to the inputs is worked
+out in the forward pass, while the logits are at hand, so that nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tpu_trainer.network.sequencing import after
+
+# float32 logits that exist at once.
+_LOGITS_BYTES = 2**28
+_NEVER = -1e9
+
+
+class OutputWeights(NamedTuple):
+    """The last, linear layer: logits = hidden · matrixᵀ + bias."""
+
+    matrix: tf.Tensor
+    """float32[V, H]."""
+    bias: tf.Tensor
+    """float32[V]."""
+
+
+def mask_surplus(bias: tf.Tensor, size: int) -> tf.Tensor:
+    """`bias` (float32[V]) such that no softmax sees the ids from `size` on."""
+    return tf.concat([bias[:size], tf.fill([bias.shape[0] - size], tf.constant(_NEVER, bias.dtype))], axis=0)
+
+
+def cross_entropy_sums(
+    *,
+    hidden: tf.Tensor,
+    output: OutputWeights,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    size: int,
+    logits_bytes: int = _LOGITS_BYTES,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The weighted sums of the cross-entropy, in nats, and of the targets predicted right: float32 scalars.
+
+    Products are taken in `hidden`'s type and summed in float32; the softmax is float32.
+
+    Args:
+        hidden: [N, H], float32 or bfloat16; N static.
+        output: The last layer.
+        targets: int32[N].
+        weights: float32[N].
+        size: The vocabulary's true size, at most V; the ids from there on are never predicted.
+        logits_bytes: Float32 logits that may exist at once.
+    """
+    count, surplus = hidden.shape[0], output.matrix.shape[0]
+    pieces = max(1, math.ceil(count * surplus * 4 / logits_bytes))
+    # Whole sublanes of a TPU.
+    piece = -(-math.ceil(count / pieces) // 8) * 8
+
+    @tf.custom_gradient
+    def sums(
+        hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
+    ) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:
+        narrow = tf.cast(matrix, hidden.dtype)
+        masked_bias = mask_surplus(bias, size)
+        loss = correct = tf.zeros([])
+        d_hidden, d_matrix, d_bias = [], tf.zeros(matrix.shape), tf.zeros(bias.shape)
+        # Not a tf.while_loop: XLA's cost analysis would count its body once.
+        for first in range(0, count, piece):
+            part = slice(first, min(first + piece, count))
+            # One piece after the other: all at once they would need the memory that this is to save.
+            rows = hidden[part] if first == 0 else after(hidden[part], d_bias)
+            logits = _product(rows, narrow, transpose_b=True) + masked_bias
+            at_target = tf.range(logits.shape[-1])[None, :] == targets[part][:, None]
+            highest = tf.reduce_max(logits, axis=-1, keepdims=True)
+            exponentials = tf.exp(logits - highest)
+            total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
+            of_target = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
+            weight = weights[part][:, None]
+            loss += tf.reduce_sum((tf.math.log(total) + highest - of_target) * weight)
+            correct += tf.reduce_sum(tf.cast(of_target >= highest, tf.float32) * weight)
+
+            d_logits = (exponentials / total - tf.cast(at_target, tf.float32)) * weight
+            d_bias += tf.reduce_sum(d_logits, axis=0)
+            d_logits = tf.cast(d_logits, hidden.dtype)
+            d_hidden.append(tf.cast(_product(d_logits, narrow), hidden.dtype))
+            d_matrix += _product(d_logits, rows, transpose_a=True)
+        d_hidden = tf.concat(d_hidden, axis=0)
+
+        def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            return tf.cast(d_loss, hidden.dtype) * d_hidden, d_loss * d_matrix, d_loss * d_bias
+
+        return (loss, correct), gradient
+
+    return sums(hidden, output.matrix, output.bias)
+
+
+def _product(
+    a: tf.Tensor, b: tf.Tensor, *, transpose_a: bool = False, transpose_b: bool = False
+) -> tf.Tensor:
+    """A matrix product whose sums, and result, are float32 whatever the type of its factors."""
+    if a.dtype == tf.float32 or tf.executing_eagerly():
+        # Without XLA there is no such kernel for bfloat16.
+        a, b = tf.cast(a, tf.float32), tf.cast(b, tf.float32)
+    return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, output_type=tf.float32)

@@ -1,0 +1,319 @@
+"""The language model: a Hugging Face TensorFlow model, with the vocabulary, the positions and the losses put right."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+from transformers import (
+    CONFIG_MAPPING,
+    TF_MODEL_FOR_MASKED_LM_MAPPING,
+    PretrainedConfig,
+    TFAutoModelForCausalLM,
+    TFAutoModelForMaskedLM,
+    TFPreTrainedModel,
+)
+
+from tpu_trainer.config import ModelConfig, ObjectiveName, Precision
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.errors import UsageError
+from tpu_trainer.exports.pytorch_layout import EXPORTABLE
+from tpu_trainer.network.call_context import CallContext
+from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
+from tpu_trainer.network.documents import separate_documents
+from tpu_trainer.network.dropout import key_dropout
+from tpu_trainer.network.output_layer import find_output_layer, head_of
+from tpu_trainer.network.recomputation import recompute_blocks
+
+_KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
+_AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}
+# Causal by their configuration's is_decoder only.
+_ENCODERS = frozenset(cls.model_type for cls in TF_MODEL_FOR_MASKED_LM_MAPPING)
+# It takes position_ids and does nothing with them.
+_COUNTS_FOR_ITSELF = frozenset(("opt",))
+# Families whose positions count from the padding id on: a row's first token stands at pad_id + 1.
+_POSITIONS_FROM_PADDING = frozenset(
+    ("camembert", "esm", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta")
+)
+_NOT_CHOSEN = dict.fromkeys(
+    ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"),
+    "it follows from the tokenizer and cannot be set",
+) | {"tie_word_embeddings": "the TensorFlow models always tie the output weights to the input embeddings"}
+
+
+def network_config(
+    config: ModelConfig, *, objective: ObjectiveName, vocabulary: Vocabulary, max_length: int
+) -> PretrainedConfig:
+    """The Hugging Face configuration of the model, its vocabulary padded to `vocabulary.padded_size`.
+
+    Raises UsageError for an unknown type or value, and for positions that do not hold `max_length` tokens.
+    """
+    if config.type not in EXPORTABLE[objective]:
+        raise UsageError(
+            f"--model.type is {config.type!r}: not one that can be trained as a {_KINDS[objective]} model here and "
+            f"loaded elsewhere; one of {', '.join(sorted(EXPORTABLE[objective]))}"
+        )
+    if config.type in _POSITIONS_FROM_PADDING and vocabulary.pad_id is None:
+        raise UsageError(
+            f"--model.type is {config.type!r}, which needs a tokenizer with a pad token: its positions count from "
+            "that token's id on"
+        )
+    defaults = CONFIG_MAPPING[config.type]()
+    chosen = {defaults.attribute_map.get(name, name): value for name, value in config.config.items()}
+    for name in config.config:
+        if name in _NOT_CHOSEN:
+            raise UsageError(f"--model.config.{name}: {_NOT_CHOSEN[name]}")
+        if not hasattr(defaults, name):
+            raise UsageError(
+                f"--model.config.{name}: configurations of type {config.type!r} have no such value"
+            )
+    positions = defaults.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+    needed = max_length + _first_position(config.type, vocabulary)
+    values = {positions: needed} | chosen
+    if values[positions] < needed:
+        raise UsageError(
+            f"--model.config.{positions} is {values[positions]}: rows of {max_length} tokens need {needed} in a model "
+            f"of type {config.type!r}"
+        )
+    if objective == "clm" and config.type in _ENCODERS:
+        values["is_decoder"] = True
+    return CONFIG_MAPPING[config.type](
+        vocab_size=vocabulary.padded_size,
+        pad_token_id=vocabulary.pad_id,
+        bos_token_id=vocabulary.bos_id,
+        eos_token_id=vocabulary.eos_id,
+        **values,
+    )
+
+
+def _first_position(model_type: str, vocabulary: Vocabulary) -> int:
+    """The position that the model gives to a row's first token."""
+    return vocabulary.pad_id + 1 if model_type in _POSITIONS_FROM_PADDING else 0
+
+
+def build_network(config: PretrainedConfig, objective: ObjectiveName) -> TFPreTrainedModel:
+    """The network of `config`, its variables made, with the names that Hugging Face's formats rely on."""
+    # Keras would number the networks of a process, and the names are in what is exported.
+    network = _AUTO_CLASSES[objective].from_config(config, name="network")
+    network.build_in_name_scope()
+    return network
+
+
+class Inputs(NamedTuple):
+    """What a network sees: B rows of L tokens."""
+
+    input_ids: tf.Tensor
+    """int32[B, L]."""
+    attention_mask: tf.Tensor | None = None
+    """int32[B, L], 1 for real tokens; None: all are real."""
+    position_ids: tf.Tensor | None = None
+    """int32[B, L], counted from 0; None: the row is one text."""
+    segment_ids: tf.Tensor | None = None
+    """int32[B, L], the number of each token's document; None: the row is one text. Read by causal models alone."""
+    training: bool = False
+    """Whether dropout applies."""
+
+
+class LanguageModel:
+    """A network with the calls that training needs: losses, and logits at some positions only."""
+
+    def __init__(
+        self, *, network: TFPreTrainedModel, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
+    ) -> None:
+        """
+        Args:
+            network: A built TF…ForMaskedLM or TF…ForCausalLM of vocabulary size `vocabulary.size` or
+                `vocabulary.padded_size`.
+            vocabulary: The tokenizer's.
+            objective: Which of the two it is.
+        """
+        self.network = network
+        self.vocabulary = vocabulary
+        self.objective = objective
+        self.context = CallContext()
+        """What dropout draws from: to be set where the model is called in training."""
+        key_dropout(network, self.context)
+        self._heeds_segments = objective == "clm" and separate_documents(network, self.context)
+        self._first_position = _first_position(network.config.model_type, vocabulary)
+        self._head = head_of(network)
+        self._output = find_output_layer(network)
+        encoder = getattr(network, network.base_model_prefix)
+        self._accepted = frozenset(inspect.signature(encoder.call).parameters)
+        if network.config.model_type in _COUNTS_FOR_ITSELF:
+            self._accepted -= {"position_ids"}
+        for layer in network.submodules:
+            # transformers' TensorFlow classes of RoBERTa's family count positions from padding id 1, whatever the
+            # tokenizer's; its PyTorch classes use the tokenizer's.
+            if self._first_position and hasattr(layer, "padding_idx"):
+                layer.padding_idx = vocabulary.pad_id
+
+    @classmethod
+    def create(
+        cls,
+        config: ModelConfig,
+        *,
+        objective: ObjectiveName = "mlm",
+        vocabulary: Vocabulary,
+        max_length: int,
+        seed: int,
+        precision: Precision = "float32",
+    ) -> LanguageModel:
+        """A new model; its weights are a function of `seed`. UsageError where `config` does not fit."""
+        hf_config = network_config(config, objective=objective, vocabulary=vocabulary, max_length=max_length)
+        keras.utils.set_random_seed(seed)
+        # Layers take the policy that holds when they are made, and Hugging Face makes them.
+        before = keras.mixed_precision.global_policy()
+        keras.mixed_precision.set_global_policy(precision)
+        try:
+            network = build_network(hf_config, objective)
+        finally:
+            keras.mixed_precision.set_global_policy(before)
+        return cls(network=network, vocabulary=vocabulary, objective=objective)
+
+    def twin(self) -> TFPreTrainedModel:
+        """Another network of the same shape, with weights of its own, that is not for calling."""
+        return build_network(self.network.config, self.objective)
+
+    def recompute_blocks(self) -> None:
+        """Turns gradient checkpointing on; UsageError where this type of model cannot."""
+        recompute_blocks(self.network, self.context)
+
+    def loss_sums(
+        self, inputs: Inputs, *, targets: tf.Tensor, weights: tf.Tensor, positions: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The weighted sums of the cross-entropy, in nats, and of the targets predicted right: float32 scalars.
+
+        Args:
+            inputs: What the network sees, B rows of L tokens.
+            targets: int32[B, T], what is to be predicted.
+            weights: float32[B, T].
+            positions: int32[B, T], where; None: everywhere, T = L.
+        """
+        targets, weights = tf.reshape(targets, [-1]), tf.reshape(weights, [-1])
+        if self._output is None:
+            logits = self._masked_logits(self._logits(inputs, positions))
+            logits = tf.reshape(logits, [-1, logits.shape[-1]])
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
+            right = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == targets, tf.float32)
+            return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)
+        hidden = self._output.transform(self._hidden(inputs, positions))
+        return cross_entropy_sums(
+            hidden=tf.reshape(hidden, [-1, hidden.shape[-1]]),
+            output=self._output.weights(),
+            targets=targets,
+            weights=weights,
+            size=self.vocabulary.size,
+        )
+
+    def logits_at(
+        self,
+        *,
+        input_ids: tf.Tensor,
+        positions: tf.Tensor,
+        attention_mask: tf.Tensor | None = None,
+        position_ids: tf.Tensor | None = None,
+        segment_ids: tf.Tensor | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """float32[B, T, V] logits at `positions` (int32[B, T]); the other arguments are those of Inputs.
+
+        Where the model's head is a layer of its own, only those positions go through it. Ids that do not exist get a
+        logit that no softmax sees.
+        """
+        inputs = Inputs(input_ids, attention_mask, position_ids, segment_ids, training)
+        return self._masked_logits(self._logits(inputs, positions))
+
+    def _masked_logits(self, logits: tf.Tensor) -> tf.Tensor:
+        return tf.cast(logits, tf.float32) + mask_surplus(tf.zeros(logits.shape[-1:]), self.vocabulary.size)
+
+    def _logits(self, inputs: Inputs, positions: tf.Tensor | None) -> tf.Tensor:
+        if self._head is not None:
+            return self._head(self._hidden(inputs, positions))
+        with self._called_with(inputs):
+            logits = self.network(**self._arguments(inputs)).logits
+        return logits if positions is None else tf.gather(logits, positions, batch_dims=1)
+
+    def _hidden(self, inputs: Inputs, positions: tf.Tensor | None) -> tf.Tensor:
+        """[B, T, H]: the last hidden states at `positions`."""
+        encoder = getattr(self.network, self.network.base_model_prefix)
+        with self._called_with(inputs):
+            hidden = encoder(**self._arguments(inputs))[0]
+        return hidden if positions is None else tf.gather(hidden, positions, batch_dims=1)
+
+    def _called_with(self, inputs: Inputs) -> AbstractContextManager[None]:
+        return self.context.using(self.context.with_changes(segment_ids=inputs.segment_ids))
+
+    def _arguments(self, inputs: Inputs) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "input_ids": inputs.input_ids,
+            "attention_mask": inputs.attention_mask,
+            "training": inputs.training,
+        }
+        if inputs.position_ids is not None and "position_ids" in self._accepted:
+            arguments["position_ids"] = self._network_positions(inputs.position_ids, inputs.attention_mask)
+        if self.objective == "clm" and "use_cache" in self._accepted:
+            arguments["use_cache"] = False
+        return arguments
+
+    def _network_positions(self, position_ids: tf.Tensor, attention_mask: tf.Tensor | None) -> tf.Tensor:
+        if self._first_position == 0:
+            return position_ids
+        counted = position_ids + self._first_position
+        return (
+            counted
+            if attention_mask is None
+            else tf.where(attention_mask > 0, counted, self.vocabulary.pad_id)
+        )
+
+    def unheeded(self, features: Collection[str]) -> list[str]:
+        """Those of a dataset's `features` that a causal model should heed and this one cannot."""
+        if self.objective != "clm":
+            return []
+        heeded = self._accepted | ({"segment_ids"} if self._heeds_segments else set())
+        return sorted({"position_ids", "segment_ids"} & set(features) - heeded)
+
+    def init_output_bias(self, target_counts: np.ndarray) -> None:
+        """Sets the output bias to the log frequencies of the targets.
+
+        Args:
+            target_counts: float[V], how often each id is a target in the training split.
+
+        Raises:
+            UsageError: The model has no output bias.
+        """
+        biases = list((self.network.get_bias() or {}).values())
+        if len(biases) != 1:
+            raise UsageError(
+                f"--model.init_output_bias: models of type {self.network.config.model_type!r} have no output bias"
+            )
+        counts = target_counts + 1  # a token that never occurs may still come
+        bias = np.full(self.network.config.vocab_size, 0, np.float32)
+        bias[: self.vocabulary.size] = np.log(counts / counts.sum())
+        biases[0].assign(bias.reshape(biases[0].shape))
+
+
+def target_counts(
+    token_counts: np.ndarray, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
+) -> np.ndarray:
+    """float64[V]: how often each id is a target, up to a factor, where it occurs `token_counts` times.
+
+    Special ids are never masked, but predicted like any other in causal modelling.
+    """
+    counts = np.array(token_counts, np.float64)
+    if objective == "mlm":
+        counts[list(vocabulary.special_ids)] = 0
+    return counts
+
+
+def unigram_entropy(
+    token_counts: np.ndarray, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
+) -> float:
+    """Nats per target of the best guess that knows only how frequent each token is."""
+    counts = target_counts(token_counts, vocabulary, objective)
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())

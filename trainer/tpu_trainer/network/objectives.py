@@ -1,0 +1,108 @@
+"""What is learnt: a batch → sums over its targets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tpu_trainer.network.masking import Masking
+from tpu_trainer.network.model import Inputs, LanguageModel
+
+Batch = dict[str, tf.Tensor]
+Key = tuple[tf.Tensor, tf.Tensor]
+
+
+class Sums(NamedTuple):
+    """Sums over a batch, float32 scalars."""
+
+    loss: tf.Tensor
+    """Cross-entropy in nats, over all targets."""
+    correct: tf.Tensor
+    """Targets predicted right."""
+    targets: tf.Tensor
+    """Targets."""
+    tokens: tf.Tensor
+    """Real tokens, padding not counted."""
+
+
+class Objective(ABC):
+    """Chooses a batch's targets and compares the model's predictions with them."""
+
+    def __init__(self, *, model: LanguageModel, predicted_positions: int) -> None:
+        self.model = model
+        self.predicted_positions = predicted_positions
+        """Positions of a row that go through the output layer."""
+
+    @abstractmethod
+    def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
+        """The sums of `batch` (see batches.py). What is random is drawn from `key`."""
+
+    def attention_mask(self, batch: Batch) -> tf.Tensor | None:
+        """int32[B, L], 1 for real tokens. None: all are real.
+
+        Rows without a mask are full but for the split's last, where the pad id marks padding (docs/dataset-format.md).
+        """
+        padding_id = self.model.vocabulary.padding_id
+        if "attention_mask" in batch or padding_id is None:
+            return batch.get("attention_mask")
+        return tf.cast(batch["input_ids"] != padding_id, tf.int32)
+
+
+class MaskedLanguageModelling(Objective):
+    """Some tokens are masked, and predicted from those on both sides."""
+
+    def __init__(self, *, model: LanguageModel, masking: Masking) -> None:
+        super().__init__(model=model, predicted_positions=masking.max_targets)
+        self._masking = masking
+
+    def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
+        """See Objective; the masks are drawn from `key`."""
+        attention_mask = self.attention_mask(batch)
+        masked = self._masking(
+            input_ids=batch["input_ids"], attention_mask=attention_mask, row=batch["row"], key=key
+        )
+        loss, correct = self.model.loss_sums(
+            Inputs(masked.input_ids, attention_mask, batch.get("position_ids"), training=training),
+            targets=masked.targets,
+            weights=masked.weights,
+            positions=masked.positions,
+        )
+        return Sums(loss, correct, tf.reduce_sum(masked.weights), _real_tokens(batch, attention_mask))
+
+
+class CausalLanguageModelling(Objective):
+    """Each token is predicted from those before it in its document."""
+
+    def __init__(self, *, model: LanguageModel, max_length: int) -> None:
+        super().__init__(model=model, predicted_positions=max_length)
+
+    def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
+        """See Objective; nothing is random here.
+
+        A token is a target if it is real and the one before it is of the same document (segment_ids, where the batch
+        has them: else a row is one text).
+        """
+        del key
+        ids, segments = batch["input_ids"], batch.get("segment_ids")
+        attention_mask = self.attention_mask(batch)
+        counts = tf.broadcast_to((batch["row"] >= 0)[:, None], ids[:, 1:].shape)
+        if attention_mask is not None:
+            counts &= (attention_mask[:, :-1] > 0) & (attention_mask[:, 1:] > 0)
+        if segments is not None:
+            counts &= segments[:, :-1] == segments[:, 1:]
+        # The last position predicts nothing; it stays, so that shapes are round.
+        nothing = tf.zeros_like(ids[:, :1])
+        weights = tf.concat([tf.cast(counts, tf.float32), tf.cast(nothing, tf.float32)], axis=1)
+        loss, correct = self.model.loss_sums(
+            Inputs(ids, attention_mask, batch.get("position_ids"), segments, training),
+            targets=tf.concat([ids[:, 1:], nothing], axis=1),
+            weights=weights,
+        )
+        return Sums(loss, correct, tf.reduce_sum(weights), _real_tokens(batch, attention_mask))
+
+
+def _real_tokens(batch: Batch, attention_mask: tf.Tensor | None) -> tf.Tensor:
+    real = tf.ones_like(batch["input_ids"]) if attention_mask is None else attention_mask
+    return tf.cast(tf.reduce_sum(real), tf.float32)

@@ -1,0 +1,113 @@
+"""The log of a run: every record goes to metrics.jsonl and to TensorBoard.
+
+A disk that is full must not end a training that goes well: what cannot be written is kept and written later.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from tpu_trainer import files
+from tpu_trainer.runs.checkpoint import WriteErrors
+from tpu_trainer.runs.run_folder import RunFolder
+
+
+def say(text: str) -> None:
+    """Prints a line on stderr without disturbing the progress bar."""
+    tqdm.write(text, file=sys.stderr)
+    sys.stderr.flush()
+
+
+class MetricsLog:
+    """The records of a run, in order; each has a step."""
+
+    def __init__(self, folder: RunFolder, *, last_step: int, tensorboard: bool) -> None:
+        """Takes up the log in `folder` after `last_step`: later records are of steps that are taken again."""
+        self._folder = folder
+        self.records = [record for record in folder.metrics() if record["step"] <= last_step]
+        self._whole = False
+        """Whether the file holds all records but the newest."""
+        self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard and folder.writable else None
+        self._write()
+        for record in self.records:
+            self._show(record)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Adds a record; an evaluation takes the place of an earlier one of the same step."""
+        if (
+            "eval" in record
+            and (kept := [r for r in self.records if not ("eval" in r and r["step"] == record["step"])])
+            != self.records
+        ):
+            self.records, self._whole = kept, False
+        self.records.append(record)
+        self._write()
+        self._show(record)
+
+    def close(self) -> None:
+        """Writes what is left."""
+        if not self._whole:
+            self._write()
+        if self._tensorboard is not None:
+            self._try_tensorboard(self._tensorboard.close)
+
+    def _write(self) -> None:
+        if not self._folder.writable:
+            return
+        try:
+            if self._whole:
+                files.append_text(self._folder.metrics_log, json.dumps(self.records[-1]) + "\n")
+            else:
+                lines = "".join(json.dumps(record) + "\n" for record in self.records)
+                files.write_text(self._folder.metrics_log, lines)
+            self._whole = True
+        except WriteErrors as error:
+            # The file may end with half a line now: the next time it is written anew.
+            self._whole = False
+            say(f"fit: {self._folder.metrics_log} cannot be written ({error}); training goes on")
+
+    def _show(self, record: dict[str, Any]) -> None:
+        if self._tensorboard is not None:
+            self._try_tensorboard(lambda: self._tensorboard.write(record))
+
+    def _try_tensorboard(self, write: Any) -> None:
+        try:
+            write()
+        except WriteErrors as error:
+            say(f"fit: {self._folder.tensorboard} cannot be written ({error}); training goes on without it")
+            self._tensorboard = None
+
+
+class _TensorBoard:
+    """Event files, made anew from the log's records whenever a run starts or continues."""
+
+    def __init__(self, folder: str) -> None:
+        # Old events might be of steps that are taken again; profiles, in a folder below, stay.
+        for name in files.list_names(folder):
+            if name.startswith("events.out.tfevents"):
+                files.remove_file(files.join(folder, name))
+        self._writer = tf.summary.create_file_writer(folder)
+
+    def write(self, record: dict[str, Any]) -> None:
+        with self._writer.as_default(step=record["step"]):
+            for name, value in _flat(record).items():
+                tf.summary.scalar(name, value)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _flat(record: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record by TensorBoard's names: train/loss, eval/loss, …"""
+    found = {}
+    for name, value in record.items():
+        if name == "eval":
+            found |= {f"eval/{key}": figure for key, figure in value.items()}
+        elif name != "step" and isinstance(value, int | float):
+            found[f"train/{name}"] = value
+    return found

@@ -1,0 +1,58 @@
+"""What is said of a step whose loss or gradient is not finite: which it was, what it read, what is still good."""
+
+from __future__ import annotations
+
+import json
+
+from tpu_trainer import files
+from tpu_trainer.config import FitConfig
+from tpu_trainer.data.batches import records_of_step
+from tpu_trainer.data.mixture import Mixture
+from tpu_trainer.errors import DivergedError
+from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
+from tpu_trainer.runs.metrics import say
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.task import NonFinite
+
+_SHOWN = 4
+
+
+def diverged(
+    found: NonFinite,
+    *,
+    config: FitConfig,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    train: Mixture,
+    hosts: int,
+) -> DivergedError:
+    """The error to end with; the step's records, all of them, are written to failure.json."""
+    records = records_of_step(
+        train,
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        window_shards=config.data.window_shards,
+        step=found.step - 1,
+        hosts=hosts,
+    )
+    good = checkpoints.steps()
+    failure = {
+        "step": found.step,
+        # As text: JSON has no NaN.
+        "loss": str(found.loss),
+        "gradient_norm": str(found.gradient_norm),
+        "last_checkpoint": good[-1] if good else None,
+        "records": [{"shard": shard, "slot": slot} for shard, slot in records],
+    }
+    try:
+        files.write_text(folder.failure, json.dumps(failure, indent=1) + "\n")
+    except WriteErrors as error:
+        say(f"fit: {folder.failure} cannot be written ({error}): {json.dumps(failure)}")
+    shown = ", ".join(f"{shard} slot {slot}" for shard, slot in records[:_SHOWN])
+    more = f" and {len(records) - _SHOWN} more, all in {folder.failure}" if len(records) > _SHOWN else ""
+    kept = f"the checkpoint of step {good[-1]} is untouched" if good else "there is no checkpoint yet"
+    return DivergedError(
+        f"step {found.step}: loss {found.loss}, gradient norm {found.gradient_norm}; {kept}. The step read "
+        f"{shown}{more}. Look at these records; a lower --optimizer.learning_rate, a longer "
+        "--schedule.warmup_steps or a smaller --optimizer.clip_norm, with another --output_dir, may help"
+    )

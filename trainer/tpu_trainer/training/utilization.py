@@ -1,0 +1,101 @@
+"""MFU: the floating-point operations that a model's training needs, against what the devices could do at most.
+
+Counted as in PaLM's appendix B (Chowdhery et al., 2022, arXiv 2204.02311): products of matrices only, three times those
+of the forward pass, nothing for what is computed again to save memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import tensorflow as tf
+from transformers import TFPreTrainedModel
+
+from tpu_trainer.training.strategy import is_tpu
+
+# Dense bfloat16 operations per second of a chip, and the TensorFlow devices (cores) in it.
+# cloud.google.com/tpu/docs/v2, …/v3, …/v4, …/v5e, …/v5p, …/v6e: "Peak compute per chip".
+_TPU_CHIPS = {
+    "v2": (46e12, 2),
+    "v3": (123e12, 2),
+    "v4": (275e12, 1),
+    "v5litepod": (197e12, 1),
+    "v5e": (197e12, 1),
+    "v5p": (459e12, 1),
+    "v6e": (918e12, 1),
+}
+# Dense operations per second on tensor cores: bfloat16, and TensorFloat-32, which TensorFlow uses for float32.
+# NVIDIA's data sheets of each; where they count sparse matrices, the half of it. The first name that fits counts.
+_GPUS = (
+    (r"B200", 2250e12, 1125e12),
+    (r"H200|H100.*HBM3|H100.*SXM|GH200", 989e12, 494e12),
+    (r"H100", 756e12, 378e12),  # the PCIe card
+    (r"A100", 312e12, 156e12),
+    (r"L40S", 362e12, 183e12),
+    (r"\bL4\b", 121e12, 60e12),
+    (r"\bA10\b", 125e12, 62.5e12),
+    (r"RTX 4090", 165e12, 82.6e12),
+    (r"RTX 3090", 71e12, 35.6e12),
+)
+_EMBEDDING = re.compile(r"(^|/)(\w*embeddings?|wte|wpe)(/|:|$)")
+_HEAD = re.compile(r"(^|/)(lm_head|mlm|predictions)(/|$)")
+
+
+def gpu_peak_flops(name: str, *, bfloat16: bool) -> float | None:
+    """Operations per second of the GPU that calls itself `name`; None where it is not in the table."""
+    for pattern, in_bfloat16, in_tf32 in _GPUS:
+        if re.search(pattern, name):
+            return in_bfloat16 if bfloat16 else in_tf32
+    return None
+
+
+def tpu_peak_flops(accelerator_type: str) -> float | None:
+    """Operations per second of one TensorFlow device of a TPU such as v5litepod-8; None for an unknown type.
+
+    float32 products run as bfloat16 there, unless more precision is asked for.
+    """
+    chip = _TPU_CHIPS.get(accelerator_type.split("-")[0])
+    return None if chip is None else chip[0] / chip[1]
+
+
+def peak_flops(strategy: tf.distribute.Strategy, *, bfloat16: bool) -> float | None:
+    """Operations per second of all replicas together; None where a device's peak is not published, as for CPUs."""
+    replicas = strategy.num_replicas_in_sync
+    if is_tpu(strategy):
+        # TPU VMs have it in their environment.
+        one = tpu_peak_flops(os.environ.get("TPU_ACCELERATOR_TYPE", ""))
+        return None if one is None else replicas * one
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return None
+    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
+    one = gpu_peak_flops(name, bfloat16=bfloat16)
+    return None if one is None else replicas * one
+
+
+def training_flops_per_row(network: TFPreTrainedModel, *, max_length: int, predicted: int) -> float:
+    """Floating-point operations of the forward and the backward pass of one row.
+
+    Args:
+        network: A Hugging Face model with the usual names of weights.
+        max_length: Tokens in the row.
+        predicted: Positions of it that go through the output layer.
+    """
+    config = network.config
+    body = head = 0
+    for variable in network.trainable_variables:
+        if len([size for size in variable.shape if size != 1]) < 2 or _EMBEDDING.search(variable.name):
+            continue
+        if _HEAD.search(variable.name):
+            head += variable.shape.num_elements()
+        else:
+            body += variable.shape.num_elements()
+    # Embeddings are looked up; as the output matrix they are multiplied with, whether shared or not.
+    if not any(config.vocab_size in variable.shape and _HEAD.search(variable.name) and variable.shape.rank == 2
+               for variable in network.trainable_variables):  # fmt: skip
+        head += config.vocab_size * config.hidden_size
+    # Scores and weighted sums: each max_length² · hidden multiplications and as many additions in a layer.
+    attention = 4 * max_length**2 * config.hidden_size * config.num_hidden_layers
+    forward = 2 * body * max_length + 2 * head * predicted + attention
+    return 3.0 * forward
