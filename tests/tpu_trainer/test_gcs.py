@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.tpu_trainer.on_gcs import run_all_on_gcs, skip_where_not_permitted
-from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 
 OPTIONS: dict[str, Any] = {
     "model.config.hidden_size": 16,

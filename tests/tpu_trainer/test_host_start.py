@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tpu_trainer.cloud
-from tests.tpu_trainer.test_cluster import free_ports
+from tests.tpu_trainer.training.test_cluster import free_ports
 
 SCRIPT = Path(tpu_trainer.cloud.__file__).with_name("host_start.sh")
 IMAGE = "europe-west4-docker.pkg.dev/p/t/trainer@sha256:0"

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.faults import Fault, run_all
-from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tpu_trainer.data.batches import training_batches
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.errors import ExitStatus

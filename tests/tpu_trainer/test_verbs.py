@@ -16,7 +16,7 @@ import pytest
 from safetensors import safe_open
 from transformers import AutoTokenizer, TFAutoModelForMaskedLM
 
-from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.exports.pytorch_layout import pytorch_weights

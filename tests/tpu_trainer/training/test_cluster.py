@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.faults import Fault, run_all
-from tests.tpu_trainer.runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tpu_trainer.command_line import parse
 from tpu_trainer.data.batches import training_batches
 from tpu_trainer.data.dataset import Split

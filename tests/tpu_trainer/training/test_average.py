@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.tpu_trainer.test_task import batch_of, config_of, task_of
+from tests.tpu_trainer.training.test_task import batch_of, config_of, task_of
 from tpu_trainer.config import OptimizerConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
