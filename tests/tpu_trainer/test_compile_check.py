@@ -209,6 +209,35 @@ def test_what_the_text_of_a_module_tells() -> None:
         HloModule.parse("nothing")
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "slice-start(%weights), slice={[0:136], [0:768]}",
+        "async-start(%weights), calls=%sliced",  # as the compiler itself writes it
+    ],
+)
+def test_a_slice_that_is_fetched_ahead_moves_as_much_as_it_holds(start: str) -> None:
+    module = HloModule.parse(
+        f"""HloModule fetch, is_scheduled=true
+
+%sliced (whole: f32[514,768]) -> f32[136,768] {{
+  %whole = f32[514,768]{{1,0:T(8,128)}} parameter(0)
+  ROOT %slice = f32[136,768]{{1,0:T(8,128)S(1)}} slice(%whole), slice={{[0:136], [0:768]}}
+}}
+
+ENTRY %main (weights: f32[514,768]) -> f32[136,768] {{
+  %weights = f32[514,768]{{1,0:T(8,128)}} parameter(0)
+  %begun = ((f32[514,768]{{1,0:T(8,128)}}), f32[136,768]{{1,0:T(8,128)S(1)}}, s32[]{{:S(2)}}) {start}
+  ROOT %done = f32[136,768]{{1,0:T(8,128)S(1)}} slice-done(%begun)
+}}
+"""
+    )
+    (begun,) = [each for each, _ in module.running() if each.name == "begun"]
+    size = module.traffic(begun)
+    assert size.hbm == pytest.approx(4 * 136 * 768, abs=4)  # and a flag
+    assert size.total == pytest.approx(2 * 4 * 136 * 768, abs=8)
+
+
 def report_of(result: Executable | OutOfMemory) -> dict[str, Any]:
     return figures(result, topology=Topology.parse("v5e:1x1"), replica_rows=2, max_length=8, model_flops=1e9)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -194,8 +196,11 @@ def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemo
     options.device_assignment = xla_client.DeviceAssignment.create(
         np.array([[device.id] for device in devices])
     )
-    with mlir.make_ir_context():
+    with mlir.make_ir_context(), tempfile.TemporaryDirectory(prefix="tpu_trainer-") as dump:
         parsed = ir.Module.parse(module.text)
+        debug_options = options.executable_build_options.debug_options
+        debug_options.xla_dump_to = dump
+        debug_options.xla_dump_hlo_as_long_text = True
         try:
             executable = devices[0].client.compile(parsed, _jax.DeviceList(tuple(devices)), options)
         except JaxRuntimeError as error:
@@ -203,6 +208,9 @@ def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemo
             if too_large is None:
                 raise DoesNotCompile(str(error)) from error
             return too_large
+        # The compiler's own text: jaxlib cannot read back what libtpu has made for v6e (its asynchronous operations).
+        # Modules are numbered in a process; those after the first are parts of it.
+        hlo = min(Path(dump).glob("module_*.after_optimizations.txt")).read_text()
     memory = executable.get_compiled_memory_stats()
     cost = executable.cost_analysis()
     return Executable(
@@ -213,7 +221,7 @@ def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemo
         code=memory.generated_code_size_in_bytes,
         flops=cost["flops"],
         bytes_accessed=cost["bytes accessed"],
-        hlo=executable.hlo_modules()[0].to_string(),
+        hlo=hlo,
     )
 
 

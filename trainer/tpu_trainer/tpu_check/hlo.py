@@ -158,10 +158,22 @@ class HloModule:
             sizes = [instruction.size] * 2
         elif instruction.opcode == "dynamic-update-slice":
             sizes = [sizes[2]] * 2  # the rest stays in place
-        elif instruction.opcode in ("copy-start", "slice-start"):
+        elif self._begins(instruction) == "copy":
             array = sizes[1]  # (target, source, context): a read here and a write there
             return Size(2 * array.total, array.hbm + max(0, instruction.size.hbm - array.hbm))
+        elif self._begins(instruction) == "slice":
+            # ((source), target, context): of the source as much is read as the target holds.
+            source, whole = sizes[1], instruction.size
+            target = Size(whole.total - source.total, whole.hbm - source.hbm)
+            return Size(2 * target.total, target.hbm + (target.total if source.hbm else 0))
         return Size(sum(size.total for size in sizes), sum(size.hbm for size in sizes))
+
+    def _begins(self, instruction: Instruction) -> str | None:
+        """What an operation that ends later does: copy-start and slice-start, which a compiler's dump spells as the
+        async-start of a computation of one operation. None for others."""
+        if instruction.opcode == "async-start":
+            return self.computations[instruction.called("calls")][-1].opcode
+        return instruction.opcode.removesuffix("-start") if instruction.opcode.endswith("-start") else None
 
     def flops(self, instruction: Instruction) -> float:
         """Multiplications and additions of the matrix products in an operation."""
