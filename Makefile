@@ -4,6 +4,7 @@
 # make test-export   exported models, loaded and compared in PyTorch and transformers 5 (an environment of its own)
 # make test-tpu-check   what needs the TPU compiler: a minute and a half of a core (an environment of its own)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   would this training fit a TPU, and what would it cost? (no TPU needed)
+# make kernels   the TPU kernels' bytecode, anew from their source
 # make lint    what CI lints
 # make lock    refresh both environments' locked dependencies
 
@@ -23,7 +24,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer test-export test-tpu-check compile-check lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer test-export test-tpu-check compile-check kernels lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -78,6 +79,9 @@ test-export: setup trainer/.venv-export/.ready
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
+
+kernels: trainer/.venv-tpu-check/.ready
+	JAX_PLATFORMS=cpu $(TPU_CHECK) -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip
 
 lint: setup
 	.venv/bin/ruff check .

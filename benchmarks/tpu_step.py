@@ -113,16 +113,16 @@ def peer(model: str, precision: Precision, topology: Topology, cache: Cache) -> 
 
 
 def ours(
-    model: str, precision: Precision, topology: Topology, cache: Cache, *, recompute: bool = False
+    model: str, precision: Precision, topology: Topology, cache: Cache, **options: bool
 ) -> dict[str, Any]:
-    """The trainer's step, its options' defaults but for the precision and `recompute`: train.recompute_attention."""
+    """The trainer's step, its options' defaults but for the precision and `options`, of `train`."""
     _, objective, rows, length = MODELS[model]
     config = FitConfig(
         output_dir="",
         data=DataConfig(train=""),
         objective=objective,
         model=ModelConfig(type=model),
-        train=TrainConfig(precision=precision, recompute_attention=recompute),
+        train=TrainConfig(precision=precision, **options),
     )
     step = ReplicaStep(
         config=config,
@@ -174,7 +174,8 @@ def ratios(topology: str, step: str, report: dict[str, Any], of_peer: dict[str, 
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "HF": peer,
     "ours": ours,
-    "ours, recompute_attention": functools.partial(ours, recompute=True),
+    "ours, recompute_attention": functools.partial(ours, recompute_attention=True),
+    "ours, attention_kernel": functools.partial(ours, attention_kernel=True),
 }
 
 if __name__ == "__main__":

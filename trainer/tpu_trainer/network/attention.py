@@ -11,15 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-import tf_keras as keras
-from transformers import TFPreTrainedModel
 
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.dropout import KeyedDropout
 from tpu_trainer.network.sequencing import after
-
-# GPT-2's own value; no float32 score of a trained model comes near.
-_UNSEEN = -1e4
 
 
 def attend(
@@ -69,97 +63,3 @@ def attend(
         return output, gradient
 
     return core(query, key, value)
-
-
-def _dropout_of(layer: keras.layers.Dropout) -> KeyedDropout | None:
-    return layer if layer.rate > 0 else None
-
-
-def recompute_attention(network: TFPreTrainedModel) -> None:
-    """Makes the attention layers of `network` use `attend` while training; they compute what they did.
-
-    `key_dropout` comes first. UsageError for a model none of whose layers is known.
-    """
-    changed = 0
-    for layer in network.submodules:
-        kind = _kind(layer)
-        if kind is not None:
-            # Libraries build these layers, deep inside their models: they can only be changed where they are.
-            layer.__class__ = type(f"Recomputing{type(layer).__name__}", (kind, type(layer)), {})
-            changed += 1
-    if not changed:
-        raise UsageError(
-            f"--train.recompute_attention: not known for models of type {network.config.model_type!r}; "
-            "BERT's, RoBERTa's, ELECTRA's, CamemBERT's and GPT-2's are"
-        )
-
-
-def _kind(layer: tf.Module) -> type | None:
-    name = type(layer).__name__
-    if name in (
-        "TFBertSelfAttention",
-        "TFRobertaSelfAttention",
-        "TFElectraSelfAttention",
-        "TFCamembertSelfAttention",
-    ):
-        return None if layer.is_decoder else _BertAttention
-    if type(layer).__module__.endswith("modeling_tf_gpt2") and name == "TFAttention":
-        return None if layer.is_cross_attention or not layer.scale else _Gpt2Attention
-    return None
-
-
-class _BertAttention:
-    """TFBertSelfAttention and its copies."""
-
-    def call(
-        self,
-        hidden_states: tf.Tensor,
-        attention_mask: tf.Tensor | None,
-        head_mask: tf.Tensor | None,
-        encoder_hidden_states: tf.Tensor | None,
-        encoder_attention_mask: tf.Tensor | None,
-        past_key_value: tuple[tf.Tensor, ...] | None,
-        output_attentions: bool,
-        training: bool = False,
-    ) -> tuple[tf.Tensor, ...]:
-        if not training or head_mask is not None or output_attentions:
-            return super().call(
-                hidden_states,
-                attention_mask,
-                head_mask,
-                encoder_hidden_states,
-                encoder_attention_mask,
-                past_key_value,
-                output_attentions,
-                training=training,
-            )
-        batch, length, _ = hidden_states.shape
-        query, key, value = (
-            self.transpose_for_scores(project(hidden_states), batch)
-            for project in (self.query, self.key, self.value)
-        )
-        output = attend(query, key, value, bias=attention_mask, dropout=_dropout_of(self.dropout))
-        return (tf.reshape(tf.transpose(output, [0, 2, 1, 3]), [batch, length, self.all_head_size]),)
-
-
-class _Gpt2Attention:
-    """TFGPT2's TFAttention."""
-
-    def _attn(
-        self,
-        q: tf.Tensor,
-        k: tf.Tensor,
-        v: tf.Tensor,
-        attention_mask: tf.Tensor | None,
-        head_mask: tf.Tensor | None,
-        output_attentions: bool,
-        training: bool = False,
-    ) -> list[tf.Tensor]:
-        if not training or head_mask is not None or output_attentions:
-            return super()._attn(q, k, v, attention_mask, head_mask, output_attentions, training=training)
-        seen = self.causal_attention_mask(q.shape[-2], k.shape[-2], tf.bool)
-        bias = tf.where(seen, 0.0, _UNSEEN)[None, None]
-        if attention_mask is not None:
-            # Not the sum: twice the lowest value of a type is infinite.
-            bias = tf.minimum(bias, tf.cast(attention_mask, tf.float32))
-        return [attend(q, k, v, bias=bias, dropout=_dropout_of(self.attn_dropout))]

@@ -71,7 +71,7 @@ def cross_entropy_sums(
         for first in range(0, count, piece):
             part = slice(first, min(first + piece, count))
             # One piece after the other: all at once they would need the memory that this is to save.
-            rows = hidden[part] if first == 0 else after(hidden[part], d_bias)
+            rows = hidden[part] if first == 0 else after(hidden[part], d_matrix)
             logits = _product(rows, narrow, transpose_b=True) + masked_bias
             at_target = tf.range(logits.shape[-1])[None, :] == targets[part][:, None]
             highest = tf.reduce_max(logits, axis=-1, keepdims=True)

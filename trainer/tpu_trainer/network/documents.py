@@ -43,9 +43,10 @@ def _add_mask(layer: keras.layers.Layer, context: CallContext) -> None:
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if context.values.segment_ids is None:
-            return original(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
+        itself = getattr(layer, "heeds_segments_in_training", False) and bound.arguments.get("training")
+        if context.values.segment_ids is None or itself:
+            return original(*args, **kwargs)
         mask = bound.arguments.get("attention_mask")
         bound.arguments["attention_mask"] = _separating(context.values.segment_ids, mask)
         return original(*bound.args, **bound.kwargs)

@@ -42,16 +42,24 @@ class KeyedDropout(keras.layers.Dropout):
     context: CallContext
     index: int
 
+    @property
+    def threshold(self) -> int:
+        """Elements whose 32 bits lie below it become zero."""
+        return round(self.rate * 2**32)
+
+    @property
+    def scale(self) -> float:
+        """What the rest is multiplied by."""
+        return 1 / (1 - self.threshold / 2**32)
+
     def words(self, shape: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
         """What decides this layer's mask for lines of `shape`: an input's shape without its last axis."""
         return dropout_words(self.context.values, shape, self.index)
 
     def masked(self, values: tf.Tensor, words: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         """`values` ([..., n]) with a share `rate` of them zeroed and the rest scaled up; `words` are those of [...]."""
-        threshold = round(self.rate * 2**32)
-        keep = line_bits(words, values.shape[-1]) >= tf.constant(threshold, tf.uint32)
-        scale = 1 / (1 - threshold / 2**32)
-        return tf.where(keep, values * tf.cast(scale, values.dtype), tf.zeros([], values.dtype))
+        keep = line_bits(words, values.shape[-1]) >= tf.constant(self.threshold, tf.uint32)
+        return tf.where(keep, values * tf.cast(self.scale, values.dtype), tf.zeros([], values.dtype))
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Zeroes a share `rate` of the inputs and scales up the rest, where `training`."""

@@ -225,6 +225,48 @@ def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemo
     )
 
 
+def mosaic_bytecode(function: Callable[..., Any], arguments: list[Any], *, version: int) -> bytes:
+    """The one Pallas kernel in a JAX function, as Mosaic's bytecode of format `version`, without source lines.
+
+    Args:
+        function: What calls the kernel.
+        arguments: Its arguments' jax.ShapeDtypeStruct.
+        version: As old a one as the compilers that are to read it.
+    """
+    import base64
+    import io
+    import json
+
+    import jax
+    from jax._src import tpu_custom_call
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.passmanager import PassManager
+
+    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",))
+    configs: list[str] = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name == "stablehlo.custom_call":
+            configs.append(ir.StringAttr(operation.attributes["backend_config"]).value)
+        return ir.WalkResult.ADVANCE
+
+    lowered.compiler_ir().operation.walk(visit)
+    (config,) = configs
+    context = mlir.make_ir_context()
+    tpu_custom_call.tpu.register_dialect(context)
+    context.allow_unregistered_dialects = True
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(base64.b64decode(json.loads(config)["custom_call_config"]["body"]))
+        PassManager.parse(
+            "builtin.module(mosaic-serde{serialize=false},strip-debuginfo,"
+            f"mosaic-serde{{serialize=true target-version={version}}})"
+        ).run(module.operation)
+        buffer = io.BytesIO()
+        module.operation.write_bytecode(buffer, desired_version=0)
+    return buffer.getvalue()
+
+
 def _out_of_memory(message: str) -> OutOfMemory | None:
     """What the compiler's refusal says of memory; None where it is about something else."""
     units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}

@@ -13,6 +13,7 @@ _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "token": 0, "f8e4m3fn": 8, "f8
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.$-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
+_KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 # These move nothing themselves: what they name is counted where it is used, or in the computation that they call.
@@ -176,9 +177,11 @@ class HloModule:
         return instruction.opcode.removesuffix("-start") if instruction.opcode.endswith("-start") else None
 
     def flops(self, instruction: Instruction) -> float:
-        """Multiplications and additions of the matrix products in an operation."""
+        """Multiplications and additions of the matrix products in an operation; of a kernel, what it says of itself."""
         if instruction.opcode == "convolution":
             return self._product_flops(instruction)
+        if instruction.opcode == "custom-call" and (match := _KERNEL_FLOPS.search(instruction.rest)):
+            return float(match[1])
         called = instruction.called("calls") if instruction.opcode == "fusion" else None
         return sum(map(self.flops, self.computations[called])) if called else 0.0
 

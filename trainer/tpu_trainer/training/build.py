@@ -16,7 +16,8 @@ from tpu_trainer.data.mixture import MixedOrder, Mixture
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import load_weights
-from tpu_trainer.network.attention import recompute_attention
+from tpu_trainer.network.attention_layers import recompute_attention, use_attention_kernel
+from tpu_trainer.network.kernel_check import check_attention_kernel
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel, target_counts, unigram_entropy
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
@@ -45,11 +46,14 @@ def build_task(
     max_length: int,
     strategy: tf.distribute.Strategy,
     token_counts: np.ndarray | None = None,
+    for_tpu: bool | None = None,
 ) -> Task:
     """The task of `config`, compiled for `strategy` with its optimizer; call it in the strategy's scope.
 
-    `token_counts` (float[vocabulary.size]), where given, make the initial output bias.
+    `token_counts` (float[vocabulary.size]), where given, make the initial output bias. `for_tpu` says whether a TPU is
+    to run its steps; default: where the strategy is one for TPUs.
     """
+    for_tpu = is_tpu(strategy) if for_tpu is None else for_tpu
     model = LanguageModel.create(
         config.model,
         objective=config.objective,
@@ -62,7 +66,9 @@ def build_task(
         model.recompute_blocks()
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
-    if config.train.recompute_attention:
+    if config.train.attention_kernel and for_tpu:
+        use_attention_kernel(model.network, model.context, length=max_length)
+    elif config.train.attention_kernel or config.train.recompute_attention:
         recompute_attention(model.network)
     average = None
     if config.optimizer.ema is not None:
@@ -161,6 +167,17 @@ def train_run(
             max_length=train.max_length,
             strategy=strategy,
             token_counts=token_counts if config.model.init_output_bias else None,
+        )
+    if config.train.attention_kernel and is_tpu(strategy):
+        difference = check_attention_kernel(
+            strategy,
+            length=train.max_length,
+            causal=config.objective == "clm",
+            precision=config.train.precision,
+        )
+        print(
+            f"fit: the attention kernel gives what plain attention gives on this device, to {difference:.2%}",
+            file=sys.stderr,
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
         load_weights(task.network, config.model.init_from, vocabulary)

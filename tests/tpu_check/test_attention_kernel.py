@@ -1,0 +1,156 @@
+"""The attention kernel: against plain TensorFlow without a TPU, and through the TPU compiler."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+from importlib import resources
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax.experimental.pallas import tpu as pltpu
+
+from tests.tpu_trainer import kernel_reference
+from tpu_trainer.config import CompileCheckConfig, ModelConfig, TrainConfig
+from tpu_trainer.network import attention_kernel
+from tpu_trainer.network.attention_kernel import DTYPES, LENGTHS, member
+from tpu_trainer.tpu_check.chips import Topology
+from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, Program, compile_module
+from tpu_trainer.tpu_check.figures import figures
+from tpu_trainer.tpu_check.kernel_sources import bytecode, kernel
+from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
+
+ROWS, HEADS = 2, 4
+GENERATIONS = ("v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1")
+
+
+def operands(length: int, dtype: str, arrays: int) -> list[np.ndarray]:
+    """Random ones, with dropout, padding and three documents in each row."""
+    random = np.random.default_rng(0)
+    lines = random.integers(0, 2**32, (ROWS, HEADS // 2, 8, length), dtype=np.uint32).view(np.int32)
+    segments = np.sort(random.integers(0, 3, (ROWS, length)), axis=1)
+    lines[:, :, 4] = segments[:, None]
+    bias = np.zeros((ROWS, length), np.float32)
+    bias[1, -9:] = -1e4
+    threshold = round(0.1 * 2**32)
+    return [
+        np.array([threshold], np.uint32).view(np.int32),
+        np.array([1 / (1 - threshold / 2**32)], np.float32),
+        lines,
+        np.stack([bias, segments.astype(np.float32)], axis=1),
+        *random.standard_normal((arrays, ROWS, length, HEADS * 64)).astype(jnp.dtype(dtype)),
+    ]
+
+
+# Rows of one block, of two, and of four.
+@pytest.mark.parametrize("length", [128, 512, 1024])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_the_kernel_computes_what_plain_operations_do(
+    name: str, dtype: str, causal: bool, length: int
+) -> None:
+    values = operands(length, dtype, arrays=3 if name == "forward" else 4)
+    call = kernel(
+        name,
+        dtype=dtype,
+        causal=causal,
+        length=length,
+        rows=ROWS,
+        blocks=HEADS // 2,
+        interpret=pltpu.InterpretParams(),
+    )
+    found = call(*map(jnp.asarray, values))
+    tensors = [*map(tf.constant, values[:4]), *(tf.constant(x.astype(np.float32)) for x in values[4:])]
+    expected = kernel_reference.run(name, causal, *tensors)
+    for ours, theirs in zip([found] if name == "forward" else found, expected, strict=True):
+        assert ours.dtype == jnp.dtype(dtype)
+        largest = np.abs(theirs).max()
+        tolerance = 1e-5 if dtype == "float32" else 2e-2
+        np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0, atol=tolerance * largest)
+
+
+def test_the_archive_is_what_the_source_gives() -> None:
+    with zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive:
+        for path in archive.namelist():
+            name, dtype, mask, length = path.removesuffix(".mlirbc").split("-")
+            fresh = bytecode(name, dtype=dtype, causal=mask == "causal", length=int(length))
+            assert archive.read(path) == fresh, f"{path}: `make kernels` makes it anew"
+            # No line of a source, nor where it lies.
+            assert b".py" not in fresh
+    assert len(archive.namelist()) == 2 * len(DTYPES) * 2 * len(LENGTHS)
+    assert path == member(name, dtype=dtype, causal=mask == "causal", length=int(length))
+
+
+def attention(dtype: str, length: int, causal: bool) -> Program:
+    """Both passes."""
+
+    def step(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        shared = [
+            tf.constant([7]),
+            tf.constant([1.1]),
+            tf.zeros([ROWS, HEADS // 2, 8, length], tf.int32),
+            tf.zeros([ROWS, 2, length]),
+        ]
+        output = attention_kernel._run("forward", causal, *shared, *[batch["x"]] * 3)
+        return output + attention_kernel._run("backward", causal, *shared, *[batch["x"]] * 4)
+
+    return Program(step, {"x": tf.TensorSpec([ROWS, length, HEADS * 64], dtype)})
+
+
+@pytest.mark.parametrize("topology", GENERATIONS)
+@pytest.mark.parametrize(("length", "causal"), [(512, False), (1024, True)])
+def test_the_compiler_takes_it_and_counts_it(topology: str, length: int, causal: bool) -> None:
+    result = compile_module(attention("bfloat16", length, causal).lower(), Topology.parse(topology))
+    assert isinstance(result, Executable)
+    scores = ROWS * HEADS * length * length
+    if causal:
+        scores *= (1 + 2 + 3 + 4) / 4 / 4  # of the four blocks' keys
+    assert result.flops == pytest.approx(7 * 2 * 64 * scores, rel=0.01)
+    # No scores, nor anything of their size, in memory.
+    assert result.temporaries < scores
+
+
+def test_the_longest_rows() -> None:
+    # Of the generations that run it the one with the least memory beside its cores.
+    result = compile_module(attention("float32", LENGTHS[-1], True).lower(), Topology.parse("v4:1x1x1"))
+    assert isinstance(result, Executable)
+
+
+def test_v3_has_no_products_of_bfloat16_in_kernels() -> None:
+    with pytest.raises(DoesNotCompile, match="Mosaic failed to compile TPU kernel"):
+        compile_module(attention("bfloat16", 128, False).lower(), Topology.parse("v3:1x1"))
+
+
+def test_the_trainers_step_with_it() -> None:
+    config = CompileCheckConfig(
+        model=ModelConfig(
+            config={
+                "hidden_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 256,
+            }
+        ),
+        train=TrainConfig(precision="mixed_bfloat16"),
+    )
+    topology = Topology.parse("v5e:1x1")
+
+    def report(**options: bool | int) -> dict:
+        own = replace(config, train=replace(config.train, **options))
+        rows = rows_without_dataset(own, vocab_size=1000, max_length=512)
+        result = compile_module(
+            ReplicaStep(config=own, rows=rows, topology=topology).program(8).lower(), topology
+        )
+        return figures(result, topology=topology, replica_rows=8, max_length=512, model_flops=1.0)
+
+    plain, with_kernel = report(recompute_attention=True), report(attention_kernel=True)
+    # Both compute scores twice.
+    assert with_kernel["flops"] == pytest.approx(plain["flops"], rel=0.1)
+    assert with_kernel["bytes_accessed"] < 0.7 * plain["bytes_accessed"]
+    # In a loop's body it counts with every trip.
+    assert report(attention_kernel=True, accumulation=4)["flops"] == pytest.approx(
+        with_kernel["flops"], rel=0.1
+    )

@@ -1,0 +1,41 @@
+"""What the attention kernels are to compute of their operands, in plain TensorFlow."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpu_trainer.network.random_bits import line_bits
+
+
+def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+    """In the place of attention_kernel._run: the output, or the gradients of queries, keys and values."""
+    threshold, scale, lines, keys, *inputs = operands
+    rows, length, width = inputs[0].shape
+    pairs = width // 128
+    words = tf.bitcast(lines, tf.uint32)
+    # The heads in their order: of each pair the first, then the second.
+    first, second = (
+        tf.reshape(tf.stack([words[:, :, at], words[:, :, 2 + at]], axis=2), [rows, 2 * pairs, length])
+        for at in (0, 1)
+    )
+    keep = line_bits((first, second), length) >= tf.bitcast(threshold, tf.uint32)
+    seen = tf.cast(lines[:, 0, 4, :, None], tf.float32) == keys[:, 1, None, :]
+    if causal:
+        seen &= tf.linalg.band_part(tf.ones([length, length]), -1, 0) > 0
+
+    def heads(x: tf.Tensor) -> tf.Tensor:
+        return tf.transpose(tf.reshape(x, [rows, length, 2 * pairs, 64]), [0, 2, 1, 3])
+
+    with tf.GradientTape() as tape:
+        query, key, value = (tf.cast(x, tf.float32) for x in inputs[:3])
+        tape.watch([query, key, value])
+        scores = tf.matmul(heads(query), heads(key), transpose_b=True) / 8 + keys[:, None, :1]
+        probabilities = tf.nn.softmax(tf.where(seen[:, None], scores, -1e9))
+        dropped = tf.where(keep, probabilities * scale, 0.0)
+        output = tf.reshape(
+            tf.transpose(tf.matmul(dropped, heads(value)), [0, 2, 1, 3]), [rows, length, width]
+        )
+    if name == "forward":
+        return [tf.cast(output, inputs[0].dtype)]
+    gradients = tape.gradient(output, [query, key, value], output_gradients=tf.cast(inputs[3], tf.float32))
+    return [tf.cast(gradient, inputs[0].dtype) for gradient in gradients]

@@ -1,0 +1,203 @@
+"""What surrounds the TPU's attention kernel. tests/tpu_check has the kernel itself, which needs jax."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tpu_trainer import kernel_reference
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.errors import UsageError
+from tpu_trainer.network import attention_kernel
+from tpu_trainer.network.kernel_check import check_attention_kernel
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.task import Task
+
+LENGTH = 128
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "roberta": (
+        "mlm",
+        {
+            "hidden_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 24,
+            "attention_probs_dropout_prob": 0.3,
+        },
+    ),
+    "gpt2": ("clm", {"n_embd": 256, "n_layer": 2, "n_head": 4, "attn_pdrop": 0.3}),
+}
+
+
+def config_of(model_type: str, **model: Any) -> FitConfig:
+    objective, values = MODELS[model_type]
+    return FitConfig(
+        output_dir="",
+        data=DataConfig(train=""),
+        objective=objective,
+        model=ModelConfig(type=model_type, config=values | model),
+        train=TrainConfig(attention_kernel=True),
+    )
+
+
+def task_of(config: FitConfig, vocabulary: Vocabulary, *, for_tpu: bool, length: int = LENGTH) -> Task:
+    return build_task(
+        config,
+        vocabulary=vocabulary,
+        max_length=length,
+        strategy=tf.distribute.get_strategy(),
+        for_tpu=for_tpu,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "checkpointing"), [("roberta", False), ("gpt2", False), ("gpt2", True)]
+)
+def test_loss_and_gradient_are_those_of_the_models_own_attention(
+    model_type: str, checkpointing: bool, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+        calls.append((name, causal))
+        return kernel_reference.run(name, causal, *operands)
+
+    monkeypatch.setattr(attention_kernel, "_run", run)
+    config = config_of(model_type)
+    ids = np.random.default_rng(0).integers(5, 50, size=(3, LENGTH)).astype(np.int32)
+    mask = np.ones_like(ids)
+    ids[2, 70:], mask[2, 70:] = 1, 0
+    batch = {"input_ids": tf.constant(ids), "attention_mask": tf.constant(mask), "row": tf.range(3)}
+    if model_type == "gpt2":  # several documents in a row
+        batch["segment_ids"] = tf.constant(
+            np.sort(np.random.default_rng(1).integers(0, 3, ids.shape)), tf.int32
+        )
+    results = []
+    for kernel in (False, True):
+        train = TrainConfig(attention_kernel=kernel, gradient_checkpointing=kernel and checkpointing)
+        own = replace(config, train=train)
+        task = task_of(own, vocabulary, for_tpu=True)
+        sums, gradients = tf.function(task.gradients, jit_compile=True)(batch, tf.constant(3, tf.int64))
+        results.append(([float(value) for value in sums], [gradient.numpy() for gradient in gradients]))
+        assert bool(calls) == kernel
+    causal = model_type == "gpt2"
+    assert calls.count(("backward", causal)) == 2
+    assert calls.count(("forward", causal)) == len(calls) - 2 == (4 if checkpointing else 2)
+    (sums, gradients), (other_sums, other_gradients) = results
+    np.testing.assert_allclose(other_sums, sums, rtol=1e-5)
+    for gradient, other in zip(gradients, other_gradients, strict=True):
+        np.testing.assert_allclose(other, gradient, rtol=1e-3, atol=1e-5 * max(1, np.abs(gradient).max()))
+    # Evaluation has no use for it.
+    before = len(calls)
+    task.evaluation_sums(batch)
+    assert len(calls) == before
+
+
+def test_elsewhere_than_on_a_tpu_attention_is_recomputed(vocabulary: Vocabulary) -> None:
+    task = task_of(config_of("roberta"), vocabulary, for_tpu=False)
+    names = {type(layer).__name__ for layer in task.network.submodules}
+    assert "RecomputingTFRobertaSelfAttention" in names
+    assert not any(name.startswith("Kernel") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "length", "message"),
+    [
+        ("roberta", {"num_attention_heads": 8}, 128, "its heads have 32 dimensions, the kernel's 64"),
+        (
+            "gpt2",
+            {"n_embd": 192, "n_head": 3},
+            128,
+            "it has 3 heads, of which the kernel takes two at a time",
+        ),
+        ("gpt2", {}, 96, "its rows have 96 tokens, the kernels' 128, 256, 512, 1024, 2048"),
+        ("gpt2", {"output_attentions": True}, 128, "--model.config.output_attentions is true"),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_refused(
+    model_type: str, values: dict[str, Any], length: int, message: str, vocabulary: Vocabulary
+) -> None:
+    with pytest.raises(UsageError, match=f"--train.attention_kernel: {message}"):
+        task_of(config_of(model_type, **values), vocabulary, for_tpu=True, length=length)
+
+
+def test_every_kernel_is_there() -> None:
+    with zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive:
+        assert archive.testzip() is None
+        assert sorted(archive.namelist()) == sorted(
+            attention_kernel.member(name, dtype=dtype, causal=causal, length=length)
+            for name in ("forward", "backward")
+            for dtype in attention_kernel.DTYPES
+            for causal in (False, True)
+            for length in attention_kernel.LENGTHS
+        )
+
+
+def check(causal: bool) -> float:
+    return check_attention_kernel(
+        tf.distribute.get_strategy(), length=128, causal=causal, precision="mixed_bfloat16"
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_device_is_checked(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_kernel, "_run", kernel_reference.run)
+    assert 0 < check(causal) < 0.015
+
+
+def without_segments(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+    threshold, scale, lines, keys, *inputs = operands
+    one = lines * tf.reshape([1, 1, 1, 1, 0, 1, 1, 1], [1, 1, 8, 1])
+    return kernel_reference.run(name, causal, threshold, scale, one, keys * [[[1.0], [0.0]]], *inputs)
+
+
+def without_padding(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+    threshold, scale, lines, keys, *inputs = operands
+    return kernel_reference.run(name, causal, threshold, scale, lines, keys * [[[0.0], [1.0]]], *inputs)
+
+
+def with_heads_exchanged(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+    threshold, scale, lines, *rest = operands
+    order = [2, 3, 0, 1, 4, 5, 6, 7]
+    return kernel_reference.run(name, causal, threshold, scale, tf.gather(lines, order, axis=2), *rest)
+
+
+def with_queries_and_keys_exchanged(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+    results = kernel_reference.run(name, causal, *operands)
+    return results if name == "forward" else [results[1], results[0], results[2]]
+
+
+def with_a_number_that_is_none(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+    return [result * float("nan") for result in kernel_reference.run(name, causal, *operands)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (without_segments, "output"),
+        (without_padding, "output"),
+        (with_heads_exchanged, "output"),
+        (with_queries_and_keys_exchanged, "gradient of queries"),
+        (with_a_number_that_is_none, "output"),
+    ],
+)
+def test_a_device_that_computes_something_else_is_found(
+    wrong: Any, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_kernel, "_run", wrong)
+    with pytest.raises(
+        UsageError, match=f"the kernel's {what} differs from plain attention's by .*leave it out"
+    ):
+        check(False)
+
+
+def test_a_device_without_the_kernel_is_told_apart() -> None:
+    with pytest.raises(UsageError, match="this device refuses the kernel for bfloat16; leave it out"):
+        check(False)  # of a CPU

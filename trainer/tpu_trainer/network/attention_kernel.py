@@ -1,0 +1,162 @@
+"""Attention on a TPU as one kernel for each pass, which keeps every score on the chip.
+
+XLA makes an operation of each of attention's products, so that scores and probabilities (rows · heads · length²) travel
+between them many times. The kernel (tpu_check/kernel_sources.py) holds a block of queries against all their keys at
+once; it reads queries, keys and values and writes the output, and in the backward pass it computes the probabilities
+anew. It computes what attention.attend does, from the same dropout bits, with scores and softmax in float32.
+
+It comes as bytecode in attention_kernels.zip, which holds a kernel for each type, mask and length, for any number of
+rows and heads.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import zipfile
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_trainer.network.dropout import KeyedDropout
+
+HEAD_SIZE = 64
+LANES = 128
+"""Of a TPU's vector registers: a block is of two heads."""
+LENGTHS = (128, 256, 512, 1024, 2048)
+DTYPES = ("bfloat16", "float32")
+LINE_ROWS = 8
+"""Sublanes of a vector register: rows of `lines`, of which 5 are used."""
+UNSEEN = -1e9
+BYTECODE_VERSION = 7
+"""Of Mosaic's format: the newest that libtpu 0.0.21 reads, the release that tensorflow-tpu 2.20 runs with."""
+# Scores of one head that a block may have: 1 MB in float32, of some ten such arrays in the 16 MB that a kernel gets.
+_BLOCK_SCORES = 2**18
+# Of each block's scores half a square is computed in vain.
+_CAUSAL_QUERIES = 256
+
+
+def block_queries(length: int, *, causal: bool) -> int:
+    """Queries of a block: as many as have room, a divisor of `length`."""
+    most = min(length, _BLOCK_SCORES // length, _CAUSAL_QUERIES if causal else length)
+    return max(queries for queries in range(LANES, most + 1, LANES) if length % queries == 0)
+
+
+def member(name: str, *, dtype: str, causal: bool, length: int) -> str:
+    """A kernel's name in the archive; `name` is forward or backward."""
+    return f"{name}-{dtype}-{'causal' if causal else 'full'}-{length}.mlirbc"
+
+
+@functools.cache
+def _bytecode(path: str) -> str:
+    archive = resources.files(__package__).joinpath("attention_kernels.zip")
+    with archive.open("rb") as file, zipfile.ZipFile(file) as kernels:
+        return base64.b64encode(kernels.read(path)).decode()
+
+
+def why_not(*, heads: int, head_size: int, length: int) -> str | None:
+    """Why there is no kernel for such attention; None: there is one."""
+    if head_size != HEAD_SIZE:
+        return f"its heads have {head_size} dimensions, the kernel's {HEAD_SIZE}"
+    if heads % 2:
+        return f"it has {heads} heads, of which the kernel takes two at a time"
+    if length not in LENGTHS:
+        return f"its rows have {length} tokens, the kernels' {', '.join(map(str, LENGTHS))}"
+    return None
+
+
+def attend_in_kernel(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    *,
+    causal: bool,
+    key_bias: tf.Tensor | None,
+    segment_ids: tf.Tensor | None,
+    dropout: KeyedDropout | None,
+) -> tf.Tensor:
+    """[B, L, H · 64]: attention's output, the heads side by side, in the inputs' type. For a TPU only.
+
+    Args:
+        query: [B, L, H · 64], as the projection gives it; of a type, length and number of heads that `why_not` takes.
+        key: The same.
+        value: The same.
+        causal: No query sees later keys.
+        key_bias: float[B, L], added to every score of a key; gets no gradient. None: 0.
+        segment_ids: int32[B, L] below 2²⁴: queries see keys of their own segment. None: all.
+        dropout: The layer whose bits the probabilities get; None: none.
+    """
+    rows, length, width = query.shape
+    heads = width // HEAD_SIZE
+    if segment_ids is None:
+        segment_ids = tf.zeros([rows, length], tf.int32)
+    if key_bias is None:
+        key_bias = tf.zeros([rows, length])
+    keys = tf.stack([tf.cast(key_bias, tf.float32), tf.cast(segment_ids, tf.float32)], axis=1)
+    threshold, scale, words = 0, 1.0, tf.zeros([2, rows, heads, length], tf.uint32)
+    if dropout is not None:
+        threshold, scale = dropout.threshold, dropout.scale
+        words = tf.stack(dropout.words([rows, heads, length]))
+    operands = (
+        tf.bitcast(tf.constant([threshold], tf.uint32), tf.int32),
+        tf.constant([scale], tf.float32),
+        _lines(words, segment_ids),
+        keys,
+    )
+
+    @tf.custom_gradient
+    def core(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        (output,) = _run("forward", causal, *operands, query, key, value)
+
+        def gradient(d_output: tf.Tensor) -> list[tf.Tensor]:
+            return _run("backward", causal, *operands, query, key, value, d_output)
+
+        return output, gradient
+
+    return core(query, key, value)
+
+
+def _lines(words: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
+    """int32[B, H / 2, 8, L]: for each query the two words of a pair's first head, of its second, and its segment."""
+    _, rows, heads, length = words.shape
+    of_heads = tf.reshape(tf.transpose(words, [1, 2, 0, 3]), [rows, heads // 2, 4, length])
+    segments = tf.broadcast_to(segment_ids[:, None, None, :], [rows, heads // 2, 1, length])
+    rest = tf.zeros([rows, heads // 2, LINE_ROWS - 5, length], tf.int32)
+    return tf.concat([tf.bitcast(of_heads, tf.int32), segments, rest], axis=2)
+
+
+def _run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+    # The operation has no public name.
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    rows, length, width = operands[-1].shape
+    dtype = operands[-1].dtype
+    heads = width // HEAD_SIZE
+    results = 1 if name == "forward" else 3
+    queries = block_queries(length, causal=causal)
+    scores = rows * heads * length * length
+    if causal:
+        scores = rows * heads * sum(queries * (first + queries) for first in range(0, length, queries))
+    config = {
+        "body": _bytecode(member(name, dtype=dtype.name, causal=causal, length=length)),
+        "serialization_format": 1,
+        "needs_layout_passes": True,
+        # The compiler plans by these, and reports them: two products in one pass, five in the other.
+        "cost_estimate": {
+            "flops": 2 * HEAD_SIZE * scores * (2 if name == "forward" else 5),
+            "transcendentals": scores,
+            "bytes_accessed": sum(x.shape.num_elements() * x.dtype.size for x in operands)
+            + results * operands[-1].shape.num_elements() * dtype.size,
+        },
+    }
+    return gen_xla_ops.xla_custom_call_v2(
+        operands=[tf.constant(rows), tf.constant(width // LANES), *operands],
+        call_target_name="tpu_custom_call",
+        backend_config=json.dumps({"custom_call_config": config}),
+        has_side_effect=False,
+        result_dtypes=[dtype] * results,
+        result_shapes=[operands[-1].shape] * results,
+    )

@@ -1,0 +1,207 @@
+"""Attention layers of Hugging Face's models, changed where they are to compute the same with less memory."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tf_keras as keras
+from transformers import TFPreTrainedModel
+
+from tpu_trainer.errors import UsageError
+from tpu_trainer.network.attention import attend
+from tpu_trainer.network.attention_kernel import attend_in_kernel, why_not
+from tpu_trainer.network.call_context import CallContext
+from tpu_trainer.network.dropout import KeyedDropout
+
+# GPT-2's own value; no float32 score of a trained model comes near.
+_UNSEEN = -1e4
+_BERT_LIKE = (
+    "TFBertSelfAttention",
+    "TFRobertaSelfAttention",
+    "TFElectraSelfAttention",
+    "TFCamembertSelfAttention",
+)
+
+
+def recompute_attention(network: TFPreTrainedModel) -> None:
+    """Makes the attention layers of `network` use attention.attend while training.
+
+    `key_dropout` comes first. UsageError for a model none of whose layers is known.
+    """
+    for layer in _known_layers(network, "recompute_attention"):
+        kind = _RecomputingBert if type(layer).__name__ in _BERT_LIKE else _RecomputingGpt2
+        _change(layer, kind, "Recomputing")
+
+
+def use_attention_kernel(network: TFPreTrainedModel, context: CallContext, *, length: int) -> None:
+    """Makes the attention layers of `network` use attention_kernel.attend_in_kernel while training: on a TPU only.
+
+    `key_dropout` comes first. UsageError for a model none of whose layers is known, and where there is no kernel for
+    rows of `length` tokens or for the model's heads.
+    """
+    if network.config.output_attentions:
+        raise UsageError(
+            "--train.attention_kernel: --model.config.output_attentions is true, and the kernel keeps no attentions"
+        )
+    for layer in _known_layers(network, "attention_kernel"):
+        bert = type(layer).__name__ in _BERT_LIKE
+        heads = layer.num_attention_heads if bert else layer.n_head
+        head_size = layer.attention_head_size if bert else layer.split_size // layer.n_head
+        reason = why_not(heads=heads, head_size=head_size, length=length)
+        if reason is not None:
+            raise UsageError(
+                f"--train.attention_kernel: {reason}; --train.recompute_attention takes any model of this type"
+            )
+        _change(layer, _KernelBert if bert else _KernelGpt2, "Kernel")
+        layer.context = context
+
+
+def _known_layers(network: TFPreTrainedModel, option: str) -> list[keras.layers.Layer]:
+    layers = [layer for layer in network.submodules if _is_known(layer)]
+    if not layers:
+        raise UsageError(
+            f"--train.{option}: not known for models of type {network.config.model_type!r}; "
+            "BERT's, RoBERTa's, ELECTRA's, CamemBERT's and GPT-2's are"
+        )
+    return layers
+
+
+def _is_known(layer: tf.Module) -> bool:
+    if type(layer).__name__ in _BERT_LIKE:
+        return not layer.is_decoder
+    return (
+        type(layer).__name__ == "TFAttention"
+        and type(layer).__module__.endswith("modeling_tf_gpt2")
+        and not layer.is_cross_attention
+        and layer.scale
+    )
+
+
+def _change(layer: keras.layers.Layer, kind: type, prefix: str) -> None:
+    # Libraries build these layers, deep inside their models: they can only be changed where they are.
+    layer.__class__ = type(f"{prefix}{type(layer).__name__}", (kind, type(layer)), {})
+
+
+def _dropout_of(layer: keras.layers.Dropout) -> KeyedDropout | None:
+    return layer if layer.rate > 0 else None
+
+
+def _bias_of_keys(mask: tf.Tensor | None) -> tf.Tensor | None:
+    """[B, K] of the models' [B, 1, 1, K]."""
+    return None if mask is None else mask[:, 0, 0, :]
+
+
+class _Bert:
+    """TFBertSelfAttention and its copies, with `_attend` for what is not asked to give probabilities."""
+
+    def _attend(self, hidden_states: tf.Tensor, attention_mask: tf.Tensor | None) -> tf.Tensor:
+        """[B, L, H · D]."""
+        raise NotImplementedError
+
+    def call(
+        self,
+        hidden_states: tf.Tensor,
+        attention_mask: tf.Tensor | None,
+        head_mask: tf.Tensor | None,
+        encoder_hidden_states: tf.Tensor | None,
+        encoder_attention_mask: tf.Tensor | None,
+        past_key_value: tuple[tf.Tensor, ...] | None,
+        output_attentions: bool,
+        training: bool = False,
+    ) -> tuple[tf.Tensor, ...]:
+        if not training or head_mask is not None or output_attentions:
+            return super().call(
+                hidden_states,
+                attention_mask,
+                head_mask,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                past_key_value,
+                output_attentions,
+                training=training,
+            )
+        return (self._attend(hidden_states, attention_mask),)
+
+
+class _RecomputingBert(_Bert):
+    def _attend(self, hidden_states: tf.Tensor, attention_mask: tf.Tensor | None) -> tf.Tensor:
+        batch, length, _ = hidden_states.shape
+        query, key, value = (
+            self.transpose_for_scores(project(hidden_states), batch)
+            for project in (self.query, self.key, self.value)
+        )
+        output = attend(query, key, value, bias=attention_mask, dropout=_dropout_of(self.dropout))
+        return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), [batch, length, self.all_head_size])
+
+
+class _KernelBert(_Bert):
+    def _attend(self, hidden_states: tf.Tensor, attention_mask: tf.Tensor | None) -> tf.Tensor:
+        return attend_in_kernel(
+            self.query(hidden_states),
+            self.key(hidden_states),
+            self.value(hidden_states),
+            causal=False,
+            key_bias=_bias_of_keys(attention_mask),
+            segment_ids=None,
+            dropout=_dropout_of(self.dropout),
+        )
+
+
+class _RecomputingGpt2:
+    """TFGPT2's TFAttention."""
+
+    def _attn(
+        self,
+        q: tf.Tensor,
+        k: tf.Tensor,
+        v: tf.Tensor,
+        attention_mask: tf.Tensor | None,
+        head_mask: tf.Tensor | None,
+        output_attentions: bool,
+        training: bool = False,
+    ) -> list[tf.Tensor]:
+        if not training or head_mask is not None or output_attentions:
+            return super()._attn(q, k, v, attention_mask, head_mask, output_attentions, training=training)
+        seen = self.causal_attention_mask(q.shape[-2], k.shape[-2], tf.bool)
+        bias = tf.where(seen, 0.0, _UNSEEN)[None, None]
+        if attention_mask is not None:
+            # Not the sum: twice the lowest value of a type is infinite.
+            bias = tf.minimum(bias, tf.cast(attention_mask, tf.float32))
+        return [attend(q, k, v, bias=bias, dropout=_dropout_of(self.attn_dropout))]
+
+
+class _KernelGpt2:
+    """TFGPT2's TFAttention, whose heads stay side by side until something else than the kernel needs them."""
+
+    heeds_segments_in_training = True
+    """documents.py adds no mask then."""
+
+    def split_heads(self, x: tf.Tensor) -> tf.Tensor:
+        return x
+
+    def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
+        return x
+
+    def _attn(
+        self,
+        q: tf.Tensor,
+        k: tf.Tensor,
+        v: tf.Tensor,
+        attention_mask: tf.Tensor | None,
+        head_mask: tf.Tensor | None,
+        output_attentions: bool,
+        training: bool = False,
+    ) -> list[tf.Tensor]:
+        if training:
+            output = attend_in_kernel(
+                q,
+                k,
+                v,
+                causal=True,
+                key_bias=_bias_of_keys(attention_mask),
+                segment_ids=self.context.values.segment_ids,
+                dropout=_dropout_of(self.attn_dropout),
+            )
+            return [output]
+        heads = (super(_KernelGpt2, self).split_heads(x) for x in (q, k, v))
+        output, *rest = super()._attn(*heads, attention_mask, head_mask, output_attentions, training=training)
+        return [super().merge_heads(output), *rest]
