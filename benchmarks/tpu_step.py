@@ -3,7 +3,7 @@
     trainer/.venv-tpu-check/bin/python benchmarks/tpu_step.py [--topologies v5e:1x1 …] [--models roberta gpt2]
 
 Prints a Markdown table for each model: temporaries, bytes accessed and those of them that go over the chip's memory
-bus, FLOPs, least step time. The peer is the step of
+bus, FLOPs, least step time, and in brackets ours as a share of the peer's. The peer is the step of
 `run_mlm.py` and `run_clm.py` (transformers 4.57, examples/tensorflow): the model's call with labels, its own loss, its
 `create_optimizer`; in float32, and in bfloat16 with Keras' mixed_bfloat16. Both get the same batch and
 configuration, dropout included: RoBERTa-base and GPT-2 small. A compile takes minutes; compile-check's cache keeps it.
@@ -34,7 +34,7 @@ from transformers import (
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Precision, TrainConfig
 from tpu_trainer.tpu_check.cache import Cache, default_folder
 from tpu_trainer.tpu_check.chips import Topology
-from tpu_trainer.tpu_check.compiler import Program
+from tpu_trainer.tpu_check.compiler import DoesNotCompile, Program
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
 
@@ -70,16 +70,17 @@ def main() -> None:
         print("|---|---|" + "--:|" * len(COLUMNS))
         for name in args.topologies:
             for precision in args.precisions:
-                reports = {}
+                of_peer = None
                 for step in args.steps:
-                    reports[step] = STEPS[step](model, precision, Topology.parse(name), cache)
+                    try:
+                        report = STEPS[step](model, precision, Topology.parse(name), cache)
+                        values = cells(report, of_peer)
+                    except DoesNotCompile:
+                        values = ["does not compile"] + [""] * (len(COLUMNS) - 1)
+                    if step == "HF":
+                        of_peer = report
+                    print(f"| {name}, {precision} | {step} | " + " | ".join(values) + " |", flush=True)
                     gc.collect()
-                    print(line(name, f"{step}, {precision}", reports[step]), flush=True)
-                    if step != "HF" and "HF" in reports:
-                        print(
-                            ratios(name, f"{step} / HF, {precision}", reports[step], reports["HF"]),
-                            flush=True,
-                        )
         print()
 
 
@@ -153,22 +154,13 @@ def report_of(
     return figures(result, topology=topology, replica_rows=rows, max_length=length, model_flops=model_flops())
 
 
-def line(topology: str, step: str, report: dict[str, Any]) -> str:
-    """A row of the table."""
+def cells(report: dict[str, Any], of_peer: dict[str, Any] | None) -> list[str]:
+    """The figures, and what each is of the peer's."""
     if not report["fits"]:
-        values = [f"does not fit: {report['hbm']['needed'] / 1e9:.2f} GB"] + [""] * (len(COLUMNS) - 1)
-    else:
-        values = [f"{read(report):.2f}" for _, read in COLUMNS]
-    return f"| {topology} | {step} | " + " | ".join(values) + " |"
-
-
-def ratios(topology: str, step: str, report: dict[str, Any], of_peer: dict[str, Any]) -> str:
-    """The row of what ours takes of the peer's; only memory where one does not fit."""
-    if not (report["fits"] and of_peer["fits"]):
-        ratio = report["hbm"]["needed"] / of_peer["hbm"]["needed"]
-        return f"| {topology} | {step} | {ratio:.2f} (all memory) |" + " |" * (len(COLUMNS) - 1)
-    values = [f"{read(report) / read(of_peer):.2f}" for _, read in COLUMNS]
-    return f"| {topology} | {step} | " + " | ".join(values) + " |"
+        return [f"does not fit: {report['hbm']['needed'] / 1e9:.2f} GB"] + [""] * (len(COLUMNS) - 1)
+    if of_peer is None or not of_peer["fits"]:
+        return [f"{read(report):.2f}" for _, read in COLUMNS]
+    return [f"{read(report):.2f} ({read(report) / read(of_peer):.2f})" for _, read in COLUMNS]
 
 
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +14,13 @@ import tensorflow as tf
 from jax.experimental.pallas import tpu as pltpu
 
 from tests.tpu_trainer import kernel_reference
+from tpu_trainer import compile_check
 from tpu_trainer.config import CompileCheckConfig, ModelConfig, TrainConfig
+from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.attention_kernel import DTYPES, LENGTHS, member
 from tpu_trainer.tpu_check.chips import Topology
-from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, Program, compile_module
+from tpu_trainer.tpu_check.compiler import Executable, Program, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.kernel_sources import bytecode, kernel
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
@@ -119,38 +122,42 @@ def test_the_longest_rows() -> None:
     assert isinstance(result, Executable)
 
 
-def test_v3_has_no_products_of_bfloat16_in_kernels() -> None:
-    with pytest.raises(DoesNotCompile, match="Mosaic failed to compile TPU kernel"):
-        compile_module(attention("bfloat16", 128, False).lower(), Topology.parse("v3:1x1"))
+CONFIG = CompileCheckConfig(
+    model=ModelConfig(
+        config={
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 256,
+        }
+    ),
+    train=TrainConfig(batch_size=16, precision="mixed_bfloat16", attention_kernel=True),
+    vocab_size=1000,
+    max_length=512,
+)
+
+
+def test_v3_has_no_products_of_bfloat16_in_kernels(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"(?s)cannot be compiled for v3:1x1.*Mosaic.*--train.attention_kernel: this"
+    ):
+        compile_check.main(replace(CONFIG, topology="v3:1x1", cache=str(tmp_path)))
 
 
 def test_the_trainers_step_with_it() -> None:
-    config = CompileCheckConfig(
-        model=ModelConfig(
-            config={
-                "hidden_size": 128,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "intermediate_size": 256,
-            }
-        ),
-        train=TrainConfig(precision="mixed_bfloat16"),
-    )
     topology = Topology.parse("v5e:1x1")
 
     def report(**options: bool | int) -> dict:
-        own = replace(config, train=replace(config.train, **options))
-        rows = rows_without_dataset(own, vocab_size=1000, max_length=512)
+        own = replace(CONFIG, train=replace(CONFIG.train, **options))
+        rows = rows_without_dataset(own, vocab_size=own.vocab_size, max_length=own.max_length)
         result = compile_module(
             ReplicaStep(config=own, rows=rows, topology=topology).program(8).lower(), topology
         )
         return figures(result, topology=topology, replica_rows=8, max_length=512, model_flops=1.0)
 
-    plain, with_kernel = report(recompute_attention=True), report(attention_kernel=True)
+    plain, with_kernel = report(attention_kernel=False, recompute_attention=True), report()
     # Both compute scores twice.
     assert with_kernel["flops"] == pytest.approx(plain["flops"], rel=0.1)
     assert with_kernel["bytes_accessed"] < 0.7 * plain["bytes_accessed"]
     # In a loop's body it counts with every trip.
-    assert report(attention_kernel=True, accumulation=4)["flops"] == pytest.approx(
-        with_kernel["flops"], rel=0.1
-    )
+    assert report(accumulation=4)["flops"] == pytest.approx(with_kernel["flops"], rel=0.1)

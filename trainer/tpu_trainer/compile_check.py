@@ -96,7 +96,7 @@ def _check(
     topology: Topology,
     cache: Cache,
 ) -> dict[str, Any]:
-    from tpu_trainer.tpu_check.compiler import Executable
+    from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable
     from tpu_trainer.tpu_check.figures import figures
     from tpu_trainer.tpu_check.rules import lower_checked
 
@@ -105,10 +105,16 @@ def _check(
         f"{topology.replicas} replica(s), {topology.name}",
         file=sys.stderr,
     )
-    module, findings = lower_checked(step.program(replica_rows))
-    if module is None:
-        raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))
-    result = cache.compile(module, topology)
+    try:
+        module, findings = lower_checked(step.program(replica_rows))
+        if module is None:
+            raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))
+        result = cache.compile(module, topology)
+    except DoesNotCompile as error:
+        message = f"the step cannot be compiled for {topology.name}:\n{str(error).split(chr(10) * 2)[0]}"
+        if "Mosaic" in message:  # the compiler of kernels
+            message += "\n--train.attention_kernel: this generation cannot run it; leave it out"
+        raise UsageError(message) from error
     report = figures(
         result,
         topology=topology,
