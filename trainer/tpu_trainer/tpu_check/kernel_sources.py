@@ -191,6 +191,10 @@ def kernel(
             "grid": (rows, blocks, length // queries),
             "interpret": interpret,
             "name": "main",  # older compilers look for it
+            # Chips of two cores (v4, v5p) share out rows and heads between them.
+            "compiler_params": pltpu.CompilerParams(
+                dimension_semantics=("parallel", "parallel", "arbitrary")
+            ),
         }
         if name == "forward":
             body = functools.partial(_forward, length=length, causal=causal)
