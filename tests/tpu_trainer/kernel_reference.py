@@ -19,7 +19,8 @@ def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
         for at in (0, 1)
     )
     keep = line_bits((first, second), length) >= tf.bitcast(threshold, tf.uint32)
-    seen = tf.cast(lines[:, 0, 4, :, None], tf.float32) == keys[:, 1, None, :]
+    bias, segments = tf.unstack(keys, axis=1)
+    seen = tf.cast(lines[:, 0, 4], tf.float32)[:, :, None] == segments[:, None]
     if causal:
         seen &= tf.linalg.band_part(tf.ones([length, length]), -1, 0) > 0
 
@@ -29,7 +30,7 @@ def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         query, key, value = (tf.cast(x, tf.float32) for x in inputs[:3])
         tape.watch([query, key, value])
-        scores = tf.matmul(heads(query), heads(key), transpose_b=True) / 8 + keys[:, None, :1]
+        scores = tf.matmul(heads(query), heads(key), transpose_b=True) / 8 + bias[:, None, None]
         probabilities = tf.nn.softmax(tf.where(seen[:, None], scores, -1e9))
         dropped = tf.where(keep, probabilities * scale, 0.0)
         output = tf.reshape(

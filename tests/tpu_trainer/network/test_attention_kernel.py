@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer import kernel_reference
+from tests.tpu_trainer.small_runs import fit_arguments, metrics
+from tests.tpu_trainer.tiny import write_split
+from tpu_trainer.__main__ import main
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.kernel_check import check_attention_kernel
+from tpu_trainer.training import build
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.task import Task
 
@@ -201,3 +206,42 @@ def test_a_device_that_computes_something_else_is_found(
 def test_a_device_without_the_kernel_is_told_apart() -> None:
     with pytest.raises(UsageError, match="this device refuses the kernel for bfloat16; leave it out"):
         check(False)  # of a CPU
+
+
+def test_a_run_checks_the_device_and_learns_what_one_without_the_kernel_does(
+    tokenizer_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = np.random.default_rng(0).integers(5, 50, size=(48, LENGTH))
+    for split in ("train", "validation"):
+        write_split(tmp_path / "data" / split, rows, tokenizer=tokenizer_folder)
+    losses = {}
+    for kernel in (False, True):
+        with monkeypatch.context() as patch:
+            if kernel:  # what fit asks of a device that computes like one
+                patch.setattr(build, "is_tpu", lambda strategy: True)
+                patch.setattr(attention_kernel, "_run", kernel_reference.run)
+            options = {
+                "model.type": "gpt2",
+                "model.config.n_embd": 128,
+                "model.config.n_layer": 1,
+                "model.config.n_head": 2,
+                "objective": "clm",
+                "train.steps": 3,
+                "train.batch_size": 8,
+                "train.log_every": 1,
+                "train.attention_kernel": str(kernel).lower(),
+            }
+            run = tmp_path / str(kernel)
+            arguments = map(str, fit_arguments(tmp_path / "data", run, options))
+            patch.setattr("sys.argv", ["tpu_trainer", *arguments])
+            main()
+        told = (
+            "the attention kernel gives what plain attention gives on this device" in capsys.readouterr().err
+        )
+        assert told == kernel
+        losses[kernel] = [record["loss"] for record in metrics(run) if "loss" in record]
+    assert len(losses[True]) == 3
+    np.testing.assert_allclose(losses[True], losses[False], rtol=1e-4)

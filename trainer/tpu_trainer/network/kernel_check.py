@@ -43,7 +43,7 @@ def check_attention_kernel(
         seen = segments[:, None, :, None] == segments[:, None, None, :]
         if causal:
             seen &= np.tril(np.ones((length, length), bool))
-        bias = np.where(seen, key_bias[:, None, None, :], UNSEEN)
+        bias = np.where(seen, key_bias[:, None, None, :], np.float32(UNSEEN))
         heads = (
             tf.transpose(tf.reshape(x, [_ROWS, length, _HEADS, HEAD_SIZE]), [0, 2, 1, 3])
             for x in (query, key, value)
