@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gc
 import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,6 @@ def main() -> None:
     parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=STEPS)
     parser.add_argument("--cache", type=Path, default=default_folder())
     args = parser.parse_args()
-    cache = Cache(folder=args.cache)
     for model in args.models:
         _, _, rows, length = MODELS[model]
         print(f"{model}, {rows} × {length} on each replica\n")
@@ -72,16 +72,26 @@ def main() -> None:
             for precision in args.precisions:
                 of_peer = None
                 for step in args.steps:
-                    try:
-                        report = STEPS[step](model, precision, Topology.parse(name), cache)
-                        values = cells(report, of_peer)
-                    except DoesNotCompile:
-                        values = ["does not compile"] + [""] * (len(COLUMNS) - 1)
+                    # Each in a process of its own: a compile leaves gigabytes behind.
+                    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                        report = process.submit(
+                            report_of_step, step, model, precision, name, args.cache
+                        ).result()
                     if step == "HF":
                         of_peer = report
-                    print(f"| {name}, {precision} | {step} | " + " | ".join(values) + " |", flush=True)
-                    gc.collect()
+                    values = " | ".join(cells(report, of_peer if step != "HF" else None))
+                    print(f"| {name}, {precision} | {step} | {values} |", flush=True)
         print()
+
+
+def report_of_step(
+    step: str, model: str, precision: Precision, topology: str, cache: Path
+) -> dict[str, Any] | None:
+    """compile-check's figures; None for a step that the compiler refuses."""
+    try:
+        return STEPS[step](model, precision, Topology.parse(topology), Cache(folder=cache))
+    except DoesNotCompile:
+        return None
 
 
 def peer(model: str, precision: Precision, topology: Topology, cache: Cache) -> dict[str, Any]:
@@ -154,8 +164,10 @@ def report_of(
     return figures(result, topology=topology, replica_rows=rows, max_length=length, model_flops=model_flops())
 
 
-def cells(report: dict[str, Any], of_peer: dict[str, Any] | None) -> list[str]:
+def cells(report: dict[str, Any] | None, of_peer: dict[str, Any] | None) -> list[str]:
     """The figures, and what each is of the peer's."""
+    if report is None:
+        return ["does not compile"] + [""] * (len(COLUMNS) - 1)
     if not report["fits"]:
         return [f"does not fit: {report['hbm']['needed'] / 1e9:.2f} GB"] + [""] * (len(COLUMNS) - 1)
     if of_peer is None or not of_peer["fits"]:
