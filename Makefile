@@ -2,7 +2,7 @@
 # make demo    text → tokenizer → shards → a trained model; INPUT=path uses your own text
 # make test    the whole test suite
 # make test-export   exported models, loaded and compared in PyTorch and transformers 5 (an environment of its own)
-# make test-tpu-check   what needs the TPU compiler: a minute and a half of a core (an environment of its own)
+# make test-tpu-check   what needs the TPU compiler: three minutes of a core (an environment of its own)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   would this training fit a TPU, and what would it cost? (no TPU needed)
 # make kernels   the TPU kernels' bytecode, anew from their source
 # make lint    what CI lints

@@ -87,7 +87,11 @@ def _dropout_of(layer: keras.layers.Dropout) -> KeyedDropout | None:
 
 def _bias_of_keys(mask: tf.Tensor | None) -> tf.Tensor | None:
     """[B, K] of the models' [B, 1, 1, K]."""
-    return None if mask is None else mask[:, 0, 0, :]
+    if mask is None:
+        return None
+    if mask.shape[1:3] != (1, 1):
+        raise ValueError(f"a mask of shape {mask.shape} tells queries apart: the kernel takes one of keys")
+    return mask[:, 0, 0, :]
 
 
 class _Bert:

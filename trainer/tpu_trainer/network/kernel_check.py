@@ -13,7 +13,7 @@ from tpu_trainer.network.attention_kernel import HEAD_SIZE, UNSEEN, attend_in_ke
 from tpu_trainer.network.call_context import CallContext, CallValues
 from tpu_trainer.network.dropout import key_dropout
 
-# Roundings to bfloat16 make up to 1 % of the root mean square; a mask or dropout bits gone wrong, 10 % and more.
+# Rounding to bfloat16 makes up to 0.8 % of the root mean square; masks or dropout bits gone wrong, a quarter and more.
 _TOLERANCE = 0.03
 _ROWS, _HEADS, _DROPOUT = 2, 4, 0.1
 _REMEDY = "leave it out, and give --train.recompute_attention instead"
