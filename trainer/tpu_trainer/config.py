@@ -205,7 +205,7 @@ class TrainConfig:
     """Micro-batches that a replica takes one after the other in a step, where its rows do not fit into its memory at
     once. The step is the same whatever their number, to the precision of sums."""
     precision: Precision = "float32"
-    """mixed_bfloat16: products in bfloat16, while weights, sums, softmax and loss stay in float32."""
+    """mixed_bfloat16: products, and the logits in training, in bfloat16; weights, sums, softmax and loss in float32."""
     gradient_checkpointing: bool = False
     """Keep only the inputs of the model's blocks for the backward pass and compute the rest anew: less memory, about a
     third more operations."""

@@ -24,20 +24,34 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-def expected(a: dict[str, np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
+def rounded(values: np.ndarray) -> np.ndarray:
+    """float64 values, each the bfloat16 next to what it was."""
+    return tf.cast(tf.cast(tf.cast(values, tf.float32), tf.bfloat16), tf.float64).numpy()
+
+
+def expected(
+    a: dict[str, np.ndarray], *, round_logits: bool = False
+) -> tuple[float, float, list[np.ndarray]]:
     """Loss, hits and gradients by the formulas."""
     logits = (a["hidden"] @ a["matrix"].T + a["bias"])[:, :SIZE]
+    logits = rounded(logits) if round_logits else logits
     probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     loss = -(np.log(probabilities[np.arange(COUNT), a["targets"]]) * a["weights"]).sum()
-    hits = ((probabilities.argmax(axis=1) == a["targets"]) * a["weights"]).sum()
+    highest = logits == logits.max(axis=1, keepdims=True)
+    hits = (highest[np.arange(COUNT), a["targets"]] / highest.sum(axis=1) * a["weights"]).sum()
     d_logits = np.zeros((COUNT, IDS))
     d_logits[:, :SIZE] = (probabilities - np.eye(SIZE)[a["targets"]]) * a["weights"][:, None]
     return loss, hits, [d_logits @ a["matrix"], d_logits.T @ a["hidden"], d_logits.sum(axis=0)]
 
 
 def actual(
-    a: dict[str, np.ndarray], *, pieces: int, dtype: tf.DType = tf.float32, compiled: bool = True
+    a: dict[str, np.ndarray],
+    *,
+    pieces: int,
+    dtype: tf.DType = tf.float32,
+    logits_dtype: tf.DType = tf.float32,
+    compiled: bool = True,
 ) -> tuple[float, float, list[np.ndarray]]:
     def call(
         hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
@@ -50,7 +64,8 @@ def actual(
                 targets=tf.constant(a["targets"], tf.int32),
                 weights=tf.constant(a["weights"], tf.float32),
                 size=SIZE,
-                logits_bytes=COUNT * IDS * 4 // pieces,
+                logits_dtype=logits_dtype,
+                max_logits=COUNT * IDS // pieces,
             )
             doubled = 2 * loss  # so that the factor from outside counts
         return loss, hits, tape.gradient(doubled, [hidden, matrix, bias])
@@ -74,13 +89,39 @@ def test_sums_and_gradients_are_those_of_the_formulas(pieces: int, compiled: boo
 def test_bfloat16_rounds_the_factors_and_nothing_else() -> None:
     a = arrays()
     for name in ("hidden", "matrix"):
-        a[name] = tf.cast(tf.cast(a[name], tf.bfloat16), tf.float64).numpy()
+        a[name] = rounded(a[name])
     loss, _, gradients = expected(a)
     found_loss, _, found = actual(a, pieces=2, dtype=tf.bfloat16)
     # Logits rounded to bfloat16 would be off by up to 2**-8 of their size each.
     assert found_loss == pytest.approx(loss, rel=1e-5)
     for gradient, reference in zip(found, gradients, strict=True):
         np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_logits_in_bfloat16_are_rounded_once_and_for_all_that_follows(compiled: bool) -> None:
+    a = arrays()
+    # Halves, of which products and sums are exact: the reference rounds the same numbers.
+    for name in ("hidden", "matrix", "bias"):
+        a[name] = np.round(a[name] * 2) / 2
+    a["matrix"][::3] *= 17  # logits beyond the 8 bits of a bfloat16
+    loss, hits, gradients = expected(a, round_logits=True)
+    exact_loss, exact_hits, _ = expected(a)
+    assert (exact_loss, exact_hits) != (pytest.approx(loss, rel=1e-4), hits)  # the rounding shows
+    found_loss, found_hits, found = actual(
+        a, pieces=2, dtype=tf.bfloat16, logits_dtype=tf.bfloat16, compiled=compiled
+    )
+    assert found_loss == pytest.approx(loss, rel=1e-5)
+    assert found_hits == pytest.approx(hits)
+    for gradient, reference in zip(found, gradients, strict=True):
+        np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
+
+
+def test_a_target_among_several_highest_counts_by_its_share() -> None:
+    a = arrays()
+    a["hidden"][:], a["bias"][:] = 0.0, 0.0  # all logits are the same
+    _, hits, _ = actual(a, pieces=3)
+    assert hits == pytest.approx(a["weights"].sum() / SIZE)
 
 
 def test_no_array_of_all_logits_is_made() -> None:
@@ -95,7 +136,7 @@ def test_no_array_of_all_logits_is_made() -> None:
                     targets=tf.zeros([64], tf.int32),
                     weights=tf.ones([64]),
                     size=SIZE,
-                    logits_bytes=64 * IDS * 4 // pieces,
+                    max_logits=64 * IDS // pieces,
                 )
             return tape.gradient(loss, [hidden])
 

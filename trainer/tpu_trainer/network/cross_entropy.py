@@ -11,11 +11,13 @@ import math
 from typing import NamedTuple
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from tpu_trainer.network.sequencing import after
 
-# float32 logits that exist at once.
-_LOGITS_BYTES = 2**28
+# Logits that exist at once: 128 MB in bfloat16. A piece reads and writes the sum of the matrix's gradients, so that
+# smaller ones would move more bytes.
+_MAX_LOGITS = 2**26
 _NEVER = -1e9
 
 
@@ -40,11 +42,13 @@ def cross_entropy_sums(
     targets: tf.Tensor,
     weights: tf.Tensor,
     size: int,
-    logits_bytes: int = _LOGITS_BYTES,
+    logits_dtype: tf.DType = tf.float32,
+    max_logits: int = _MAX_LOGITS,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The weighted sums of the cross-entropy, in nats, and of the targets predicted right: float32 scalars.
 
-    Products are taken in `hidden`'s type and summed in float32; the softmax is float32.
+    Products are taken in `hidden`'s type and summed in float32; the softmax is float32. A target that has the highest
+    logit together with other ids counts as right by its share: rounding to bfloat16 makes such ties.
 
     Args:
         hidden: [N, H], float32 or bfloat16; N static.
@@ -52,10 +56,11 @@ def cross_entropy_sums(
         targets: int32[N].
         weights: float32[N].
         size: The vocabulary's true size, at most V; the ids from there on are never predicted.
-        logits_bytes: Float32 logits that may exist at once.
+        logits_dtype: What logits are rounded to before all else; bfloat16 halves what the loss reads and writes.
+        max_logits: Logits that may exist at once.
     """
     count, surplus = hidden.shape[0], output.matrix.shape[0]
-    pieces = max(1, math.ceil(count * surplus * 4 / logits_bytes))
+    pieces = max(1, math.ceil(count * surplus / max_logits))
     # Whole sublanes of a TPU.
     piece = -(-math.ceil(count / pieces) // 8) * 8
 
@@ -72,15 +77,19 @@ def cross_entropy_sums(
             part = slice(first, min(first + piece, count))
             # One piece after the other: all at once they would need the memory that this is to save.
             rows = hidden[part] if first == 0 else after(hidden[part], d_matrix)
-            logits = _product(rows, narrow, transpose_b=True) + masked_bias
+            rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
+            highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
+            logits = tf.cast(rounded, tf.float32)
             at_target = tf.range(logits.shape[-1])[None, :] == targets[part][:, None]
-            highest = tf.reduce_max(logits, axis=-1, keepdims=True)
             exponentials = tf.exp(logits - highest)
             total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
             of_target = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
             weight = weights[part][:, None]
             loss += tf.reduce_sum((tf.math.log(total) + highest - of_target) * weight)
-            correct += tf.reduce_sum(tf.cast(of_target >= highest, tf.float32) * weight)
+            ties = tf.reduce_sum(tf.cast(logits == highest, tf.float32), axis=-1, keepdims=True)
+            # At least 1 but where logits are NaN.
+            share = tf.cast(of_target >= highest, tf.float32) / tf.maximum(ties, 1.0)
+            correct += tf.reduce_sum(share * weight)
 
             d_logits = (exponentials / total - tf.cast(at_target, tf.float32)) * weight
             d_bias += tf.reduce_sum(d_logits, axis=0)
@@ -105,3 +114,11 @@ def _product(
         # Without XLA there is no such kernel for bfloat16.
         a, b = tf.cast(a, tf.float32), tf.cast(b, tf.float32)
     return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, output_type=tf.float32)
+
+
+def _round(logits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """float32 logits in `dtype`, float32 or bfloat16, with the same bits wherever they are used."""
+    if dtype == tf.bfloat16 and not tf.executing_eagerly():
+        # XLA may leave out a conversion there and back, in one place and not in another.
+        logits = gen_xla_ops.xla_reduce_precision(logits, exponent_bits=8, mantissa_bits=7)
+    return tf.cast(logits, dtype)
