@@ -20,7 +20,7 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.attention_kernel import DTYPES, LENGTHS, member
 from tpu_trainer.tpu_check.chips import Topology
-from tpu_trainer.tpu_check.compiler import Executable, Program, compile_module
+from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, Program, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.kernel_sources import bytecode, kernel
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
@@ -137,11 +137,20 @@ CONFIG = CompileCheckConfig(
 )
 
 
-def test_v3_has_no_products_of_bfloat16_in_kernels(tmp_path: Path) -> None:
+def test_v3_computes_in_float32_as_it_has_no_products_of_bfloat16_in_kernels() -> None:
+    topology = Topology.parse("v3:1x1")
+    with pytest.raises(DoesNotCompile, match="Mosaic"):
+        compile_module(attention("bfloat16", 512, False).lower(), topology)
+    rows = rows_without_dataset(CONFIG, vocab_size=CONFIG.vocab_size, max_length=CONFIG.max_length)
+    module = ReplicaStep(config=CONFIG, rows=rows, topology=topology).program(8).lower()
+    assert isinstance(compile_module(module, topology), Executable)
+
+
+def test_rows_too_long_for_a_generation_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"(?s)cannot be compiled for v3:1x1.*Mosaic.*--train.attention_kernel: this"
+        UsageError, match=r"(?s)cannot be compiled for v3:1x1.*--train.attention_kernel: this generation"
     ):
-        compile_check.main(replace(CONFIG, topology="v3:1x1", cache=str(tmp_path)))
+        compile_check.main(replace(CONFIG, topology="v3:1x1", max_length=2048, cache=str(tmp_path)))
 
 
 def test_the_trainers_step_with_it() -> None:

@@ -112,8 +112,8 @@ def _check(
         result = cache.compile(module, topology)
     except DoesNotCompile as error:
         message = f"the step cannot be compiled for {topology.name}:\n{str(error).split(chr(10) * 2)[0]}"
-        if "Mosaic" in message:  # the compiler of kernels
-            message += "\n--train.attention_kernel: this generation cannot run it; leave it out"
+        if "Mosaic" in message or "memory space vmem" in message:  # the compiler of kernels, and their memory
+            message += "\n--train.attention_kernel: this generation cannot run it for such rows; leave it out"
         raise UsageError(message) from error
     report = figures(
         result,

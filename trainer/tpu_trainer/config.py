@@ -228,8 +228,8 @@ class TrainConfig:
     """Compute attention probabilities anew in the backward pass instead of keeping them: less memory, the same loss.
     Known for the types bert, roberta, camembert, electra and gpt2."""
     attention_kernel: bool = False
-    """On a TPU, from v4 on: attention as a kernel that keeps every score on the chip, with much less traffic to memory
-    and the same loss. Before the first step the device is to show that it gives what plain attention gives. For the
+    """On a TPU: attention as a kernel that keeps every score on the chip, with much less traffic to memory and the
+    same loss. Before the first step the device is to show that it gives what plain attention gives. For the
     types of recompute_attention, an even number of heads of 64 dimensions, and rows of 128, 256, 512, 1024 or 2048
     tokens. On other devices: recompute_attention."""
     skip_spikes: float | None = None

@@ -52,13 +52,13 @@ def config_of(model_type: str, **model: Any) -> FitConfig:
     )
 
 
-def task_of(config: FitConfig, vocabulary: Vocabulary, *, for_tpu: bool, length: int = LENGTH) -> Task:
+def task_of(config: FitConfig, vocabulary: Vocabulary, *, tpu: str | None, length: int = LENGTH) -> Task:
     return build_task(
         config,
         vocabulary=vocabulary,
         max_length=length,
         strategy=tf.distribute.get_strategy(),
-        for_tpu=for_tpu,
+        tpu=tpu,
     )
 
 
@@ -88,7 +88,7 @@ def test_loss_and_gradient_are_those_of_the_models_own_attention(
     for kernel in (False, True):
         train = TrainConfig(attention_kernel=kernel, gradient_checkpointing=kernel and checkpointing)
         own = replace(config, train=train)
-        task = task_of(own, vocabulary, for_tpu=True)
+        task = task_of(own, vocabulary, tpu="v5e")
         sums, gradients = tf.function(task.gradients, jit_compile=True)(batch, tf.constant(3, tf.int64))
         results.append(([float(value) for value in sums], [gradient.numpy() for gradient in gradients]))
         assert bool(calls) == kernel
@@ -106,7 +106,7 @@ def test_loss_and_gradient_are_those_of_the_models_own_attention(
 
 
 def test_elsewhere_than_on_a_tpu_attention_is_recomputed(vocabulary: Vocabulary) -> None:
-    task = task_of(config_of("roberta"), vocabulary, for_tpu=False)
+    task = task_of(config_of("roberta"), vocabulary, tpu=None)
     names = {type(layer).__name__ for layer in task.network.submodules}
     assert "RecomputingTFRobertaSelfAttention" in names
     assert not any(name.startswith("Kernel") for name in names)
@@ -130,7 +130,7 @@ def test_what_the_kernel_does_not_take_is_refused(
     model_type: str, values: dict[str, Any], length: int, message: str, vocabulary: Vocabulary
 ) -> None:
     with pytest.raises(UsageError, match=f"--train.attention_kernel: {message}"):
-        task_of(config_of(model_type, **values), vocabulary, for_tpu=True, length=length)
+        task_of(config_of(model_type, **values), vocabulary, tpu="v5e", length=length)
 
 
 def test_every_kernel_is_there() -> None:
@@ -145,16 +145,24 @@ def test_every_kernel_is_there() -> None:
         )
 
 
-def check(causal: bool) -> float:
+def check(causal: bool, tpu: str = "v5e") -> float:
     return check_attention_kernel(
-        tf.distribute.get_strategy(), length=128, causal=causal, precision="mixed_bfloat16"
+        tf.distribute.get_strategy(), length=128, causal=causal, precision="mixed_bfloat16", tpu=tpu
     )
 
 
+@pytest.mark.parametrize("tpu", ["v3", "v5litepod"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_device_is_checked(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_kernel, "_run", kernel_reference.run)
-    assert 0 < check(causal) < 0.015
+def test_a_device_is_checked(causal: bool, tpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    types = set()
+
+    def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
+        types.add(operands[-1].dtype)
+        return kernel_reference.run(name, causal, *operands)
+
+    monkeypatch.setattr(attention_kernel, "_run", run)
+    assert 0 < check(causal, tpu) < 0.015
+    assert types == {tf.float32 if tpu == "v3" else tf.bfloat16}
 
 
 def without_segments(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
@@ -204,7 +212,9 @@ def test_a_device_that_computes_something_else_is_found(
 
 
 def test_a_device_without_the_kernel_is_told_apart() -> None:
-    with pytest.raises(UsageError, match="this device refuses the kernel for bfloat16; leave it out"):
+    with pytest.raises(
+        UsageError, match="this device refuses the bfloat16 kernel for rows of 128; leave it out"
+    ):
         check(False)  # of a CPU
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_trainer.config import Precision
 from tpu_trainer.network.dropout import KeyedDropout
 
 HEAD_SIZE = 64
@@ -57,6 +58,11 @@ def _bytecode(path: str) -> str:
         return base64.b64encode(kernels.read(path)).decode()
 
 
+def kernel_dtype(precision: Precision, tpu: str) -> tf.DType:
+    """What a kernel's factors are on a TPU of this generation: v2 and v3 have no products of bfloat16 in kernels."""
+    return tf.bfloat16 if precision == "mixed_bfloat16" and tpu not in ("v2", "v3") else tf.float32
+
+
 def why_not(*, heads: int, head_size: int, length: int) -> str | None:
     """Why there is no kernel for such attention; None: there is one."""
     if head_size != HEAD_SIZE:
@@ -77,6 +83,7 @@ def attend_in_kernel(
     key_bias: tf.Tensor | None,
     segment_ids: tf.Tensor | None,
     dropout: KeyedDropout | None,
+    dtype: tf.DType,
 ) -> tf.Tensor:
     """[B, L, H · 64]: attention's output, the heads side by side, in the inputs' type. For a TPU only.
 
@@ -88,6 +95,7 @@ def attend_in_kernel(
         key_bias: float[B, L], added to every score of a key; gets no gradient. None: 0.
         segment_ids: int32[B, L] below 2²⁴: queries see keys of their own segment. None: all.
         dropout: The layer whose bits the probabilities get; None: none.
+        dtype: See kernel_dtype.
     """
     rows, length, width = query.shape
     heads = width // HEAD_SIZE
@@ -116,7 +124,7 @@ def attend_in_kernel(
 
         return output, gradient
 
-    return core(query, key, value)
+    return tf.cast(core(*(tf.cast(x, dtype) for x in (query, key, value))), query.dtype)
 
 
 def _lines(words: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:

@@ -32,11 +32,13 @@ def recompute_attention(network: TFPreTrainedModel) -> None:
         _change(layer, kind, "Recomputing")
 
 
-def use_attention_kernel(network: TFPreTrainedModel, context: CallContext, *, length: int) -> None:
+def use_attention_kernel(
+    network: TFPreTrainedModel, context: CallContext, *, length: int, dtype: tf.DType
+) -> None:
     """Makes the attention layers of `network` use attention_kernel.attend_in_kernel while training: on a TPU only.
 
     `key_dropout` comes first. UsageError for a model none of whose layers is known, and where there is no kernel for
-    rows of `length` tokens or for the model's heads.
+    rows of `length` tokens or for the model's heads. `dtype` is attention_kernel.kernel_dtype's.
     """
     if network.config.output_attentions:
         raise UsageError(
@@ -52,7 +54,7 @@ def use_attention_kernel(network: TFPreTrainedModel, context: CallContext, *, le
                 f"--train.attention_kernel: {reason}; --train.recompute_attention takes any model of this type"
             )
         _change(layer, _KernelBert if bert else _KernelGpt2, "Kernel")
-        layer.context = context
+        layer.context, layer.kernel_dtype = context, dtype
 
 
 def _known_layers(network: TFPreTrainedModel, option: str) -> list[keras.layers.Layer]:
@@ -147,6 +149,7 @@ class _KernelBert(_Bert):
             key_bias=_bias_of_keys(attention_mask),
             segment_ids=None,
             dropout=_dropout_of(self.dropout),
+            dtype=self.kernel_dtype,
         )
 
 
@@ -204,6 +207,7 @@ class _KernelGpt2:
                 key_bias=_bias_of_keys(attention_mask),
                 segment_ids=self.context.values.segment_ids,
                 dropout=_dropout_of(self.attn_dropout),
+                dtype=self.kernel_dtype,
             )
             return [output]
         heads = (super(_KernelGpt2, self).split_heads(x) for x in (q, k, v))

@@ -9,7 +9,7 @@ import tf_keras as keras
 from tpu_trainer.config import Precision
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.attention import attend
-from tpu_trainer.network.attention_kernel import HEAD_SIZE, UNSEEN, attend_in_kernel
+from tpu_trainer.network.attention_kernel import HEAD_SIZE, UNSEEN, attend_in_kernel, kernel_dtype
 from tpu_trainer.network.call_context import CallContext, CallValues
 from tpu_trainer.network.dropout import key_dropout
 
@@ -20,13 +20,16 @@ _REMEDY = "leave it out, and give --train.recompute_attention instead"
 
 
 def check_attention_kernel(
-    strategy: tf.distribute.Strategy, *, length: int, causal: bool, precision: Precision
+    strategy: tf.distribute.Strategy, *, length: int, causal: bool, precision: Precision, tpu: str
 ) -> float:
     """Runs both on the first replica's device, forward and backward, on random rows with padding and documents.
+
+    `tpu` is the device's generation.
 
     Returns the largest of the differences of the output and the three gradients, each the root mean square of the
     difference over that of plain attention's. UsageError where one is large, or where the device refuses the kernel.
     """
+    in_kernel = kernel_dtype(precision, tpu)
     dtype = tf.bfloat16 if precision == "mixed_bfloat16" else tf.float32
     random = np.random.default_rng(0)
     arrays = random.standard_normal((4, _ROWS, length, _HEADS * HEAD_SIZE)).astype(np.float32)
@@ -60,6 +63,7 @@ def check_attention_kernel(
             key_bias=tf.constant(key_bias),
             segment_ids=tf.constant(segments),
             dropout=dropout,
+            dtype=in_kernel,
         )
 
     def both() -> list[list[tf.Tensor]]:
@@ -87,7 +91,8 @@ def check_attention_kernel(
         )
     except tf.errors.OpError as error:
         raise UsageError(
-            f"--train.attention_kernel: this device refuses the kernel for {dtype.name}; {_REMEDY}\n{error.message}"
+            f"--train.attention_kernel: this device refuses the {in_kernel.name} kernel for rows of {length}; "
+            f"{_REMEDY}\n{error.message}"
         ) from error
     differences = [
         float(np.sqrt(np.mean(np.square(b - a)) / np.mean(np.square(a))))

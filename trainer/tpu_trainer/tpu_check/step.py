@@ -135,7 +135,7 @@ class ReplicaStep:
                 vocabulary=self._rows.vocabulary,
                 max_length=self._rows.max_length,
                 strategy=tf.distribute.get_strategy(),
-                for_tpu=True,
+                tpu=self._topology.chip.name,
             )
         return self._task
 

@@ -16,6 +16,7 @@ from tpu_trainer.data.mixture import MixedOrder, Mixture
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import load_weights
+from tpu_trainer.network.attention_kernel import kernel_dtype
 from tpu_trainer.network.attention_layers import recompute_attention, use_attention_kernel
 from tpu_trainer.network.kernel_check import check_attention_kernel
 from tpu_trainer.network.masking import Masking
@@ -34,6 +35,7 @@ from tpu_trainer.training.strategy import (
     is_tpu,
     num_hosts,
     same_on_all_hosts,
+    tpu_generation,
 )
 from tpu_trainer.training.task import Task
 from tpu_trainer.training.utilization import peak_flops, training_flops_per_row
@@ -46,14 +48,15 @@ def build_task(
     max_length: int,
     strategy: tf.distribute.Strategy,
     token_counts: np.ndarray | None = None,
-    for_tpu: bool | None = None,
+    tpu: str | None = None,
 ) -> Task:
     """The task of `config`, compiled for `strategy` with its optimizer; call it in the strategy's scope.
 
-    `token_counts` (float[vocabulary.size]), where given, make the initial output bias. `for_tpu` says whether a TPU is
-    to run its steps; default: where the strategy is one for TPUs.
+    `token_counts` (float[vocabulary.size]), where given, make the initial output bias. `tpu` is the generation of the
+    TPU that is to run its steps; default: this machine's, where the strategy is one for TPUs.
     """
-    for_tpu = is_tpu(strategy) if for_tpu is None else for_tpu
+    if tpu is None and is_tpu(strategy):
+        tpu = tpu_generation()
     model = LanguageModel.create(
         config.model,
         objective=config.objective,
@@ -66,8 +69,9 @@ def build_task(
         model.recompute_blocks()
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
-    if config.train.attention_kernel and for_tpu:
-        use_attention_kernel(model.network, model.context, length=max_length)
+    if config.train.attention_kernel and tpu is not None:
+        dtype = kernel_dtype(config.train.precision, tpu)
+        use_attention_kernel(model.network, model.context, length=max_length, dtype=dtype)
     elif config.train.attention_kernel or config.train.recompute_attention:
         recompute_attention(model.network)
     average = None
@@ -174,6 +178,7 @@ def train_run(
             length=train.max_length,
             causal=config.objective == "clm",
             precision=config.train.precision,
+            tpu=tpu_generation(),
         )
         print(
             f"fit: the attention kernel gives what plain attention gives on this device, to {difference:.2%}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import tensorflow as tf
@@ -63,6 +64,11 @@ def _tpu_strategy(tpu: TpuConfig) -> tf.distribute.Strategy:
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Whether `strategy` computes on TPUs, where XLA compiles everything by itself."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def tpu_generation() -> str:
+    """Of this machine's TPU, as TPU VMs have it in their environment: v3 of a v3-8; empty where it is not told."""
+    return os.environ.get("TPU_ACCELERATOR_TYPE", "").split("-")[0]
 
 
 def num_hosts(strategy: tf.distribute.Strategy) -> int:

@@ -6,13 +6,12 @@ of the forward pass, nothing for what is computed again to save memory.
 
 from __future__ import annotations
 
-import os
 import re
 
 import tensorflow as tf
 from transformers import TFPreTrainedModel
 
-from tpu_trainer.training.strategy import is_tpu
+from tpu_trainer.training.strategy import is_tpu, tpu_generation
 
 # Dense bfloat16 operations per second of a chip, and the TensorFlow devices (cores) in it.
 # cloud.google.com/tpu/docs/v2, …/v3, …/v4, …/v5e, …/v5p, …/v6e: "Peak compute per chip".
@@ -50,12 +49,12 @@ def gpu_peak_flops(name: str, *, bfloat16: bool) -> float | None:
     return None
 
 
-def tpu_peak_flops(accelerator_type: str) -> float | None:
-    """Operations per second of one TensorFlow device of a TPU such as v5litepod-8; None for an unknown type.
+def tpu_peak_flops(generation: str) -> float | None:
+    """Operations per second of one TensorFlow device of a TPU such as v5litepod; None for an unknown one.
 
     float32 products run as bfloat16 there, unless more precision is asked for.
     """
-    chip = _TPU_CHIPS.get(accelerator_type.split("-")[0])
+    chip = _TPU_CHIPS.get(generation)
     return None if chip is None else chip[0] / chip[1]
 
 
@@ -63,8 +62,7 @@ def peak_flops(strategy: tf.distribute.Strategy, *, bfloat16: bool) -> float | N
     """Operations per second of all replicas together; None where a device's peak is not published, as for CPUs."""
     replicas = strategy.num_replicas_in_sync
     if is_tpu(strategy):
-        # TPU VMs have it in their environment.
-        one = tpu_peak_flops(os.environ.get("TPU_ACCELERATOR_TYPE", ""))
+        one = tpu_peak_flops(tpu_generation())
         return None if one is None else replicas * one
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
