@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_trainer.network.cross_entropy import OutputWeights, cross_entropy_sums
+from tpu_trainer.tpu_check.step import product_flops
 
 COUNT, HIDDEN, IDS, SIZE = 37, 12, 72, 50
 
@@ -50,7 +51,7 @@ def actual(
     *,
     pieces: int,
     dtype: tf.DType = tf.float32,
-    logits_dtype: tf.DType = tf.float32,
+    training: bool = True,
     compiled: bool = True,
 ) -> tuple[float, float, list[np.ndarray]]:
     def call(
@@ -64,7 +65,7 @@ def actual(
                 targets=tf.constant(a["targets"], tf.int32),
                 weights=tf.constant(a["weights"], tf.float32),
                 size=SIZE,
-                logits_dtype=logits_dtype,
+                training=training,
                 max_logits=COUNT * IDS // pieces,
             )
             doubled = 2 * loss  # so that the factor from outside counts
@@ -86,20 +87,40 @@ def test_sums_and_gradients_are_those_of_the_formulas(pieces: int, compiled: boo
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
 
 
-def test_bfloat16_rounds_the_factors_and_nothing_else() -> None:
+def test_an_evaluation_in_bfloat16_rounds_the_factors_and_nothing_else() -> None:
     a = arrays()
     for name in ("hidden", "matrix"):
         a[name] = rounded(a[name])
-    loss, _, gradients = expected(a)
-    found_loss, _, found = actual(a, pieces=2, dtype=tf.bfloat16)
+    loss, hits, gradients = expected(a)
+    found_loss, found_hits, found = actual(a, pieces=2, dtype=tf.bfloat16, training=False)
     # Logits rounded to bfloat16 would be off by up to 2**-8 of their size each.
     assert found_loss == pytest.approx(loss, rel=1e-5)
+    assert found_hits == hits
+    # Not that anything takes it.
     for gradient, reference in zip(found, gradients, strict=True):
         np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_an_evaluation_computes_no_gradient(pieces: int) -> None:
+    def call(hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return cross_entropy_sums(
+            hidden=hidden,
+            output=OutputWeights(matrix, bias),
+            targets=tf.zeros([COUNT], tf.int32),
+            weights=tf.ones([COUNT]),
+            size=SIZE,
+            training=False,
+            max_logits=COUNT * IDS // pieces,
+        )
+
+    specs = [tf.TensorSpec(shape) for shape in ([COUNT, HIDDEN], [IDS, HIDDEN], [IDS])]
+    graph = tf.function(call).get_concrete_function(*specs).graph
+    assert product_flops(graph) == 2 * COUNT * HIDDEN * IDS
+
+
 @pytest.mark.parametrize("compiled", [True, False])
-def test_logits_in_bfloat16_are_rounded_once_and_for_all_that_follows(compiled: bool) -> None:
+def test_training_in_bfloat16_rounds_the_logits_once_and_for_all_that_follows(compiled: bool) -> None:
     a = arrays()
     # Halves, of which products and sums are exact: the reference rounds the same numbers.
     for name in ("hidden", "matrix", "bias"):
@@ -108,9 +129,7 @@ def test_logits_in_bfloat16_are_rounded_once_and_for_all_that_follows(compiled: 
     loss, hits, gradients = expected(a, round_logits=True)
     exact_loss, exact_hits, _ = expected(a)
     assert (exact_loss, exact_hits) != (pytest.approx(loss, rel=1e-4), hits)  # the rounding shows
-    found_loss, found_hits, found = actual(
-        a, pieces=2, dtype=tf.bfloat16, logits_dtype=tf.bfloat16, compiled=compiled
-    )
+    found_loss, found_hits, found = actual(a, pieces=2, dtype=tf.bfloat16, compiled=compiled)
     assert found_loss == pytest.approx(loss, rel=1e-5)
     assert found_hits == pytest.approx(hits)
     for gradient, reference in zip(found, gradients, strict=True):
@@ -136,6 +155,7 @@ def test_no_array_of_all_logits_is_made() -> None:
                     targets=tf.zeros([64], tf.int32),
                     weights=tf.ones([64]),
                     size=SIZE,
+                    training=True,
                     max_logits=64 * IDS // pieces,
                 )
             return tape.gradient(loss, [hidden])

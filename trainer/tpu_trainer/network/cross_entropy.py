@@ -1,8 +1,8 @@
 """Cross-entropy over a large vocabulary without an array of all logits.
 
 A batch's logits are its biggest array by far (16 rows of 1024 tokens, 50,304 ids: 3.3 GB in float32), and their
-gradient is as big again. Both are made here some positions at a time. The gradient with respect to the inputs is worked
-out in the forward pass, while the logits are at hand, so that nothing is computed twice.
+gradient is as big again. Both are made here some positions at a time. In training the gradient with respect to the
+inputs is worked out in the forward pass, while the logits are at hand, so that nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ def cross_entropy_sums(
     targets: tf.Tensor,
     weights: tf.Tensor,
     size: int,
-    logits_dtype: tf.DType = tf.float32,
+    training: bool,
     max_logits: int = _MAX_LOGITS,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The weighted sums of the cross-entropy, in nats, and of the targets predicted right: float32 scalars.
 
-    Products are taken in `hidden`'s type and summed in float32; the softmax is float32. A target that has the highest
-    logit together with other ids counts as right by its share: rounding to bfloat16 makes such ties.
+    Products are taken in `hidden`'s type and summed in float32; the softmax is float32. In training logits are rounded
+    to `hidden`'s type before all else, as in Megatron-LM: in bfloat16 that halves what the loss reads and writes. A
+    target that has the highest logit together with other ids counts as right by its share, as rounding makes such ties.
 
     Args:
         hidden: [N, H], float32 or bfloat16; N static.
@@ -56,15 +57,15 @@ def cross_entropy_sums(
         targets: int32[N].
         weights: float32[N].
         size: The vocabulary's true size, at most V; the ids from there on are never predicted.
-        logits_dtype: What logits are rounded to before all else; bfloat16 halves what the loss reads and writes.
+        training: Whether the gradient is to be taken.
         max_logits: Logits that may exist at once.
     """
+    logits_dtype = hidden.dtype if training else tf.float32
     count, surplus = hidden.shape[0], output.matrix.shape[0]
     pieces = max(1, math.ceil(count * surplus / max_logits))
     # Whole sublanes of a TPU.
     piece = -(-math.ceil(count / pieces) // 8) * 8
 
-    @tf.custom_gradient
     def sums(
         hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
     ) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:
@@ -76,7 +77,7 @@ def cross_entropy_sums(
         for first in range(0, count, piece):
             part = slice(first, min(first + piece, count))
             # One piece after the other: all at once they would need the memory that this is to save.
-            rows = hidden[part] if first == 0 else after(hidden[part], d_matrix)
+            rows = hidden[part] if first == 0 else after(hidden[part], d_matrix if training else loss)
             rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
             highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
             logits = tf.cast(rounded, tf.float32)
@@ -90,20 +91,27 @@ def cross_entropy_sums(
             # At least 1 but where logits are NaN.
             share = tf.cast(of_target >= highest, tf.float32) / tf.maximum(ties, 1.0)
             correct += tf.reduce_sum(share * weight)
+            if not training:
+                continue
 
             d_logits = (exponentials / total - tf.cast(at_target, tf.float32)) * weight
             d_bias += tf.reduce_sum(d_logits, axis=0)
             d_logits = tf.cast(d_logits, hidden.dtype)
             d_hidden.append(tf.cast(_product(d_logits, narrow), hidden.dtype))
             d_matrix += _product(d_logits, rows, transpose_a=True)
-        d_hidden = tf.concat(d_hidden, axis=0)
 
         def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            return tf.cast(d_loss, hidden.dtype) * d_hidden, d_loss * d_matrix, d_loss * d_bias
+            return (
+                tf.cast(d_loss, hidden.dtype) * tf.concat(d_hidden, axis=0),
+                d_loss * d_matrix,
+                d_loss * d_bias,
+            )
 
         return (loss, correct), gradient
 
-    return sums(hidden, output.matrix, output.bias)
+    if training:
+        return tf.custom_gradient(sums)(hidden, output.matrix, output.bias)
+    return sums(hidden, output.matrix, output.bias)[0]
 
 
 def _product(

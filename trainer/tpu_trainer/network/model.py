@@ -208,8 +208,7 @@ class LanguageModel:
             targets=targets,
             weights=weights,
             size=self.vocabulary.size,
-            # As in Megatron-LM, where training is in bfloat16; what is measured is not rounded.
-            logits_dtype=hidden.dtype if inputs.training else tf.float32,
+            training=inputs.training,
         )
 
     def logits_at(
