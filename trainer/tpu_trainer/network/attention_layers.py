@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 import tf_keras as keras
 from transformers import TFPreTrainedModel
@@ -194,8 +196,7 @@ class _KernelGpt2:
         k: tf.Tensor,
         v: tf.Tensor,
         attention_mask: tf.Tensor | None,
-        head_mask: tf.Tensor | None,
-        output_attentions: bool,
+        *others: Any,
         training: bool = False,
     ) -> list[tf.Tensor]:
         if training:
@@ -211,5 +212,5 @@ class _KernelGpt2:
             )
             return [output]
         heads = (super(_KernelGpt2, self).split_heads(x) for x in (q, k, v))
-        output, *rest = super()._attn(*heads, attention_mask, head_mask, output_attentions, training=training)
+        output, *rest = super()._attn(*heads, attention_mask, *others, training=training)
         return [super().merge_heads(output), *rest]

@@ -11,19 +11,14 @@ import re
 import tensorflow as tf
 from transformers import TFPreTrainedModel
 
+from tpu_trainer.tpu_check.chips import CHIPS
 from tpu_trainer.training.strategy import is_tpu, tpu_generation
 
-# Dense bfloat16 operations per second of a chip, and the TensorFlow devices (cores) in it.
-# cloud.google.com/tpu/docs/v2, …/v3, …/v4, …/v5e, …/v5p, …/v6e: "Peak compute per chip".
-_TPU_CHIPS = {
-    "v2": (46e12, 2),
-    "v3": (123e12, 2),
-    "v4": (275e12, 1),
-    "v5litepod": (197e12, 1),
-    "v5e": (197e12, 1),
-    "v5p": (459e12, 1),
-    "v6e": (918e12, 1),
-}
+# Dense bfloat16 operations per second of a TensorFlow device.
+_TPUS = {name: chip.peak_flops / chip.devices for name, chip in CHIPS.items()}
+_TPUS["v5litepod"] = _TPUS["v5e"]  # as TPU VMs call it
+# compile-check does not know it. cloud.google.com/tpu/docs/v2: "Peak compute per chip", which is two devices.
+_TPUS["v2"] = 46e12 / 2
 # Dense operations per second on tensor cores: bfloat16, and TensorFloat-32, which TensorFlow uses for float32.
 # NVIDIA's data sheets of each; where they count sparse matrices, the half of it. The first name that fits counts.
 _GPUS = (
@@ -54,8 +49,7 @@ def tpu_peak_flops(generation: str) -> float | None:
 
     float32 products run as bfloat16 there, unless more precision is asked for.
     """
-    chip = _TPU_CHIPS.get(generation)
-    return None if chip is None else chip[0] / chip[1]
+    return _TPUS.get(generation)
 
 
 def peak_flops(strategy: tf.distribute.Strategy, *, bfloat16: bool) -> float | None:
