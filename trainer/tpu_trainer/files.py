@@ -96,6 +96,14 @@ def read_text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8")
 
 
+def read_bytes(path: str) -> bytes:
+    """The bytes of a file."""
+    if is_url(path):
+        with _gfile().GFile(path, "rb") as file:
+            return file.read()
+    return Path(path).read_bytes()
+
+
 def write_text(path: str, text: str) -> None:
     """Writes a file so that readers see the old one or the whole new one, never a part."""
     if is_url(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -57,15 +58,44 @@ def test_the_folder_above_the_splits(dataset: Path) -> None:
 
 
 def test_another_format(split_folder: Path) -> None:
-    edit_manifest(split_folder, version=2)
-    with pytest.raises(UsageError, match=r"manifest.json: format and version are 'tokenmill-dataset' and 2"):
+    edit_manifest(split_folder, version=3)
+    with pytest.raises(UsageError, match=r"manifest.json: format and version are 'tokenmill-dataset' and 3"):
+        open_split(str(split_folder))
+
+
+def write_version_2(folder: Path) -> bytes:
+    """Turns the manifest into one of version 2, with the checksum that docs/dataset-format.md describes."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"version": 2}
+    lines = [f"  {json.dumps(key)}: {json.dumps(manifest[key])}" for key in sorted(manifest)]
+    checksum = hashlib.sha256(("{\n" + ",\n".join(lines) + "\n}\n").encode()).hexdigest()
+    lines.insert(0, f'  "checksum": "{checksum}"')
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return path.read_bytes()
+
+
+def test_a_manifest_of_version_2_is_read(split_folder: Path) -> None:
+    before = open_split(str(split_folder))
+    write_version_2(split_folder)
+    assert open_split(str(split_folder)).shards == before.shards
+
+
+@pytest.mark.parametrize(
+    "old, new", [(b'"num_records": 90', b'"num_records": 91'), (b"checksum", b"chucksum")]
+)
+def test_a_changed_manifest_of_version_2_is_refused(split_folder: Path, old: bytes, new: bytes) -> None:
+    data = write_version_2(split_folder)
+    assert old in data
+    (split_folder / "manifest.json").write_bytes(data.replace(old, new))
+    with pytest.raises(UsageError, match=r"manifest.json: its checksum is .* it was changed"):
         open_split(str(split_folder))
 
 
 def test_a_manifest_cut_off(split_folder: Path) -> None:
-    (split_folder / "manifest.json").write_text('{"format": "tokenm')
-    with pytest.raises(UsageError, match=r"manifest.json: not JSON"):
-        open_split(str(split_folder))
+    for cut in (b'{"format": "tokenm', b'{"format": "\xff"}'):
+        (split_folder / "manifest.json").write_bytes(cut)
+        with pytest.raises(UsageError, match=r"manifest.json: not JSON"):
+            open_split(str(split_folder))
 
 
 def test_a_missing_shard(split_folder: Path) -> None:

@@ -5,6 +5,7 @@ The format is docs/dataset-format.md. Nothing here loads TensorFlow for a folder
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import numpy as np
 from tpu_trainer import files
 from tpu_trainer.errors import UsageError
 
-MANIFEST_FORMAT, MANIFEST_VERSION = "tokenmill-dataset", 1
+MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (1, 2)
+_CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 _SHARD_NAME = re.compile(r"^(?P<split>.+)-(?P<shard>\d+)-(?P<count>\d+)\.tfrecord$")
 # The optional features of a row; input_ids is always there.
 OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
@@ -80,7 +82,7 @@ def open_split(path: str, *, tokenizer: str | None = None) -> Split:
         raise UsageError(f"{path}: no such folder; give the folder of one split, such as OUT/train")
     manifest_path = files.join(path, "manifest.json")
     if files.is_file(manifest_path):
-        split = _from_manifest(path, _read_json(manifest_path), manifest_path, tokenizer)
+        split = _from_manifest(path, _read_manifest(manifest_path), manifest_path, tokenizer)
     else:
         split = _from_names(path, tokenizer)
     if split.num_rows == 0:
@@ -93,19 +95,37 @@ def open_split(path: str, *, tokenizer: str | None = None) -> Split:
 
 
 def _read_json(path: str) -> dict[str, Any]:
+    return _parse_json(files.read_bytes(path), path)
+
+
+def _parse_json(data: bytes, path: str) -> dict[str, Any]:
     try:
-        return json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
+        return json.loads(data)
+    except ValueError as error:  # broken JSON or broken UTF-8
         raise UsageError(f"{path}: not JSON ({error}); was it cut off? Prepare the dataset again") from error
 
 
-def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, tokenizer: str | None) -> Split:
+def _read_manifest(path: str) -> dict[str, Any]:
+    """The manifest, after its format, its version and, from version 2 on, its checksum were checked."""
+    data = files.read_bytes(path)
+    manifest = _parse_json(data, path)
     found = (manifest.get("format"), manifest.get("version"))
-    if found != (MANIFEST_FORMAT, MANIFEST_VERSION):
+    if found[0] != MANIFEST_FORMAT or found[1] not in MANIFEST_VERSIONS:
         raise UsageError(
-            f"{manifest_path}: format and version are {found[0]!r} and {found[1]!r}; this trainer reads "
-            f"{MANIFEST_FORMAT!r}, {MANIFEST_VERSION}"
+            f"{path}: format and version are {found[0]!r} and {found[1]!r}; this trainer reads "
+            f"{MANIFEST_FORMAT!r}, {' and '.join(map(str, MANIFEST_VERSIONS))}"
         )
+    if found[1] >= 2:
+        actual = hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
+        if manifest.get("checksum") != actual:
+            raise UsageError(
+                f"{path}: its checksum is {manifest.get('checksum')!r}, but its content has {actual}: it was changed "
+                "after the dataset was prepared; copy it again, or prepare the dataset again"
+            )
+    return manifest
+
+
+def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, tokenizer: str | None) -> Split:
     shards = []
     for entry in manifest["shards"]:
         shard_path = files.join(path, entry["name"])
