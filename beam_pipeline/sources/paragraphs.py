@@ -1,6 +1,6 @@
 """Reading a byte range of a file as paragraphs: what stands between lines of white space alone.
 
-A paragraph belongs to the range that holds its first byte, the first byte of its first line.
+A paragraph belongs to the range that holds the first byte of its first line; a byte-order mark is part of that line.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def paragraphs(
         if skipping is None:
             skipping = place > 0 and not _follows_blank_line(file, place)
         offset, block = without_bom(place, whole)
+        if offset > place:  # the first line begins at byte 0, wherever the cut is within its mark
+            last = max(last, offset + 1)
         found: list[tuple[int, bytes]] = []
         position = 0
         if blank := _AT_START.match(block):
