@@ -61,7 +61,7 @@ class PrepareConfig:
         return {
             **self.input.identity(),
             "unit_bytes": self.input.unit_bytes,
-            "splits": dict(self.splits),
+            "splits": [list(pair) for pair in self.splits],  # a list: their order decides, too
             "split_by": self.split_by,
             "dedup": self.dedup,
             "on_bad_record": self.on_bad_record,
@@ -192,7 +192,11 @@ def prepare_parser() -> argparse.ArgumentParser:
     sizes.add_argument(
         "--shard_size", type=int, help=f"records in every shard but the last (default: {SHARD_SIZE})"
     )
-    sizes.add_argument("--num_shards", type=int, help="shards of each split, instead of their size")
+    sizes.add_argument(
+        "--num_shards",
+        type=int,
+        help="shards of each split, instead of their size; some may hold one record more than others",
+    )
     add("--shuffle", choices=("global", "none"), default="global", help="order of the rows (default: global)")
     add("--seed", type=int, default=0, help="decides the shuffle and the splits (default: 0)")
     add(

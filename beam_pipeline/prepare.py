@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 
-from beam_pipeline import beam_options, filesystem, graph
+from beam_pipeline import __version__, beam_options, filesystem, graph
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataflow import job_options, launch
-from beam_pipeline.dataset import output_folder
-from beam_pipeline.dataset.manifest import REPORT, TRANSFORM_FN, read_manifest
+from beam_pipeline.dataset import manifest, output_folder
 from beam_pipeline.errors import StillRunning, UsageError
 from beam_pipeline.job import TOKENIZER, Job
 from beam_pipeline.options import PrepareConfig, parse_prepare
@@ -22,7 +21,8 @@ from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.engine import check_engine
 
-# Part of every fingerprint: raised whenever a change to the code changes the shards.
+# Part of every fingerprint: raised whenever a change to the code changes the shards. With --num_shards it counts one
+# more: the first version divided the rows up differently there.
 _BYTES_VERSION = 1
 
 _STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
@@ -49,7 +49,9 @@ def main(argv: Sequence[str]) -> None:
     _check_padding(config, tokenizer, pad_id)
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
     description = _describe(config, planned, tokenizer)
-    fingerprint = _fingerprint(description)
+    fingerprint = manifest.fingerprint(
+        description["bytes_version"], description["config"], description["inputs"], description["tokenizer"]
+    )
     if beam_options.runs_on_dataflow(options):
         launch.refuse_second(options)
     if output_folder.claim(
@@ -101,9 +103,11 @@ def _give_up(output: str) -> None:
 
 def _add_views(config: PrepareConfig, output: str) -> None:
     """What is made of the finished dataset, where it is not there yet: the report, and the analysis if asked for."""
-    if not filesystem.exists(filesystem.join(output, REPORT)):
+    if not filesystem.exists(filesystem.join(output, manifest.REPORT)):
         write_report(output)
-    models = [filesystem.join(output, name, TRANSFORM_FN, "saved_model.pb") for name in config.split_names]
+    models = [
+        filesystem.join(output, name, manifest.TRANSFORM_FN, "saved_model.pb") for name in config.split_names
+    ]
     if config.analyze and not all(map(filesystem.exists, models)):
         for line in analyze(output):
             print(line)
@@ -123,6 +127,8 @@ def _check_padding(config: PrepareConfig, tokenizer: TokenizerDescription, pad_i
 def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> dict:
     """What the manifests say of the run."""
     return {
+        "bytes_version": _BYTES_VERSION + (config.num_shards is not None),
+        "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
         "config": config.identity(),
         "inputs": [{"path": file.path, "bytes": file.size} for file in planned.files],
         "tokenizer": {
@@ -131,13 +137,9 @@ def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescript
             "vocab_size": tokenizer.vocab_size,
             "special_token_ids": dict(tokenizer.special_token_ids),
             "all_special_ids": list(tokenizer.all_special_ids),
+            "files": [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())],
         },
     }
-
-
-def _fingerprint(description: dict) -> str:
-    text = json.dumps([_BYTES_VERSION, description], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _stage(job: Job, planned: Plan, tokenizer: TokenizerDescription, description: dict) -> None:
@@ -153,20 +155,24 @@ def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> Non
     """Prints what the dataset holds."""
     total_bytes = 0
     for name in config.split_names:
-        manifest = read_manifest(filesystem.join(output, name))
-        totals = manifest["totals"]
+        found = manifest.read_manifest(filesystem.join(output, name))
+        totals = found["totals"]
         total_bytes += totals["bytes"]
         fill = totals["tokens"] / max(1, totals["tokens"] + totals["padding"])
         print(
             f"{name}: {totals['documents']:,} documents, {totals['tokens']:,} tokens, {totals['rows']:,} rows of "
-            f"{manifest['max_length']} ({fill:.2%} full), {len(manifest['shards'])} shards"
+            f"{found['max_length']} ({fill:.2%} full), {len(found['shards'])} shards"
         )
         if not totals["rows"]:
             print(f"{name}: WARNING: this split is empty: no document fell to it")
-    left_out = {name: count for name, count in manifest["excluded"].items() if count and name != "records"}
+        elif totals["rows"] < (config.num_shards or 0):
+            print(
+                f"{name}: WARNING: --num_shards {config.num_shards}: its rows make only {totals['rows']} shards"
+            )
+    left_out = {name: count for name, count in found["excluded"].items() if count and name != "records"}
     if left_out:
         counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items())
-        print(f"left out of {manifest['excluded']['records']:,} records: {counts}")
+        print(f"left out of {found['excluded']['records']:,} records: {counts}")
     if seconds is not None:
         print(
             f"{total_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"

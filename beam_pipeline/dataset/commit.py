@@ -61,15 +61,14 @@ def commit(
         counted = statistics[split]
         _check(layout, job.config.max_length, counted, own)
         folder = job.split_folder(split)
-        filesystem.write_bytes(
-            filesystem.join(folder, manifest.STATISTICS), manifest.to_bytes(counted.to_json())
-        )
-        filesystem.write_bytes(filesystem.join(folder, manifest.UNITS), _units(job, table, split, tail_sizes))
-        filesystem.write_bytes(
-            filesystem.join(folder, manifest.SCHEMA),
-            manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
-        )
-        manifests[filesystem.join(folder, manifest.MANIFEST)] = manifest.to_bytes(
+        files = {
+            manifest.STATISTICS: manifest.to_bytes(counted.to_json()),
+            manifest.UNITS: _units(job, table, split, tail_sizes),
+            manifest.SCHEMA: manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
+        }
+        for name, data in files.items():
+            filesystem.write_bytes(filesystem.join(folder, name), data)
+        manifests[filesystem.join(folder, manifest.MANIFEST)] = manifest.with_checksum(
             {
                 "format": manifest.FORMAT,
                 "version": manifest.VERSION,
@@ -81,6 +80,7 @@ def commit(
                 "features": list(job.features),
                 "num_records": layout.num_rows,
                 "shards": [info.to_json() for info in own],
+                "files": [manifest.describe_file(name, data) for name, data in sorted(files.items())],
                 "totals": counted.totals(),
                 "excluded": asdict(excluded),
                 "rows_checksum": f"{counted.rows_checksum:016x}",

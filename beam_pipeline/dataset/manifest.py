@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import google_crc32c
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
+from beam_pipeline.rows.routing import Layout
 
 FORMAT = "tokenmill-dataset"
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, 2)  # that are read
 MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
 SCHEMA = "transformed_metadata/schema.pbtxt"
 TRANSFORM_FN = "transform_fn"
 REPORT = "report.html"  # in the dataset's folder, beside the splits'
+
+_CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 
 
 def to_bytes(data: Mapping[str, Any]) -> bytes:
@@ -31,26 +39,107 @@ def _value(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def describe_file(path: str, data: bytes) -> dict[str, Any]:
+    """The entry of a file in the manifest's `files`, or in its tokenizer's."""
+    return {"path": path, "bytes": len(data), "crc32c": f"{google_crc32c.value(data):08x}"}
+
+
+def fingerprint(bytes_version: int, config: Mapping, inputs: Sequence, tokenizer: Mapping) -> str:
+    """The fingerprint of a run: equal fingerprints, equal shards.
+
+    Args:
+      bytes_version: of the code that makes the shards.
+      config, inputs, tokenizer: as in the manifest; the list of the tokenizer's files has no influence.
+    """
+    splits = config["splits"]
+    if len(splits) == 1:  # the form that version 1 used for all splits; with several, their order matters
+        config = {**config, "splits": dict(splits)}
+    tokenizer = {key: value for key, value in tokenizer.items() if key != "files"}
+    description = {"config": config, "inputs": inputs, "tokenizer": tokenizer}
+    return hashlib.sha256(json.dumps([bytes_version, description], sort_keys=True).encode()).hexdigest()
+
+
+def with_checksum(manifest: Mapping[str, Any]) -> bytes:
+    """The bytes of manifest.json: of these keys, and of `checksum`."""
+    checksum = checksum_of(to_bytes(manifest))
+    return to_bytes({**manifest, "checksum": checksum})
+
+
+def checksum_of(data: bytes) -> str:
+    """The `checksum` that a manifest of these bytes must have: of all its lines but the checksum's own."""
+    return hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
+
+
+def checksum_defect(data: bytes, manifest: Mapping[str, Any]) -> str | None:
+    """What is wrong with the checksum of a manifest, parsed from `data`; None if it is right, or of version 1."""
+    if manifest["version"] == 1:
+        return None
+    expected = checksum_of(data)
+    line = f'  "checksum": "{expected}",\n'.encode()
+    if _CHECKSUM_LINE.findall(data) == [line]:
+        return None
+    return (
+        f"its checksum is {manifest.get('checksum')!r}, but its content has {expected}: it was changed after the "
+        "dataset was finished"
+    )
+
+
 def read_manifest(folder: str) -> dict[str, Any]:
     """The manifest of the split in `folder`.
 
     Raises:
-      DataError: where there is none, or none that this version can read.
+      DataError: if there is none, it is of a version that this program does not read, or its checksum is wrong.
+    """
+    data, manifest = parse_manifest(folder)
+    defect = checksum_defect(data, manifest)
+    if defect:
+        raise DataError(f"{filesystem.join(folder, MANIFEST)}: {defect}; copy it again, or run prepare again")
+    return manifest
+
+
+def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
+    """The bytes and the content of the manifest in `folder`, whose checksum is not checked.
+
+    Raises:
+      DataError: if there is none, or it is of a version that this program does not read.
     """
     path = filesystem.join(folder, MANIFEST)
     if not filesystem.exists(path):
         raise DataError(f"{folder}: no {MANIFEST}, so this is no finished dataset")
+    data = filesystem.read_bytes(path)
     try:
-        manifest = json.loads(filesystem.read_bytes(path))
+        manifest = json.loads(data)
     except ValueError as error:
         raise DataError(f"{path}: broken JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path}: not the manifest of a {FORMAT}")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") not in VERSIONS:
         raise DataError(
-            f"{path}: version {manifest.get('version')} of the format; this program reads version {VERSION}"
+            f"{path}: version {manifest.get('version')!r} of the format; this program reads versions "
+            f"{' and '.join(map(str, VERSIONS))}"
         )
-    return manifest
+    return data, manifest
+
+
+def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """The (name, share) pairs of the run's splits, in their order."""
+    splits = manifest["config"]["splits"]
+    if isinstance(splits, dict):  # version 1: its keys are sorted
+        return tuple((name, splits[name]) for name in manifest["splits"])
+    return tuple((name, share) for name, share in splits)
+
+
+def layout_of(manifest: Mapping[str, Any]) -> Layout:
+    """The places of the split's rows, by their ranks."""
+    config = manifest["config"]
+    return Layout.make(
+        split=manifest["split"],
+        num_rows=manifest["num_records"],
+        shard_size=manifest["shard_size"],  # version 1 has one for --num_shards, too
+        num_shards=config["num_shards"],
+        shuffle=config["shuffle"],
+        seed=manifest["seed"],
+    )
 
 
 def schema_pbtxt(features: tuple[str, ...], max_length: int, vocab_size: int) -> bytes:

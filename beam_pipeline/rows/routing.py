@@ -49,21 +49,24 @@ class RowTable:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each of a split's rows stands: shard = π(rank) // shard_size, slot = π(rank) % shard_size.
+    """The place of each of a split's rows: the shard and the slot in it, numbered through as π(rank).
 
     Attributes:
       split: the split's name; part of the permutation's key, so splits are shuffled differently.
       num_rows: rows in the split.
-      shard_size: records in every shard but the last.
+      shard_size: records in every shard but the last; None if the number of shards is given.
       shuffle: `global` for a seeded uniform permutation of all rows, `none` to keep the input's order.
       seed: the permutation's seed.
+      wanted_shards: the number of shards, if `shard_size` is None. The sizes differ by at most one row, the larger
+        shards first. Fewer rows than that make a shard each.
     """
 
     split: str
     num_rows: int
-    shard_size: int
+    shard_size: int | None
     shuffle: str
     seed: int
+    wanted_shards: int | None = None
 
     @classmethod
     def make(
@@ -76,20 +79,21 @@ class Layout:
         shuffle: str,
         seed: int,
     ) -> Layout:
-        """A layout by the size of the shards, or by their number: then all but the last hold equally many."""
-        if shard_size is None:
-            shard_size = max(1, -(-num_rows // num_shards))
-        return cls(split, num_rows, shard_size, shuffle, seed)
+        """A layout by the size of the shards, or by their number."""
+        return cls(split, num_rows, shard_size, shuffle, seed, num_shards)
 
     @property
     def num_shards(self) -> int:
+        if self.shard_size is None:
+            return min(self.wanted_shards, self.num_rows)
         return -(-self.num_rows // self.shard_size)
 
     def records_in(self, shard: int) -> int:
-        """The number of records of a shard; only the last may hold fewer than `shard_size`."""
+        """The number of records of a shard."""
         if not 0 <= shard < self.num_shards:
             raise IndexError(f"{self.split} has shards 0 to {self.num_shards - 1}, not {shard}")
-        return min(self.shard_size, self.num_rows - shard * self.shard_size)
+        large, num_large, small = self._sizes
+        return large if shard < num_large else small
 
     def place(self, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The shards and slots (int64 arrays) of rows with these ranks."""
@@ -97,12 +101,28 @@ class Layout:
         if self.shuffle == "global":
             place = self._permutation()(place)
         place = place.astype(np.int64)
-        return place // self.shard_size, place % self.shard_size
+        large, num_large, small = self._sizes
+        beyond = place - num_large * large
+        of_small = beyond >= 0
+        shard = np.where(of_small, num_large + beyond // small, place // large)
+        return shard, np.where(of_small, beyond % small, place % large)
 
     def rank(self, shard: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        """The ranks (int64) of the rows that stand there: the inverse of `place`."""
-        place = np.asarray(shard, np.int64) * self.shard_size + np.asarray(slot, np.int64)
+        """The ranks (int64) of the rows at these places: the inverse of `place`."""
+        shard = np.asarray(shard, np.int64)
+        large, num_large, small = self._sizes
+        first = np.minimum(shard, num_large) * large + np.maximum(shard - num_large, 0) * small
+        place = first + np.asarray(slot, np.int64)
         return self._permutation().inverse(place).astype(np.int64) if self.shuffle == "global" else place
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Records in each of the first shards, how many such shards there are, and records in each of the others."""
+        if self.shard_size is None:
+            small, num_large = divmod(self.num_rows, max(1, self.num_shards))
+            return small + 1, num_large, max(1, small)
+        num_large, rest = divmod(self.num_rows, self.shard_size)
+        return self.shard_size, num_large, max(1, rest)
 
     def _permutation(self) -> Permutation:
         return Permutation(self.num_rows, self.seed, self.split)

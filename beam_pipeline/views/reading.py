@@ -82,15 +82,8 @@ class Split:
 
     @property
     def layout(self) -> Layout:
-        """Where the rows stand, by their ranks."""
-        manifest = self.manifest
-        return Layout(
-            manifest["split"],
-            manifest["num_records"],
-            manifest["shard_size"],
-            manifest["config"]["shuffle"],
-            manifest["seed"],
-        )
+        """The rows' places, by their ranks."""
+        return manifests.layout_of(self.manifest)
 
     @property
     def tokenizer_folder(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset.manifest import split_shares
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.rows.packing import Documents, Packer, Tail
@@ -97,10 +98,8 @@ class Tracer:
             engine="auto",
             parse_special_tokens=config["parse_special_tokens"],
         )
-        names = split.manifest["splits"]
-        shares = tuple((name, config["splits"][name]) for name in names)
-        self._choose = SplitChooser(shares, config["seed"], config["split_by"])
-        self._split_index = names.index(split.name)
+        self._choose = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
+        self._split_index = split.manifest["splits"].index(split.name)
         self._input = InputConfig(
             document=config["document"], text_key=config["text_key"], seed=config["seed"]
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import prepare, verify
+from beam_pipeline.dataset.manifest import MANIFEST, with_checksum
 from beam_pipeline.errors import DataError
 from beam_pipeline.verify import check_dataset
 
@@ -36,9 +37,14 @@ def flip(path: Path, offset: int) -> None:
 
 
 def edit(path: Path, change) -> None:
+    """Changes a JSON file; of a manifest, the checksum, too, so that only what is recomputed can tell."""
     data = json.loads(path.read_bytes())
     change(data)
-    path.write_text(json.dumps(data))
+    if path.name == MANIFEST:
+        data.pop("checksum")
+        path.write_bytes(with_checksum(data))
+    else:
+        path.write_text(json.dumps(data))
 
 
 def shard(dataset: Path) -> Path:
@@ -71,8 +77,8 @@ DAMAGE = {
         "manifest.json: broken JSON",
     ),
     "a later version": (
-        lambda d: edit(d / "train" / "manifest.json", lambda m: m.update(version=2)),
-        "version 2 of the format; this program reads version 1",
+        lambda d: edit(d / "train" / "manifest.json", lambda m: m.update(version=3)),
+        "version 3 of the format; this program reads versions 1 and 2",
     ),
     "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 is another"),
     "no tokenizer": (lambda d: shutil.rmtree(d / "tokenizer"), "tokenizer.json: missing"),

@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.write import build_row_table
 
+sizes = st.tuples(st.integers(1, 700), st.none()) | st.tuples(st.none(), st.integers(1, 3500))
 layouts = st.builds(
-    Layout.make,
-    split=st.just("train"),
+    lambda size, **values: Layout.make(split="train", shard_size=size[0], num_shards=size[1], **values),
+    size=sizes,
     num_rows=st.integers(0, 3000),
-    shard_size=st.integers(1, 700),
-    num_shards=st.none(),
     shuffle=st.sampled_from(["global", "none"]),
     seed=st.integers(0, 5),
 )
@@ -23,19 +22,24 @@ def test_every_slot_of_every_shard_gets_one_row(layout):
     shards, slots = layout.place(ranks)
     counts = np.bincount(shards, minlength=layout.num_shards)
     assert counts.tolist() == [layout.records_in(shard) for shard in range(layout.num_shards)]
-    assert (counts[:-1] == layout.shard_size).all()
+    if layout.shard_size:
+        assert (counts[:-1] == layout.shard_size).all()
     assert len(set(zip(shards.tolist(), slots.tolist(), strict=True))) == layout.num_rows
     assert (slots < counts[shards]).all()
     assert np.array_equal(layout.rank(shards, slots), ranks)
 
 
-@given(st.integers(0, 1000), st.integers(1, 20))
-def test_shards_by_number(num_rows, num_shards):
+@given(st.integers(0, 6000), st.integers(1, 5000))
+def test_shards_by_number_are_just_as_many_and_of_even_sizes(num_rows, num_shards):
     layout = Layout.make(
         split="train", num_rows=num_rows, shard_size=None, num_shards=num_shards, shuffle="none", seed=0
     )
-    assert layout.num_shards <= num_shards
-    assert sum(layout.records_in(shard) for shard in range(layout.num_shards)) == num_rows
+    assert layout.num_shards == min(num_shards, num_rows)
+    counts = [layout.records_in(shard) for shard in range(layout.num_shards)]
+    assert sum(counts) == num_rows
+    assert counts == sorted(counts, reverse=True)
+    assert not counts or 1 <= min(counts) >= max(counts) - 1
+    assert layout.place(np.arange(num_rows))[0].tolist() == np.repeat(range(len(counts)), counts).tolist()
 
 
 def test_without_shuffling_rows_stay_in_order():
