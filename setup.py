@@ -33,6 +33,7 @@ setup(
         "numpy>=1.26",
         "orjson>=3.9",
         "pyarrow>=18",
+        "requests>=2.32",
         "sentencepiece>=0.2.1,<0.3",
         "tqdm>=4.66",
     ],

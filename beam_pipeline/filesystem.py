@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import functools
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
+from apache_beam.io.gcp.gcsio_retry import get_retry
 from apache_beam.options.pipeline_options import PipelineOptions
+from google.api_core.exceptions import RequestRangeNotSatisfiable
+from requests.adapters import HTTPAdapter
 
-_FILES_AHEAD = 16
-_SMALL = 4 << 20
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+    from google.cloud import storage
+
+_CONNECTIONS = 64  # more are opened if so many are in use, and closed after one request
+_ONE_CLIENT = threading.Lock()
 
 
 def configure(options: PipelineOptions) -> None:
@@ -57,32 +64,58 @@ def open_file(path: str) -> BinaryIO:
         return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
-def open_all(paths: Sequence[str]) -> Iterator[BinaryIO]:
-    """`open_file` of each path, when it is its turn.
+class RemoteObject:
+    """An object in Cloud Storage, read in ranges: a request for each, and nothing else.
 
-    Where files are remote, the next ones are opened, and small ones read, while one is used: the answers to a few
-    requests take longer than reading a small file.
+    All ranges are of the generation that the first answer had; if the object was replaced since, reading fails.
+
+    Args:
+      path: gs://…
     """
-    if len(paths) < 2 or is_local(paths[0]):
-        yield from map(open_file, paths)
-        return
-    with ThreadPoolExecutor(_FILES_AHEAD) as pool:
-        coming = deque(pool.submit(_open_ahead, path) for path in paths[:_FILES_AHEAD])
-        for number in range(len(paths)):
-            file = coming.popleft().result()
-            if number + _FILES_AHEAD < len(paths):
-                coming.append(pool.submit(_open_ahead, paths[number + _FILES_AHEAD]))
-            yield file
+
+    def __init__(self, path: str):
+        self._path = path
+        with _ONE_CLIENT:
+            client, self._retry = _storage()
+        bucket, name = parse_gcs_path(path)
+        self._blob = client.bucket(bucket).blob(name)
+
+    def size(self) -> int:
+        """The object's size in bytes; takes a request of its own.
+
+        Raises:
+          OSError: if it cannot be read.
+        """
+        with _plain_errors(self._path):
+            self._blob.reload(retry=self._retry)
+        return self._blob.size
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes [start, end), fewer if the object ends before.
+
+        Raises:
+          OSError: if it cannot be read.
+        """
+        with _plain_errors(self._path):
+            try:
+                # Cloud Storage knows the checksum of the whole object only.
+                return self._blob.download_as_bytes(
+                    start=start, end=end - 1, raw_download=True, checksum=None, retry=self._retry
+                )
+            except RequestRangeNotSatisfiable:
+                return b""
 
 
-def _open_ahead(path: str) -> BinaryIO:
-    file = open_file(path)
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    if size > _SMALL:
-        return file
-    with _plain_errors(path), file:
-        return io.BytesIO(file.read())
+@functools.cache
+def _storage() -> tuple[storage.Client, Retry]:
+    """One client for the process, whose connections are kept open, with Beam's credentials and retries.
+
+    Beam makes a client for each file that it opens, and so a connection, which costs as much as reading a small file.
+    """
+    options = FileSystems.get_filesystem("gs://")._pipeline_options or PipelineOptions()
+    client = GcsIO(pipeline_options=options).client
+    client._http.mount(client.api_endpoint, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+    return client, get_retry(options)
 
 
 def read_bytes(path: str) -> bytes:

@@ -21,6 +21,7 @@ from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import arrow, jsonl, parquet, text
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.lines import line_number
+from beam_pipeline.sources.opening import open_parts
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, Records, WorkUnit
 
 FORMATS = {"text": text, "jsonl": jsonl, "parquet": parquet, "arrow": arrow}
@@ -35,9 +36,9 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
     Raises:
       DataError: where a file cannot be read any more, or is broken.
     """
-    paths = [unit.root + part.name for part in unit.parts]
-    files = filesystem.open_all(paths)
-    for path, part in zip(paths, unit.parts, strict=True):
+    files = open_parts(unit)
+    for part in unit.parts:
+        path = unit.root + part.name
         codec = codec_of(path)
         try:
             with next(files) as file:

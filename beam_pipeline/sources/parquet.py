@@ -9,14 +9,14 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources.columns import check_column, column_records
+from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
 
 _BATCH_BYTES = 4 << 20
-_PAGE_BUFFER = 1 << 20  # column chunks are read through a buffer of this size, not as wholes
+_PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size, not as wholes
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class RowGroup:
     bytes: int
 
 
-def row_groups(path: str, text_key: str) -> list[RowGroup]:
-    """The file's row groups. Reads its footer only.
+def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
+    """The row groups of a file of `size` bytes. Reads its footer only.
 
     Raises:
       UsageError: where it is no parquet file, or has no such column of text.
     """
     try:
-        with filesystem.open_file(path) as file:
+        with open_footer(path, size) as file:
             metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
     except (OSError, pa.ArrowException) as error:
         raise UsageError(f"--input: {path}: cannot be read as parquet: {error}") from error

@@ -139,11 +139,10 @@ def _check(file: InputFile, option: str, local_files: bool) -> None:
 
 def _pieces(files: Sequence[InputFile], config: InputConfig) -> list[list[Piece]]:
     """Each file's pieces. Only parquet files are opened for it, some at a time: their footers are read."""
+    tables = [file for file in files if file.format == "parquet"]
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        tables = [file.path for file in files if file.format == "parquet"]
-        groups = dict(
-            zip(tables, pool.map(lambda path: parquet.row_groups(path, config.text_key), tables), strict=True)
-        )
+        found = pool.map(lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables)
+        groups = dict(zip((file.path for file in tables), found, strict=True))
     pieces = []
     for file in files:
         if file.format == "parquet":

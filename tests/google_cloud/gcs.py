@@ -102,6 +102,7 @@ class Gcs(Loopback):
       objects: by (bucket, name).
       requests: "METHOD path" of all requests so far, those that were made to fail included.
       failures: how many requests were made to fail.
+      bytes_read: how many bytes of objects were sent.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Gcs(Loopback):
         self.objects: dict[tuple[str, str], Blob] = {}
         self.requests: list[str] = []
         self.failures = 0
+        self.bytes_read = 0
         self.faults = faults or Faults()
         self.on_request = on_request
         self._buckets = set(buckets)
@@ -225,11 +227,14 @@ class Gcs(Loopback):
         if (bucket, name) not in self.objects:
             return Response.error(404, f"no object gs://{bucket}/{name}")
         blob = self.objects[bucket, name]
+        if request.query.get("generation", str(blob.generation)) != str(blob.generation):
+            return Response.error(404, f"no such generation of gs://{bucket}/{name}")
         headers = {"Content-Type": blob.content_type, "X-Goog-Generation": str(blob.generation)}
         if google_crc32c:
             headers["X-Goog-Hash"] = f"crc32c={blob.crc32c}"
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
         if not span:
+            self.bytes_read += len(blob.data)
             return Response(
                 200, blob.data, headers, self._is_time("download", self.faults.cut_download_every)
             )
@@ -239,6 +244,7 @@ class Gcs(Loopback):
             return Response(416, b"", {"Content-Range": f"bytes */{size}"})
         headers["Content-Range"] = f"bytes {first}-{last}/{size}"
         cut = self._is_time("download", self.faults.cut_download_every)
+        self.bytes_read += last + 1 - first
         return Response(206, blob.data[first : last + 1], headers, cut)
 
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
