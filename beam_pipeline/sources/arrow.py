@@ -9,10 +9,8 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.columns import check_column, column_records
+from beam_pipeline.sources.columns import check_column, column_records, pieces
 from beam_pipeline.sources.units import Part, Records
-
-_BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,10 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             raise EOFError(f"ends at row {row}, though it had at least {part.end} when it was listed")
         column = batch.column(options.text_key)
         first, last = max(part.start - row, 0), min(part.end - row, len(column))
-        rows = max(1, _BATCH_BYTES * len(column) // max(1, column.nbytes))
-        for begin in range(first, last, rows):
-            yield column_records(part.name, column.slice(begin, min(rows, last - begin)), row + begin)
+        at = row + first
+        for piece in pieces(column.slice(first, max(0, last - first))):
+            yield column_records(part.name, piece, at)
+            at += len(piece)
         row += len(column)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from beam_pipeline.errors import UsageError
 from beam_pipeline.sources.lines import invalid_utf8
 from beam_pipeline.sources.units import BadRecord, Records
+
+PIECE_BYTES = 4 << 20
 
 
 def check_column(where: str, schema: pa.Schema, key: str) -> None:
@@ -39,6 +41,29 @@ _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "") or "none"
+
+
+def pieces(column: pa.Array) -> Iterator[pa.Array]:
+    """The column in slices of at most 4 MiB of decoded text, or one value.
+
+    Args:
+      column: of a type that `check_column` accepts, dictionaries included.
+    """
+    values = column.dictionary if pa.types.is_dictionary(column.type) else column
+    # A null column has no lengths; views have none either.
+    sizes = pc.binary_length(values.cast(pa.large_binary()) if _without_length(values.type) else values)
+    if values is not column:
+        sizes = sizes.take(column.indices)
+    ends = np.cumsum(pc.fill_null(sizes, 0).to_numpy(zero_copy_only=False).astype(np.int64))
+    first, begin = 0, 0
+    while first < len(column):
+        last = max(first + 1, int(np.searchsorted(ends, begin + PIECE_BYTES, side="right")))
+        yield column.slice(first, last - first)
+        first, begin = last, int(ends[last - 1])
+
+
+def _without_length(kind: pa.DataType) -> bool:
+    return pa.types.is_null(kind) or pa.types.is_string_view(kind)
 
 
 def column_records(name: str, column: pa.Array, first: int) -> Records:

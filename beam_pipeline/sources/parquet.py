@@ -11,12 +11,14 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.columns import check_column, column_records
+from beam_pipeline.sources.columns import PIECE_BYTES, check_column, column_records, pieces
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
 
-_BATCH_BYTES = 4 << 20
 _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size, not as wholes
+
+# A text that begins as the one before it takes a few bytes in this encoding, whatever its length.
+_MOST_PREFIXED_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -47,24 +49,40 @@ def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
-    """The rows of the row groups [part.start, part.end), a few MiB at a time."""
-    parquet = pq.ParquetFile(
-        pa.PythonFile(file, mode="r"), buffer_size=_PAGE_BUFFER, page_checksum_verification=True
-    )
-    metadata = parquet.metadata
+    """The rows of the row groups [part.start, part.end), a few MiB at a time.
+
+    What the footer says of a column's size is the size of its pages: a dictionary's values count once, however many rows
+    have them. So a dictionary stays one until its rows are cut into pieces by the size of their texts.
+    """
+    source = pa.PythonFile(file, mode="r")
+    metadata = pq.read_metadata(source)
     column = _column_index(metadata, options.text_key)
+    chunks = {index: metadata.row_group(index).column(column) for index in range(part.start, part.end)}
+    with_dictionary = any(chunk.has_dictionary_page for chunk in chunks.values())
+    parquet = pq.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=[options.text_key] if with_dictionary else None,
+        buffer_size=_PAGE_BUFFER,
+        page_checksum_verification=True,
+    )
     row = sum(metadata.row_group(index).num_rows for index in range(part.start))
-    for index in range(part.start, part.end):
-        group = metadata.row_group(index)
-        row_bytes = group.column(column).total_uncompressed_size // max(1, group.num_rows)
+    for index, chunk in chunks.items():
         for batch in parquet.iter_batches(
-            batch_size=max(1, min(1 << 16, _BATCH_BYTES // max(1, row_bytes))),
+            batch_size=_batch_rows(chunk, metadata.row_group(index).num_rows),
             row_groups=[index],
             columns=[options.text_key],
             use_threads=False,
         ):
-            yield column_records(part.name, batch.column(options.text_key), row)
-            row += batch.num_rows
+            for piece in pieces(batch.column(options.text_key)):
+                yield column_records(part.name, piece, row)
+                row += len(piece)
+
+
+def _batch_rows(chunk: pq.ColumnChunkMetaData, rows: int) -> int:
+    """How many rows to decode at once."""
+    most = _MOST_PREFIXED_ROWS if "DELTA_BYTE_ARRAY" in chunk.encodings else 1 << 16
+    return max(1, min(most, PIECE_BYTES * rows // max(1, chunk.total_uncompressed_size)))
 
 
 def _column_index(metadata: pq.FileMetaData, text_key: str) -> int:

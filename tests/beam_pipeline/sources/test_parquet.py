@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import describe, parquet
+from beam_pipeline.sources import describe, parquet, read_unit
 from beam_pipeline.sources.plan import plan
 
 TYPES = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
@@ -129,3 +130,46 @@ def test_planning_reads_footers_only(tmp_path: Path, monkeypatch) -> None:
     planned = plan(InputConfig(input=(str(tmp_path / "a.parquet"),)))
     assert planned.bytes > 5_000_000
     assert 0 < sum(read_bytes) < 100_000
+
+
+def test_a_dictionary_that_stands_for_much_text_is_decoded_piece_by_piece(tmp_path: Path) -> None:
+    """A file of a kilobyte with 320 MB of text."""
+    texts = ["a" * 16_000, "short", "b" * 10]
+    numbers = np.repeat(np.arange(3), [20_000, 3, 10_000])
+    nulls = numbers == 1
+    column = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32(), mask=nulls), pa.array(texts))
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": column}), path, store_schema=False)
+    assert path.stat().st_size < 2000
+    config = InputConfig(input=(str(path),))
+    (unit,) = plan(config).units
+    before = pa.total_allocated_bytes()
+    row = 0
+    for batch in read_unit(unit, config):
+        assert batch.bytes.sum() <= 4 << 20
+        assert pa.total_allocated_bytes() - before < 32 << 20
+        for place, text in zip(batch.places.tolist(), batch.texts, strict=True):
+            assert text == texts[numbers[place]] != texts[1]
+        row += len(batch.texts) + len(batch.bad)
+    assert row == len(numbers)
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_texts_of_very_different_sizes_come_in_batches_of_few_bytes(
+    tmp_path: Path, read, encoding: str
+) -> None:
+    texts = ["x"] * 20_000 + ["y" * 1_000_000] * 30 + ["z" * 9_000_000, "last"]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": texts}), path, use_dictionary=False, column_encoding={"text": encoding})
+    config = InputConfig(input=(str(path),))
+    (unit,) = plan(config).units
+    batches = list(read_unit(unit, config))
+    assert [text for batch in batches for text in batch.texts] == texts
+    assert np.concatenate([batch.places for batch in batches]).tolist() == list(range(len(texts)))
+    assert all(batch.bytes.sum() <= 4 << 20 or len(batch.texts) == 1 for batch in batches)
+
+
+def test_a_column_of_nulls_alone_is_bad_records(tmp_path: Path, read) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.nulls(3)}), path)
+    assert [bad.place for bad in read(str(path)).bad] == [0, 1, 2]
