@@ -26,6 +26,7 @@ class Job:
       num_units: how many work units the plan has.
       input_bytes: the size of all input files.
       vocab_size, pad_id: of the tokenizer.
+      control_ids: the tokenizer's ids that no text may encode to, unless the options allow it.
       template: what stands around each document.
       engine_threads: how many threads an engine uses: the output never depends on it.
       progress: where workers report to, in local runs.
@@ -38,6 +39,7 @@ class Job:
     input_bytes: int
     vocab_size: int
     pad_id: int
+    control_ids: frozenset[int]
     template: Template
     engine_threads: int
     progress: Address | None

@@ -210,13 +210,14 @@ def prepare_parser() -> argparse.ArgumentParser:
         "--parse_special_tokens",
         action="store_true",
         help="special tokens that stand in the text, such as </s>, become the special tokens; only for text you trust "
-        "(default: they are text like any other)",
+        "(default: they are text like any other, and no text encodes to a special token, but the unknown one)",
     )
     add("--append_eos", action="store_true", help="end each document with the tokenizer's eos token")
     add(
         "--pad_token",
         metavar="TOKEN",
-        help="the token of the tokenizer's vocabulary that pads; for tokenizers without a pad token, such as GPT-2's",
+        help="the token of the tokenizer's vocabulary that pads (default: its pad token; if it has none, its "
+        "eos token, else the id 0: attention_mask tells padding from text)",
     )
     add(
         "--no_attention_mask",

@@ -21,9 +21,8 @@ from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.engine import check_engine
 
-# Part of every fingerprint: raised whenever a change to the code changes the shards. With --num_shards it counts one
-# more: the first version divided the rows up differently there.
-_BYTES_VERSION = 1
+# Part of every fingerprint: raised whenever a change to the code changes the shards.
+_BYTES_VERSION = 2
 
 _STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
 
@@ -44,11 +43,17 @@ def main(argv: Sequence[str]) -> None:
         job_options.complete(options, verb="prepare", output=output)
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)
-    check_engine(config.engine, tokenizer.json, parse_special_tokens=config.parse_special_tokens)
-    pad_id = tokenizer.require("pad", "the end of the last row")
-    _check_padding(config, tokenizer, pad_id)
+    check_engine(
+        config.engine,
+        tokenizer.json,
+        parse_special_tokens=config.parse_special_tokens,
+        control_ids=tokenizer.control_ids,
+    )
+    pad_id = _pad_id(config, tokenizer)
+    for note in tokenizer.notes:
+        print(note, file=sys.stderr)
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
-    description = _describe(config, planned, tokenizer)
+    description = _describe(config, planned, tokenizer, pad_id)
     fingerprint = manifest.fingerprint(
         description["bytes_version"], description["config"], description["inputs"], description["tokenizer"]
     )
@@ -70,6 +75,7 @@ def main(argv: Sequence[str]) -> None:
             input_bytes=planned.bytes,
             vocab_size=tokenizer.vocab_size,
             pad_id=pad_id,
+            control_ids=tokenizer.control_ids,
             template=template,
             engine_threads=beam_options.engine_threads(options),
             progress=display.address if display else None,
@@ -113,21 +119,38 @@ def _add_views(config: PrepareConfig, output: str) -> None:
             print(line)
 
 
-def _check_padding(config: PrepareConfig, tokenizer: TokenizerDescription, pad_id: int) -> None:
-    """Without a mask the pad id alone tells padding from tokens, so it must not stand for anything else."""
-    others = {name: token for name, token in tokenizer.special_token_ids.items() if name != "pad"}
-    shared = [name for name, token in others.items() if token == pad_id]
-    if not config.attention_mask and shared:
-        raise UsageError(
-            f"--no_attention_mask: the tokenizer's pad token is its {shared[0]} token, too, so padding could not be "
-            "told from text; leave the option out, or give the tokenizer a pad token of its own"
-        )
+def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
+    """The id that fills up rows.
+
+    Raises:
+      UsageError: only that id would tell padding from tokens, and it may be a token of the text, too.
+    """
+    special = tokenizer.special_token_ids
+    if not config.attention_mask:
+        pad_id = tokenizer.require("pad", "--no_attention_mask")
+        shared = [name for name, token in special.items() if name != "pad" and token == pad_id]
+        if shared:
+            raise UsageError(
+                f"--no_attention_mask: the tokenizer's pad token is its {shared[0]} token, too, so padding could not "
+                "be told from text; leave the option out, or give the tokenizer a pad token of its own"
+            )
+        return pad_id
+    if special["pad"] is not None:
+        return special["pad"]
+    pad_id = 0 if special["eos"] is None else special["eos"]
+    print(
+        f"--tokenizer {config.tokenizer}: it has no pad token; the attention mask tells padding from text, so rows "
+        f"are filled up with the id {pad_id} ({'eos' if special['eos'] is not None else 'the first'}); --pad_token "
+        "names another",
+        file=sys.stderr,
+    )
+    return pad_id
 
 
-def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> dict:
+def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription, pad_id: int) -> dict:
     """What the manifests say of the run."""
     return {
-        "bytes_version": _BYTES_VERSION + (config.num_shards is not None),
+        "bytes_version": _BYTES_VERSION,
         "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
         "config": config.identity(),
         "inputs": [{"path": file.path, "bytes": file.size} for file in planned.files],
@@ -135,7 +158,7 @@ def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescript
             "path": f"../{TOKENIZER}",
             "sha256": tokenizer.sha256,
             "vocab_size": tokenizer.vocab_size,
-            "special_token_ids": dict(tokenizer.special_token_ids),
+            "special_token_ids": {**tokenizer.special_token_ids, "pad": pad_id},
             "all_special_ids": list(tokenizer.all_special_ids),
             "files": [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())],
         },

@@ -17,7 +17,7 @@ from beam_pipeline.options import TrainTokenizerConfig, parse_train_tokenizer
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization import hub, tokenizer_folder
-from beam_pipeline.tokenization.hf import HFEngine
+from beam_pipeline.tokenization.engine import make_engine
 
 _STAGES = [("sample", "MB", 1e6)]
 
@@ -129,7 +129,7 @@ def _bytes_per_token(tokenizer_json: str, sample: Sample) -> float:
     """On some of the sample, evenly taken from all of it."""
     step = max(1, sample.bytes // _MEASURED_BYTES)
     texts = [text for number, text in enumerate(sample.texts()) if number % step == 0]
-    ids, _ = HFEngine(tokenizer_json).encode_batch(texts)
+    ids, _ = make_engine("hf", tokenizer_json).encode_batch(texts)
     return sum(len(text.encode()) for text in texts) / max(1, len(ids))
 
 

@@ -56,6 +56,7 @@ class TokenizeUnit(beam.DoFn):
             template=job.template,
             engine=job.config.engine,
             parse_special_tokens=job.config.parse_special_tokens,
+            control_ids=job.control_ids,
             threads=job.engine_threads,
             input_bytes=job.input_bytes,
             seed=job.config.seed,

@@ -6,7 +6,6 @@ known is a reason to leave the tokenizer to `tokenizers` itself.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -74,46 +73,17 @@ def take_apart(tokenizer: Mapping, parse_special_tokens: bool) -> Anatomy:
     Raises:
       UnknownPart: where one is not known.
     """
-    core = copy.deepcopy(dict(tokenizer))
-    core.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
-    added = [
-        token for token in tokenizer.get("added_tokens") or [] if parse_special_tokens or not token["special"]
-    ]
-    normalizer, model = tokenizer.get("normalizer"), tokenizer["model"]
+    core = {**tokenizer, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    added = [token for token in tokenizer["added_tokens"] if parse_special_tokens or not token["special"]]
+    normalizer, model = tokenizer["normalizer"], tokenizer["model"]
     if normalizer is not None and any(token["normalized"] for token in added):
         raise UnknownPart("added tokens that are looked for in normalized text")
     kind_of = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
     if model.get("type") not in kind_of:
         raise UnknownPart(f"a model of the type {model.get('type')}")
-    if not parse_special_tokens:
-        core["model"] = as_plain_text(tokenizer)["model"]
     kind, steps, cuts = kind_of[model["type"]](core)
     literals = tuple(sorted({token["content"] for token in added}))
     return Anatomy(kind, steps, core, cuts, literals)
-
-
-def as_plain_text(tokenizer: Mapping) -> Mapping:
-    """A tokenizer whose model finds no special tokens in text: a Unigram model in which they have other names.
-
-    A Unigram model finds its pieces anywhere in text, also those that are special tokens: `</s>` in untrusted text
-    would become the control token whatever the added tokens are. A piece with a space in it is never found, since the
-    words that the model is given have none. (BPE comes to its tokens by merges, and WordPiece is given no `[SEP]`,
-    since signs are words of their own.)
-    """
-    model = tokenizer["model"]
-    if model.get("type") != "Unigram":
-        return tokenizer
-    unknown = model.get("unk_id")
-    added = [dict(token) for token in tokenizer.get("added_tokens") or []]
-    special = {token["content"] for token in added if token["special"]}
-    vocab = [list(piece) for piece in model["vocab"]]
-    for number, piece in enumerate(vocab):
-        if piece[0] in special and number != unknown:
-            for token in added:
-                if token["content"] == piece[0]:
-                    token["content"] = " " + piece[0]
-            piece[0] = " " + piece[0]
-    return {**tokenizer, "added_tokens": added, "model": {**model, "vocab": vocab}}
 
 
 def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:

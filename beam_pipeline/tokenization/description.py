@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tokenizers import Tokenizer
 from tokenizers.processors import Sequence
 
-from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.documents import Template
+from beam_pipeline.tokenization.tokenizer_files import (
+    CONFIG,
+    JSON,
+    MAP,
+    SPECIAL_NAMES,
+    additional_tokens,
+    content,
+    load_files,
+    parse_json,
+)
+from beam_pipeline.tokenization.tokenizer_json import parse_tokenizer
 
-SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
-
-# The classes that take tokenizer.json as it is. Others may rewrite its post-processor or normalizer from their
-# config as they load (Llama's add_bos_token, BERT's do_lower_case), so they are loaded by AutoTokenizer once.
-_PLAIN_CLASSES = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+# The tokens that mark a document's bounds or stand in for its words.
+_BOUNDARY_NAMES = ("mask", "bos", "eos", "cls", "sep")
 
 
 @dataclass(frozen=True)
@@ -29,27 +35,31 @@ class TokenizerDescription:
 
     Attributes:
       files: the files of its folder by name: what is copied to `OUT/tokenizer`.
+      notes: lines for the user about how it was read.
       vocab_size: `len(tokenizer)`.
       special_token_ids: the id of each of `SPECIAL_NAMES`, None where it has none.
       all_special_ids: sorted.
+      control_ids: those that no text may encode to: see `control_tokens`.
       template: what stands around each document.
     """
 
     files: Mapping[str, bytes] = field(repr=False)
+    notes: tuple[str, ...]
     vocab_size: int
     special_token_ids: Mapping[str, int | None]
     all_special_ids: tuple[int, ...]
+    control_ids: frozenset[int]
     template: Template
 
     @property
     def json(self) -> str:
         """The text of `tokenizer.json`."""
-        return self.files["tokenizer.json"].decode()
+        return self.files[JSON].decode()
 
     @property
     def sha256(self) -> str:
         """Of `tokenizer.json`, in hex."""
-        return hashlib.sha256(self.files["tokenizer.json"]).hexdigest()
+        return hashlib.sha256(self.files[JSON]).hexdigest()
 
     def template_of(self, append_eos: bool) -> Template:
         """What stands around each document; with `append_eos` an eos token ends it, once.
@@ -79,45 +89,54 @@ class TokenizerDescription:
 
 
 def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDescription:
-    """Reads a tokenizer from a folder (local or remote), or through AutoTokenizer by the hub's name.
+    """Reads a tokenizer from a folder (local or remote), or from the hub by its name.
 
     Args:
       path: the folder or name.
       pad_token: a token of its vocabulary that is to be its pad token; None: that which it has.
 
     Raises:
-      UsageError: where there is none, or it is none that `tokenizers` can run.
+      UsageError: there is none, or it is none that `tokenizers` can run in the same way each time.
     """
-    files = _read_folder(filesystem.absolute(path))
-    if not files and Path(path).is_dir():
-        raise UsageError(f"--tokenizer {path}: none of a tokenizer's files is in this folder")
-    config = _config(files)
-    if "tokenizer.json" not in files or config.get("tokenizer_class") not in _PLAIN_CLASSES:
-        files = _through_transformers(path, files)
+    files, notes = load_files(path)
     if pad_token is not None:
         files = _with_pad_token(files, pad_token)
-    config = _config(files)
-    try:
-        tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
-    except Exception as error:  # the library raises plain Exception
-        raise UsageError(f"--tokenizer {path}: tokenizer.json cannot be loaded: {error}") from error
+    parsed = parse_tokenizer(files[JSON].decode())
+    if parsed["model"].get("dropout"):
+        raise UsageError(
+            f"--tokenizer {path}: its model drops merges at random (dropout {parsed['model']['dropout']}), so no two "
+            'runs would give the same dataset; set "dropout" to null in its tokenizer.json'
+        )
+    tokenizer = Tokenizer.from_buffer(files[JSON])
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     if pad_token is not None and tokenizer.token_to_id(pad_token) is None:
         raise UsageError(f"--pad_token {pad_token}: is not in the vocabulary of --tokenizer {path}")
+    config = _config(files, parsed, path)
     special = {name: _token_id(tokenizer, config, name, path) for name in SPECIAL_NAMES}
+    additional = set(map(tokenizer.token_to_id, additional_tokens(config))) - {None}
+    boundaries = {special[name] for name in _BOUNDARY_NAMES} - {None}
+    marked = {token["id"] for token in parsed["added_tokens"] if token["special"]}
+    control = find_control_ids(parsed, boundaries, additional | ({special["pad"]} - {None}))
     return TokenizerDescription(
         files=files,
+        notes=tuple(notes),
         # Ids may have gaps: an embedding needs a row for the largest.
         vocab_size=max(tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=-1) + 1),
         special_token_ids=special,
-        all_special_ids=_all_special_ids(tokenizer, special),
+        all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
+        control_ids=control,
         template=find_template(tokenizer),
     )
 
 
-def _config(files: Mapping[str, bytes]) -> dict:
+def _config(files: Mapping[str, bytes], parsed: Mapping, path: str) -> dict:
     """The tokenizer's config; older folders name their special tokens in a file beside it."""
-    names = ("special_tokens_map.json", "tokenizer_config.json")
-    return {key: value for name in names for key, value in json.loads(files.get(name, b"{}")).items()}
+    config, names = parse_json(files, CONFIG, path), parse_json(files, MAP, path)
+    if "added_tokens_decoder" in config:
+        names = {}
+    padding = {"pad_token": parsed["padding"]["pad_token"]} if parsed["padding"] else {}
+    return {**padding, **config, **names}
 
 
 def _with_pad_token(files: Mapping[str, bytes], token: str) -> dict[str, bytes]:
@@ -126,57 +145,17 @@ def _with_pad_token(files: Mapping[str, bytes], token: str) -> dict[str, bytes]:
         name: json.dumps(
             {**json.loads(files[name]), "pad_token": token}, indent=2, ensure_ascii=False
         ).encode()
-        for name in ("special_tokens_map.json", "tokenizer_config.json")
+        for name in (MAP, CONFIG)
         if name in files
     }
     return {**files, **changed}
 
 
-def _all_special_ids(tokenizer: Tokenizer, named: Mapping[str, int | None]) -> tuple[int, ...]:
-    added = (token for token, value in tokenizer.get_added_tokens_decoder().items() if value.special)
-    return tuple(sorted({*added, *(token for token in named.values() if token is not None)}))
-
-
-def _read_folder(path: str) -> dict[str, bytes]:
-    """The files a tokenizer's folder holds (weights and the like are left where they are)."""
-    known = (".json", ".txt", ".model", ".jinja")
-    found = filesystem.match(filesystem.join(path, "*"))
-    kept = [(file, size) for file, size in found if file.endswith(known) and size < 256 << 20]
-    return {file.rpartition("/")[2]: filesystem.read_bytes(file) for file, _ in kept}
-
-
-def _through_transformers(path: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    from transformers import AutoTokenizer
-
-    with tempfile.TemporaryDirectory() as folder:
-        source = path
-        if files:
-            source = str(Path(folder, "in"))
-            for name, data in files.items():
-                filesystem.write_bytes(filesystem.join(source, name), data)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source)
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UsageError(
-                f"--tokenizer {path}: neither a folder with a tokenizer nor one the hub has: {reason}"
-            ) from error
-        if not tokenizer.is_fast:
-            raise UsageError(
-                f"--tokenizer {path}: {type(tokenizer).__name__} has no fast version, and without a "
-                "tokenizer.json there is nothing that runs at speed; convert it first"
-            )
-        target = str(Path(folder, "out"))
-        tokenizer.save_pretrained(target)
-        return _read_folder(target)
-
-
 def _token_id(tokenizer: Tokenizer, config: Mapping, name: str, path: str) -> int | None:
     token = config.get(f"{name}_token")
-    if isinstance(token, dict):
-        token = token["content"]
-    if token is None:
+    if not token:
         return None
+    token = content(token)
     found = tokenizer.token_to_id(token)
     if found is None:
         raise UsageError(f"--tokenizer {path}: its {name}_token {token!r} is not in its vocabulary")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,9 @@ from beam_pipeline.rows.blocks import id_dtype
 from beam_pipeline.rows.packing import Documents, ranges
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import make_engine
-from beam_pipeline.tokenization.sample_check import SampleCheck
+from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
+
+_MOST_RUNS = 4
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class DocumentTokenizer:
       tokenizer_json: the text of the tokenizer's `tokenizer.json`.
       vocab_size: ids are below it.
       template: what stands around each document.
-      engine, parse_special_tokens, threads: as `make_engine` takes them.
+      engine, parse_special_tokens, control_ids, threads: as `make_engine` takes them.
       input_bytes: the size of the run's input, by which the engine is checked on a sample of the documents; None: it
         is not checked.
       seed: decides the sample.
@@ -42,17 +45,23 @@ class DocumentTokenizer:
         template: Template,
         engine: str,
         parse_special_tokens: bool = False,
+        control_ids: Collection[int] = (),
         threads: int = 1,
         input_bytes: int | None = None,
         seed: int = 0,
     ):
         self._engine = make_engine(
-            engine, tokenizer_json, parse_special_tokens=parse_special_tokens, threads=threads
+            engine,
+            tokenizer_json,
+            parse_special_tokens=parse_special_tokens,
+            control_ids=control_ids,
+            threads=threads,
         )
         self._check = (
             None if input_bytes is None else SampleCheck(self._engine, input_bytes=input_bytes, seed=seed)
         )
         self._dtype = id_dtype(vocab_size)
+        self._control = np.array([] if parse_special_tokens else sorted(control_ids), self._dtype)
         self._prefix = np.array(template.prefix, self._dtype)
         self._suffix = np.array(template.suffix, self._dtype)
 
@@ -65,12 +74,14 @@ class DocumentTokenizer:
         """The documents' ids (uint16 or uint32, by the vocabulary's size) with their template's tokens.
 
         Raises:
-          EngineMismatch: where the check of the engine finds a document with other ids than HF's.
+          EngineMismatch: where the check of the engine finds a document with other ids than HF's, or one whose text
+            became a control token.
         """
         ids, lengths = self._engine.encode_batch(batch.texts)
+        ids = ids.astype(self._dtype, copy=False)
+        self._refuse_control_tokens(batch, ids, lengths)
         if self._check is not None:
             self._check(batch, ids, lengths)
-        ids = ids.astype(self._dtype, copy=False)
         around = len(self._prefix) + len(self._suffix)
         if not around:
             return Documents(ids, lengths)
@@ -83,3 +94,30 @@ class DocumentTokenizer:
         for offset, token in enumerate(self._suffix):
             out[starts + full - len(self._suffix) + offset] = token
         return Documents(out, full)
+
+    def _refuse_control_tokens(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Proves for every document that its text forged no control token, however the engine works."""
+        if _any_of(ids, self._control):
+            found = np.isin(ids, self._control)
+            place = int(found.argmax())
+            number = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+            raise EngineMismatch(
+                batch.name,
+                int(batch.places[number]),
+                f"the engine {self._engine.name} encoded text to the control token with the id {ids[place]}; use "
+                "--engine hf, or --parse_special_tokens if you trust the text",
+            )
+
+
+def _any_of(ids: np.ndarray, wanted: np.ndarray) -> bool:
+    """Whether any id is among those wanted (sorted, of the same unsigned type).
+
+    Control tokens mostly have consecutive ids, and to look for a run of them takes half a nanosecond for each id.
+    """
+    if not len(ids) or not len(wanted):
+        return False
+    runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
+    if len(runs) > _MOST_RUNS:
+        return bool(np.isin(ids, wanted, kind="table").any())
+    # Differences wrap around, so those of smaller ids are large.
+    return any(bool((ids - run[0]).min() <= run[-1] - run[0]) for run in runs)

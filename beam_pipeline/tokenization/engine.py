@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.anatomy import BYTE_LEVEL, SENTENCEPIECE, UnknownPart, take_apart
+from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.fast import CORES, FastEngine
 from beam_pipeline.tokenization.hf import HFEngine
 
@@ -35,18 +36,28 @@ class Engine(Protocol):
         """Returns ids (unsigned integers [tokens]) and how many of them each text has (int64 [texts])."""
 
 
-def check_engine(name: str, tokenizer_json: str, *, parse_special_tokens: bool) -> None:
+def check_engine(
+    name: str, tokenizer_json: str, *, parse_special_tokens: bool, control_ids: Collection[int]
+) -> None:
     """Checks before a run that its workers can make this engine.
 
     Raises:
       UsageError: where it cannot do this tokenizer.
     """
-    if name in CORES:  # the others can always
-        make_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
+    options = {"parse_special_tokens": parse_special_tokens, "control_ids": control_ids}
+    if name in CORES:
+        make_engine(name, tokenizer_json, **options)
+    else:  # these can do every tokenizer that can be used for text
+        tokenizer_for_text(tokenizer_json, **options)
 
 
 def make_engine(
-    name: str, tokenizer_json: str, *, parse_special_tokens: bool = False, threads: int = 1
+    name: str,
+    tokenizer_json: str,
+    *,
+    parse_special_tokens: bool = False,
+    control_ids: Collection[int] = (),
+    threads: int = 1,
 ) -> Engine:
     """The engine of that name for a tokenizer; the ids never depend on which one it is.
 
@@ -54,6 +65,8 @@ def make_engine(
       name: `hf`, `gigatoken`, `tokie`, or `auto`: the fastest that can do this tokenizer.
       tokenizer_json: the text of the tokenizer's `tokenizer.json`.
       parse_special_tokens: whether special tokens that stand in the text become the special tokens.
+      control_ids: ids that no text encodes to unless special tokens are parsed, beside those of the added tokens that
+        are marked special.
       threads: how many an engine uses. The first engine of a process decides it for all, since the libraries have
         one pool of threads each.
 
@@ -64,9 +77,10 @@ def make_engine(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")
     if name != "hf" and name != "auto" and name not in CORES:
         raise UsageError(f"--engine {name}: there is no such engine; there are auto, hf, {', '.join(CORES)}")
+    tokenizer = tokenizer_for_text(
+        tokenizer_json, parse_special_tokens=parse_special_tokens, control_ids=control_ids
+    )
     if name != "hf":
-        # (As `tokenizers` writes it: files of other versions leave out what has a default.)
-        tokenizer = json.loads(Tokenizer.from_str(tokenizer_json).to_str())
         try:
             anatomy = take_apart(tokenizer, parse_special_tokens)
             fitting = "gigatoken" if anatomy.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
@@ -77,5 +91,5 @@ def make_engine(
                     f"--engine {name}: cannot do this tokenizer exactly: {error}; use --engine auto or hf"
                 ) from error
         else:
-            return FastEngine(core, anatomy, tokenizer_json, parse_special_tokens=parse_special_tokens)
-    return HFEngine(tokenizer_json, parse_special_tokens=parse_special_tokens)
+            return FastEngine(core, anatomy, tokenizer, parse_special_tokens=parse_special_tokens)
+    return HFEngine(tokenizer, parse_special_tokens=parse_special_tokens)

@@ -166,16 +166,16 @@ class FastEngine:
     Args:
       core: encodes what it is exact on.
       anatomy: of the tokenizer.
-      tokenizer_json: the tokenizer.
+      tokenizer: parsed, as `tokenizer_for_text` returns it.
       parse_special_tokens: see `Engine`.
     """
 
-    def __init__(self, core: Core, anatomy: Anatomy, tokenizer_json: str, *, parse_special_tokens: bool):
+    def __init__(self, core: Core, anatomy: Anatomy, tokenizer: Mapping, *, parse_special_tokens: bool):
         self.name = core.name
         self.misses = 0
         self._core = core
         self._anatomy = anatomy
-        self.reference = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
+        self.reference = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
         self._exact = Tokenizer.from_str(json.dumps(anatomy.core))
         self._literal = re.compile("|".join(map(re.escape, anatomy.literals)) or r"(?!)")
         self._inexact: CharacterSet | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from beam_pipeline.tokenization.anatomy import Anatomy, UnknownPart, as_plain_text, take_apart
+from beam_pipeline.tokenization.anatomy import Anatomy, UnknownPart, take_apart
 from beam_pipeline.tokenization.normalization import cut
 
 # An encoding takes about 40 bytes for each byte of text, so batches are small and long texts cut.
@@ -17,19 +17,18 @@ _BATCH_CHARS = 1 << 20
 _LONGEST = 1 << 16
 
 
-def reference_tokenizer(tokenizer_json: str, *, parse_special_tokens: bool = False) -> Tokenizer:
+def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> Tokenizer:
     """HF's tokenizer, neither truncating nor padding.
 
-    Special tokens that stand in the text are read as plain text, unless `parse_special_tokens`.
+    Args:
+      tokenizer: parsed, as `tokenizer_for_text` returns it.
+      parse_special_tokens: whether special tokens in text become the special tokens, or are text.
     """
-    if not parse_special_tokens:
-        # Without its post-processor, which may name tokens that have other names now; nobody asks for it.
-        tokenizer_json = json.dumps({**as_plain_text(json.loads(tokenizer_json)), "post_processor": None})
-    tokenizer = Tokenizer.from_str(tokenizer_json)
-    tokenizer.encode_special_tokens = not parse_special_tokens
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+    reference = Tokenizer.from_str(json.dumps(tokenizer))
+    reference.encode_special_tokens = not parse_special_tokens
+    reference.no_truncation()
+    reference.no_padding()
+    return reference
 
 
 def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -63,12 +62,11 @@ class HFEngine:
     name = "hf"
     reference = None
 
-    def __init__(self, tokenizer_json: str, *, parse_special_tokens: bool = False):
+    def __init__(self, tokenizer: Mapping, *, parse_special_tokens: bool):
         self.misses = 0
-        self._tokenizer = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
+        self._tokenizer = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
         self._anatomy: Anatomy | None
         try:
-            tokenizer = json.loads(Tokenizer.from_str(tokenizer_json).to_str())
             self._anatomy = take_apart(tokenizer, parse_special_tokens)
         except UnknownPart:
             self._anatomy = None  # then nobody knows where its texts may be cut

@@ -21,7 +21,7 @@ _LONGEST = 16 << 10
 
 
 class EngineMismatch(DataError):
-    """An engine's ids are not HF's.
+    """An engine's ids are not what they must be.
 
     Attributes:
       name, place: where the document stands: see `DocumentBatch`.

@@ -97,6 +97,7 @@ class Tracer:
             template=self._template,
             engine="auto",
             parse_special_tokens=config["parse_special_tokens"],
+            control_ids=tokenizer.control_ids,
         )
         self._choose = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
         self._split_index = split.manifest["splits"].index(split.name)

@@ -158,9 +158,9 @@ def test_tokenizer_without_padding(
             config = json.loads((folder / name).read_text())
             config.pop("pad_token", None)
             (folder / name).write_text(json.dumps(config))
-    result = prepare(generated / "lines.txt", tokenizer=folder)
+    result = prepare(generated / "lines.txt", "--no_attention_mask", tokenizer=folder)
     assert result.status == WRONG_USAGE
-    assert "no pad token" in result.err
+    assert "no pad token, which --no_attention_mask needs" in result.err
     assert nothing_written(tmp_path / "out")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer
 
-from beam_pipeline import prepare
+from beam_pipeline import prepare, verify
 from beam_pipeline.errors import UsageError
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
 from beam_pipeline.tokenization.description import describe_tokenizer, find_template
@@ -45,6 +45,7 @@ def tokenizer_of(folder: Path, append_eos: bool = False, **options: object) -> D
         tokenizer_json=description.json,
         vocab_size=description.vocab_size,
         template=description.template_of(append_eos),
+        control_ids=description.control_ids,
         engine="auto",
         **options,
     )
@@ -126,8 +127,6 @@ def test_the_options_of_prepare(save: Callable[..., Path], tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("one </s> two\nthree\n")
     what = ["--input", str(text), "--tokenizer", str(folder), "--max_length", "64", "--shuffle", "none"]
-    with pytest.raises(UsageError, match="it has no pad token"):
-        prepare.main([*what, "--output", str(tmp_path / "none")])
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     eos, pad = tokenizer.token_to_id("</s>"), tokenizer.token_to_id("<|endoftext|>")
     fingerprints = set()
@@ -141,3 +140,25 @@ def test_the_options_of_prepare(save: Callable[..., Path], tmp_path: Path):
         assert (row.ids == eos).sum() == count
         assert AutoTokenizer.from_pretrained(output / "tokenizer").pad_token_id == pad
     assert len(fingerprints) == 3
+
+
+@pytest.mark.parametrize("config", [{}, BPE], ids=["no eos token", "an eos token"])
+def test_a_tokenizer_without_a_pad_token_pads_with_any_id(
+    config: dict, save: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = save("bpe-gpt2", **config)
+    text = tmp_path / "text.txt"
+    text.write_text("one two\nthree\n")
+    what = ["--input", str(text), "--tokenizer", str(folder), "--max_length", "64"]
+    with pytest.raises(UsageError, match="it has no pad token, which --no_attention_mask needs"):
+        prepare.main([*what, "--output", str(tmp_path / "none"), "--no_attention_mask"])
+    capsys.readouterr()
+    prepare.main([*what, "--output", str(tmp_path / "out")])
+    pad = 1501 if config else 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if "pad token" in line]
+    assert len(notes) == 1 and f"filled up with the id {pad} " in notes[0]
+    manifest = json.loads((tmp_path / "out" / "train" / "manifest.json").read_text())
+    assert manifest["tokenizer"]["special_token_ids"]["pad"] == pad
+    assert manifest["totals"]["padding"] > 0
+    verify.main([str(tmp_path / "out")])  # whole
+    AutoTokenizer.from_pretrained(tmp_path / "out" / "tokenizer")

@@ -16,9 +16,10 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization import fast, hf, normalization
+from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
 from beam_pipeline.tokenization.fast import FastEngine
-from beam_pipeline.tokenization.hf import HFEngine, reference_tokenizer
+from beam_pipeline.tokenization.hf import HFEngine
 
 WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 
@@ -27,6 +28,11 @@ def encode(engine: Engine, texts: list[str]) -> list[list[int]]:
     ids, lengths = engine.encode_batch(texts)
     assert lengths.dtype == np.int64 and len(lengths) == len(texts) and lengths.sum() == len(ids)
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def reference_tokenizer(tokenizer_json: str, *, parse_special_tokens: bool = False) -> Tokenizer:
+    tokenizer = tokenizer_for_text(tokenizer_json, parse_special_tokens=parse_special_tokens)
+    return hf.reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
 
 
 def encode_by_hf(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
@@ -181,7 +187,7 @@ def test_an_engine_that_cannot_says_why(
         make_engine(name, tokenizer_json)
     if name in ("gigatoken", "tokie"):
         with pytest.raises(UsageError, match=reason):
-            check_engine(name, tokenizer_json, parse_special_tokens=False)
+            check_engine(name, tokenizer_json, parse_special_tokens=False, control_ids=())
 
 
 @pytest.mark.parametrize(

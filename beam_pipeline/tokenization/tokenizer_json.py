@@ -1,0 +1,96 @@
+"""The parsed `tokenizer.json`, and changes to its model's vocabulary."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+
+from tokenizers import Tokenizer
+
+# The names of the tokens that stand for bytes, in models with byte fallback.
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+# What files of other versions leave out.
+_DEFAULTS = {
+    "BPE": {
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    },
+    "WordPiece": {"unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+    "WordLevel": {"unk_token": "<unk>"},
+    "Unigram": {"unk_id": None, "byte_fallback": False},
+}
+
+
+def parse_tokenizer(tokenizer_json: str) -> dict:
+    """Parses a `tokenizer.json` of any version into the form that `tokenizers` writes today.
+
+    The vocabulary is taken from the text itself: `tokenizers` reads and writes scores with an error of one unit in the
+    last place, which breaks ties between segmentations in another way, and it prints every hole in a vocabulary.
+
+    Raises:
+      Exception: whatever `tokenizers` raises if it cannot load the text.
+    """
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    given = json.loads(tokenizer_json)["model"]
+    kind = type(tokenizer.model).__name__
+    tokenizer.model = type(tokenizer.model)()  # an empty one
+    model = {"type": kind, **_DEFAULTS[kind], **given}
+    if kind == "BPE":
+        model["merges"] = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in given["merges"]]
+    return {**json.loads(tokenizer.to_str()), "model": model}
+
+
+def entries(model: Mapping) -> list[tuple[str, int]]:
+    """The keys of the model's vocabulary and their ids."""
+    if model["type"] == "Unigram":
+        return [(piece, number) for number, (piece, _) in enumerate(model["vocab"])]
+    return list(model["vocab"].items())
+
+
+def unknown_id(model: Mapping) -> int | None:
+    """The id that the model gives to unknown text; None if it has none."""
+    if model["type"] == "Unigram":
+        return model["unk_id"]
+    return model["vocab"].get(model["unk_token"])
+
+
+def product(model: Mapping, merge: Sequence[str]) -> str:
+    """The token that a BPE merge makes of two."""
+    left, right = merge
+    return left + right[len(model["continuing_subword_prefix"] or "") :]
+
+
+def make_unreachable(model: Mapping, keys: Collection[str]) -> tuple[Mapping, dict[str, str]]:
+    """Keeps the model from finding some tokens in text; ids stay, and other text is segmented as before.
+
+    A token gets a name of 128 random bits: unlike any fixed name, no text can be written to hold it. The ids of a text
+    do not depend on the names, since it holds none of them. Merges that make or use the tokens are removed.
+
+    Args:
+      model: of a parsed tokenizer.
+      keys: of its vocabulary.
+
+    Returns:
+      The changed model, and the keys' new names.
+    """
+    names = {key: secrets.token_hex(16) for key in keys}
+    if not names:
+        return model, names
+    if model["type"] == "Unigram":
+        return {
+            **model,
+            "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]],
+        }, names
+    changed = {**model, "vocab": {names.get(key, key): number for key, number in model["vocab"].items()}}
+    if model["type"] == "BPE":
+        changed["merges"] = [
+            merge for merge in model["merges"] if names.keys().isdisjoint((*merge, product(model, merge)))
+        ]
+    return changed, names

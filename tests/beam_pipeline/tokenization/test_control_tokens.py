@@ -1,0 +1,282 @@
+"""No text encodes to a control token, whatever the model, the engine and the text; other text keeps its ids."""
+
+from __future__ import annotations
+
+import json
+import random
+import unicodedata
+from collections.abc import Callable, Collection
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.tokenization.control_tokens import find_control_ids, tokenizer_for_text
+from beam_pipeline.tokenization.documents import DocumentTokenizer, Template
+from beam_pipeline.tokenization.engine import check_engine, make_engine
+from beam_pipeline.tokenization.sample_check import EngineMismatch
+from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, parse_tokenizer
+
+EOS, MASK, CHAT = "<|end|>", "[MASK]", "<extra>"
+CONTROL = (EOS, MASK, CHAT)
+WORDS = ["the", "of", "people", "hello", "world", "end", "MASK", "extra"]
+
+
+def _alphabet(*more: str) -> list[str]:
+    return sorted({*"".join(CONTROL), *"".join(WORDS), *map(chr, range(0x21, 0x7F)), *more})
+
+
+def _added(tokenizer: Tokenizer, *, special: bool, normalized: bool = False) -> Tokenizer:
+    """With the control tokens as added tokens, which are or are not marked special."""
+    tokens = [AddedToken(token, special=special, normalized=normalized) for token in CONTROL]
+    (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(tokens)
+    return tokenizer
+
+
+def _word_level(split: pre_tokenizers.PreTokenizer) -> Tokenizer:
+    words = ["<unk>", *CONTROL, *WORDS]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = split
+    return tokenizer
+
+
+def _word_piece() -> Tokenizer:
+    pieces = ["[UNK]", *CONTROL, *WORDS, *_alphabet(), *(f"##{char}" for char in _alphabet()), f"##{EOS}"]
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def _bert() -> Tokenizer:
+    tokenizer = _word_piece()
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _bpe(
+    space: str = "Ġ", *, ignore_merges: bool = False, merged: bool = True, **options: object
+) -> Tokenizer:
+    """A model with the control tokens in its vocabulary, as the products of merges or not."""
+    vocab = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *BYTE_TOKENS, "▁", "<unk>"]
+    merges = []
+    for token in (*WORDS, *(CONTROL if merged else ())):
+        for end in range(2, len(token) + 1):
+            merges.append((token[: end - 1], token[end - 1]))
+            vocab.append(token[:end])
+    vocab = list(dict.fromkeys([*vocab, *CONTROL, *(space + word for word in WORDS)]))
+    merges = list(dict.fromkeys([*merges, *((space, word) for word in WORDS)]))
+    model = models.BPE(
+        {token: number for number, token in enumerate(vocab)}, merges, ignore_merges=ignore_merges, **options
+    )
+    return Tokenizer(model)
+
+
+def _byte_level(**options: object) -> Tokenizer:
+    tokenizer = _bpe(**options)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def _whole_words(**options: object) -> Tokenizer:
+    """Byte-level, split at white space only: a control token is a word, which `ignore_merges` looks up."""
+    tokenizer = _bpe(**options)
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), split])
+    return tokenizer
+
+
+def _sentencepiece() -> Tokenizer:
+    tokenizer = _bpe("▁", unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    return tokenizer
+
+
+def _unigram(*, split: bool = True, byte_fallback: bool = False) -> Tokenizer:
+    pieces = [("<unk>", 0.0), *((token, 0.0) for token in CONTROL), *((f"▁{word}", -3.0) for word in WORDS)]
+    pieces += [(char, -8.0) for char in ("▁", *_alphabet())]
+    pieces += [(f"{EOS}▁the", -1.0), *((token, -9.0) for token in BYTE_TOKENS if byte_fallback)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=byte_fallback))
+    if split:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
+
+
+def _normalized(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.normalizer = normalizers.NFKC()
+    return tokenizer
+
+
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
+    "word-level": lambda: _word_level(pre_tokenizers.WhitespaceSplit()),
+    "word-level, marked": lambda: _added(_word_level(pre_tokenizers.WhitespaceSplit()), special=True),
+    "word-level, whole": lambda: _added(_word_level(pre_tokenizers.Sequence([])), special=False),
+    "wordpiece": lambda: _added(_word_piece(), special=False),
+    "wordpiece, nfkc": lambda: _normalized(_added(_word_piece(), special=True, normalized=True)),
+    "wordpiece, bert": lambda: _added(_bert(), special=False),
+    "byte-level": lambda: _added(_byte_level(), special=False),
+    "byte-level, ignore_merges": lambda: _added(_byte_level(ignore_merges=True), special=True),
+    "byte-level, words": lambda: _added(_whole_words(ignore_merges=True, merged=False), special=True),
+    "byte-level, words, nfkc": lambda: _normalized(_whole_words(ignore_merges=True)),
+    "byte-level, unknown is eos": lambda: _added(_byte_level(unk_token=EOS), special=False),
+    "sentencepiece": lambda: _added(_sentencepiece(), special=False),
+    "sentencepiece, nfkc": lambda: _normalized(_added(_sentencepiece(), special=True, normalized=True)),
+    "unigram": lambda: _added(_unigram(), special=True),
+    "unigram, not marked": lambda: _added(_unigram(), special=False),
+    "unigram, not added, nfkc": lambda: _normalized(_unigram()),
+    "unigram, unsplit": lambda: _added(_unigram(split=False), special=True),
+    "unigram, bytes": lambda: _added(_unigram(byte_fallback=True), special=False),
+}
+
+
+def _hostile_texts(rng: random.Random) -> list[str]:
+    """The control tokens by themselves, within words, in pieces, between anything, and as look-alikes."""
+    wide = [
+        "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in token)
+        for token in CONTROL
+    ]
+    assert [unicodedata.normalize("NFKC", token) for token in wide] == list(CONTROL)
+    atoms = [*CONTROL, *wide, *(token[:3] for token in CONTROL), *(token[3:] for token in CONTROL)]
+    atoms += [
+        f"##{EOS}",
+        f"▁{EOS}",
+        f"Ġ{EOS}",
+        "<unk>",
+        "[UNK]",
+        "<0x0A>",
+        "\n",
+        "漢",
+        "\u0300",
+        "\u200b",
+        "</s>",
+    ]
+    atoms += [*WORDS, " ", "  ", "\t", ".", "x" * 120]
+    texts = [form.format(atom) for atom in atoms for form in ("{}", " {}", "{} ", "a{}b", "{0}{0}", "a {} b")]
+    return texts + ["".join(rng.choices(atoms, k=rng.randint(2, 8))) for _ in range(300)]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return TOKENIZERS[request.param]()
+
+
+def control_of(tokenizer: Tokenizer) -> set[int]:
+    return {tokenizer.token_to_id(token) for token in CONTROL}
+
+
+def encode(tokenizer: Tokenizer, engine: str, texts: list[str], **options: object) -> list[list[int]]:
+    made = make_engine(engine, tokenizer.to_str(), control_ids=control_of(tokenizer), **options)
+    ids, lengths = made.encode_batch(texts)
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def test_no_text_encodes_to_a_control_token(tokenizer: Tokenizer):
+    texts = _hostile_texts(random.Random(0))
+    control = control_of(tokenizer)
+    # They are forged if it is allowed: so this test can fail.
+    assert any(control & set(ids) for ids in encode(tokenizer, "hf", texts, parse_special_tokens=True))
+    by_hf = encode(tokenizer, "hf", texts)
+    for text, ids in zip(texts, by_hf, strict=True):
+        assert control.isdisjoint(ids), repr(text)
+    assert encode(tokenizer, "auto", texts) == by_hf
+
+
+def test_text_without_control_tokens_keeps_its_ids(tokenizer: Tokenizer):
+    texts = _hostile_texts(random.Random(1))
+    plain = [
+        text for text in texts if not any(token in unicodedata.normalize("NFKC", text) for token in CONTROL)
+    ]
+    assert len(plain) > 100
+    wanted = [encoding.ids for encoding in tokenizer.encode_batch(plain, add_special_tokens=False)]
+    for engine in ("auto", "hf"):
+        assert encode(tokenizer, engine, plain) == wanted
+
+
+def test_the_other_special_tokens_are_those_marked_so():
+    parsed = parse_tokenizer(_added(_byte_level(), special=True).to_str())
+    marked = {token["id"] for token in parsed["added_tokens"]}
+    assert find_control_ids(parsed, ()) == marked
+    assert find_control_ids(parsed, {1}, {2}) == marked | {1, 2}
+
+
+def test_the_unknown_token_is_reached_by_unknown_text_alone():
+    tokenizer = _word_level(pre_tokenizers.WhitespaceSplit())
+    tokenizer.add_special_tokens(["<unk>"])
+    parsed = parse_tokenizer(tokenizer.to_str())
+    assert find_control_ids(parsed, {1, 2, 3}, {0}) == {1, 2, 3}
+    assert encode(tokenizer, "hf", ["the unheard-of"]) == [[tokenizer.token_to_id("the"), 0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "token", "reason"),
+    [
+        (
+            lambda: _word_level(pre_tokenizers.WhitespaceSplit()),
+            "<unk>",
+            "unknown text to the control token '<unk>'",
+        ),
+        (_unigram, "<unk>", "unknown text to the control token '<unk>'"),
+        (_byte_level, "!", "names '!' as a control token"),
+        (_sentencepiece, "<0x0A>", "names '<0x0A>' as a control token"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["auto", "hf"])
+def test_a_tokenizer_that_needs_a_control_token_for_text_is_refused(
+    make: Callable[[], Tokenizer], token: str, reason: str, engine: str
+):
+    tokenizer = make()
+    options = {"control_ids": {tokenizer.token_to_id(token)}}
+    with pytest.raises(UsageError, match=f"{reason}.*--parse_special_tokens"):
+        check_engine(engine, tokenizer.to_str(), parse_special_tokens=False, **options)
+    check_engine(engine, tokenizer.to_str(), parse_special_tokens=True, **options)
+
+
+def test_two_keys_of_one_id():
+    parts = json.loads(_word_level(pre_tokenizers.WhitespaceSplit()).to_str())
+    eos = parts["model"]["vocab"][EOS]
+    parts["model"]["vocab"]["the"] = eos
+    engine = make_engine("hf", json.dumps(parts), control_ids=[eos])
+    assert engine.encode_batch(["the world"])[0].tolist() == [0, parts["model"]["vocab"]["world"]]
+
+
+def test_ids_and_size_stay(tokenizer: Tokenizer):
+    changed = tokenizer_for_text(
+        tokenizer.to_str(), parse_special_tokens=False, control_ids=control_of(tokenizer)
+    )
+    loaded = Tokenizer.from_str(json.dumps(changed))
+    assert loaded.get_vocab_size() == tokenizer.get_vocab_size()
+    kept = {token: number for token, number in tokenizer.get_vocab().items() if token not in CONTROL}
+    assert {token: loaded.token_to_id(token) for token in kept} == kept
+
+
+@pytest.mark.parametrize("others", [(), range(300, 340, 3)], ids=["a run of ids", "many runs"])
+def test_an_engine_that_forges_a_control_token_ends_the_run_naming_the_document(
+    others: Collection[int], monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = _added(_byte_level(), special=True)
+    eos = tokenizer.token_to_id(EOS)
+    documents = DocumentTokenizer(
+        tokenizer_json=tokenizer.to_str(),
+        vocab_size=tokenizer.get_vocab_size(),
+        template=Template((), (eos,)),
+        engine="hf",
+        control_ids=control_of(tokenizer) | set(others),
+    )
+    texts = ["the", "", "world", "people"]
+    sizes = utf8_sizes(texts)
+    batch = DocumentBatch("x", texts, np.array([10, 20, 30, 40]), sizes)
+    assert (documents.encode(batch).ids == eos).sum() == len(texts)  # the template's
+
+    right = documents._engine.encode_batch
+
+    def forge(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, lengths = right(texts)
+        ids[lengths[:3].sum() - 1] = eos
+        return ids, lengths
+
+    monkeypatch.setattr(documents._engine, "encode_batch", forge)
+    with pytest.raises(EngineMismatch, match=f"control token with the id {eos}") as caught:
+        documents.encode(batch)
+    assert caught.value.place == 30
