@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpu_trainer.data.order import Order, Place, in_sequence
+from tpu_trainer.data.order import Order, Place, host_shards
 from tpu_trainer.errors import UsageError
 
 COUNTS = st.lists(st.integers(0, 9), min_size=4, max_size=12).filter(
@@ -132,14 +132,7 @@ def test_more_hosts_than_shards() -> None:
 
 
 @given(counts=COUNTS, hosts=st.integers(1, 3))
-def test_evaluation_reads_every_row_in_sequence(counts: list[int], hosts: int) -> None:
-    per_host = [
-        [
-            row
-            for window in in_sequence(counts=np.array(counts), host=host, hosts=hosts)
-            for row in window.row_ids
-        ]
-        for host in range(hosts)
-    ]
-    assert all(rows == sorted(rows) for rows in per_host)
-    assert sorted(itertools.chain.from_iterable(per_host)) == list(range(sum(counts)))
+def test_evaluation_gives_each_shard_with_rows_to_one_host(counts: list[int], hosts: int) -> None:
+    per_host = [host_shards(np.array(counts), host=host, hosts=hosts).tolist() for host in range(hosts)]
+    assert all(shards == sorted(shards) for shards in per_host)
+    assert sorted(itertools.chain.from_iterable(per_host)) == np.flatnonzero(counts).tolist()

@@ -8,16 +8,16 @@ only fills up the last batch of an evaluation and counts for nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.mixture import MixedOrder, Mixture
-from tpu_trainer.data.order import Window, in_sequence
+from tpu_trainer.data.order import Window, host_shards
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.data.window_dataset import shuffled_windows, windows_in_sequence
 
 # What an objective may read of a record; other features are not even parsed.
 _USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
@@ -47,7 +47,7 @@ def training_batches(
         )
         position = start_step * (batch_size // hosts)
         streams = [
-            _windows(split, partial(own.windows, start), first_row_id=first)
+            _rows_of(split, shuffled_windows(own, start), first_row_id=first)
             for split, own, start, first in zip(
                 data.splits,
                 order.orders,
@@ -94,7 +94,7 @@ def evaluation_steps(split: Split, *, batch_size: int, hosts: int) -> int:
 
 def _host_rows(split: Split, hosts: int) -> list[int]:
     counts = split.counts
-    return [int(counts[np.flatnonzero(counts)[host::hosts]].sum()) for host in range(hosts)]
+    return [int(counts[host_shards(counts, host=host, hosts=hosts)].sum()) for host in range(hosts)]
 
 
 def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary) -> DatasetFunction:
@@ -105,35 +105,30 @@ def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary)
 
     def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
         per_replica = context.get_per_replica_batch_size(batch_size)
-        windows = partial(
-            in_sequence,
-            counts=split.counts,
-            host=context.input_pipeline_id,
-            hosts=context.num_input_pipelines,
+        windows = windows_in_sequence(
+            split.counts, host=context.input_pipeline_id, hosts=context.num_input_pipelines
         )
         record, row_id = _filler_row(split, vocabulary)
         filler = tf.data.Dataset.from_tensors(
             (tf.fill([per_replica], record), tf.fill([per_replica], row_id))
         )
-        return _batches(_windows(split, windows).concatenate(filler.repeat()), split, per_replica)
+        return _batches(_rows_of(split, windows).concatenate(filler.repeat()), split, per_replica)
 
     return dataset
 
 
-def _windows(
-    split: Split, windows: Callable[[], Iterator[Window]], *, first_row_id: int = 0
-) -> tf.data.Dataset:
-    """(string[n], int32[n]) for each window: serialized records and row ids. One is read ahead of its use."""
+def _rows_of(split: Split, windows: tf.data.Dataset, *, first_row_id: int = 0) -> tf.data.Dataset:
+    """(string[n], int32[n]) for each of `windows`: serialized records and row ids. One is read ahead of its use."""
+    # Tensors of their own, not constants of the function below: there may be many shards.
+    all_paths = tf.constant([shard.path for shard in split.shards])
+    all_counts = tf.constant(split.counts)
 
-    def plan() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.int64]]:
-        for window in windows():
-            paths = np.array([split.shards[shard].path for shard in window.shards])
-            records = sum(split.shards[shard].rows for shard in window.shards)
-            yield paths, window.rows, window.row_ids + first_row_id, np.int64(records)
-
-    def load(
-        paths: tf.Tensor, rows: tf.Tensor, row_ids: tf.Tensor, records: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    @tf.autograph.experimental.do_not_convert
+    def load(window: Window) -> tuple[tf.Tensor, tf.Tensor]:
+        paths, records = (
+            tf.gather(all_paths, window.shards),
+            tf.reduce_sum(tf.gather(all_counts, window.shards)),
+        )
         # One more than the names promise, so that a shard which holds too many is noticed, too.
         read = (
             tf.data.TFRecordDataset(paths, buffer_size=_READ_BUFFER_BYTES)
@@ -147,25 +142,24 @@ def _windows(
             summarize=64,
         )
         with tf.control_dependencies([check]):
-            return tf.gather(read, rows), tf.cast(row_ids, tf.int32)
+            return tf.gather(read, window.rows), tf.cast(window.row_ids + first_row_id, tf.int32)
 
-    vector = tf.TensorSpec([None], tf.int64)
-    signature = (tf.TensorSpec([None], tf.string), vector, vector, tf.TensorSpec([], tf.int64))
-    return tf.data.Dataset.from_generator(plan, output_signature=signature).map(load).prefetch(1)
+    return windows.map(load).prefetch(1)
 
 
 def _batches(windows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data.Dataset:
     names = [name for name in _USED_FEATURES if name in split.features]
     specification = {name: tf.io.FixedLenFeature([split.max_length], tf.int64) for name in names}
 
+    @tf.autograph.experimental.do_not_convert
     def parse(records: tf.Tensor, row_ids: tf.Tensor) -> dict[str, tf.Tensor]:
         features = tf.io.parse_example(records, specification)
         return {name: tf.cast(value, tf.int32) for name, value in features.items()} | {"row": row_ids}
 
     # Windows are cut up as they are: taking them apart row by row would cost more than half of what parsing costs.
     batches = windows.rebatch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-    # Said here because no one can see it in a generator: where several workers have a stream that may end, TensorFlow
-    # takes its last batch for smaller than the others, and the shape of all for unknown.
+    # TensorFlow cannot see it: the number of windows in an epoch is a tensor. For several workers with streams that may
+    # end, it would assume a smaller last batch, and a batch of unknown shape.
     batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     options = tf.data.Options()
     options.deterministic = True

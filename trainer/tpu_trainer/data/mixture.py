@@ -232,7 +232,7 @@ class MixedOrder:
         ):
             # The window in use, the one that waits, and the one that is being read.
             for window in itertools.islice(order.windows(start), 3):
-                found += [(dataset, shard) for shard in window.shards]
+                found += [(dataset, shard) for shard in window.shards.tolist()]
         return list(dict.fromkeys(found))
 
     def rows(self, position: int = 0) -> Iterator[tuple[int, int]]:
