@@ -109,8 +109,8 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
         "--input_format",
         choices=INPUT_FORMATS,
         default="auto",
-        help="auto goes by each file's extension (.jsonl, .ndjson, .json, .parquet), others are text; .gz, .bz2 and "
-        ".zst are decompressed (default: auto)",
+        help="auto goes by each file's extension (.jsonl, .ndjson, .json, .parquet), others are text, and refuses "
+        ".csv, .tsv and binary files, which text reads as lines; .gz, .bz2 and .zst are decompressed (default: auto)",
     )
     add(
         "--document",

@@ -20,6 +20,7 @@ from beam_pipeline.input_options import InputConfig
 from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import arrow, jsonl, parquet, text
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
+from beam_pipeline.sources.content import checked
 from beam_pipeline.sources.lines import line_number
 from beam_pipeline.sources.opening import open_parts
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, Records, WorkUnit
@@ -35,16 +36,18 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
 
     Raises:
       DataError: where a file cannot be read any more, or is broken.
+      UsageError: where a file is not of the unit's format.
     """
     files = open_parts(unit)
     for part in unit.parts:
         path = unit.root + part.name
-        codec = codec_of(path)
         try:
             with next(files) as file:
                 stream = file
-                if codec:
-                    stream, part = DecompressedFile(file, codec, path), replace(part, end=None)
+                if unit.format in _LINE_FORMATS and part.start == 0:
+                    stream = checked(file, path, unit.format, options)
+                if isinstance(stream, DecompressedFile):
+                    part = replace(part, end=None)
                 for records in FORMATS[unit.format].read(stream, part, options):
                     yield _batch(unit, part.name, records, options.seed)
         except EOFError as error:

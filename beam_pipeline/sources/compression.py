@@ -46,6 +46,20 @@ class DecompressedFile:
         self._codec = codec
         self._path = path
         self._position = 0
+        self._peeked = b""
+
+    def peek(self, size: int) -> bytes:
+        """The first bytes of the content, which `read` then gives again: `size`, fewer only if there are no more.
+
+        Raises:
+          DataError: as `read` does.
+        """
+        pieces = []
+        while size and (piece := self.read(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        self._peeked = b"".join(pieces)
+        return self._peeked
 
     def read(self, size: int) -> bytes:
         """The next bytes of the content, at most `size`; none at its end.
@@ -53,6 +67,9 @@ class DecompressedFile:
         Raises:
           DataError: where the file is truncated or corrupt.
         """
+        if self._peeked:
+            piece, self._peeked = self._peeked[:size], self._peeked[size:]
+            return piece
         try:
             piece = self._stream.read(size)
         except (OSError, pa.ArrowException) as error:

@@ -130,7 +130,7 @@ def open_footer(path: str, size: int) -> BinaryIO:
 
 
 def open_start(path: str, size: int) -> BinaryIO:
-    """Opens a file to read its first `size` bytes."""
+    """Opens a file to read about its first `size` bytes."""
     return RangeFile(RemoteObject(path), end=size) if path.startswith("gs://") else filesystem.open_file(path)
 
 

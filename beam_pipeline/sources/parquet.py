@@ -51,8 +51,8 @@ def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """The rows of the row groups [part.start, part.end), a few MiB at a time.
 
-    What the footer says of a column's size is the size of its pages: a dictionary's values count once, however many rows
-    have them. So a dictionary stays one until its rows are cut into pieces by the size of their texts.
+    A footer gives the size of a column's pages, in which a dictionary's values count once, however many rows have them.
+    So a dictionary stays one until its rows are cut into pieces by the size of their texts.
     """
     source = pa.PythonFile(file, mode="r")
     metadata = pq.read_metadata(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,13 +13,22 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig, MixItem
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import codec_of, uncompressed_name
+from beam_pipeline.sources.content import HEAD, checked
 from beam_pipeline.sources.cutting import InputFile, Listed, Piece, byte_ranges, common_folder, cut
+from beam_pipeline.sources.opening import open_start
 from beam_pipeline.sources.units import WorkUnit
 
 _EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+_TABLES = (".csv", ".tsv")
 
 _EXPANSION = 4  # prose is three to four times as large as its compressed file
-_FOOTERS_AT_ONCE = 16
+_FILES_AT_ONCE = 16
+
+# A unit that is larger than so many bytes, and so many times the size wanted, is worth a warning.
+_LARGE = 1 << 30
+_LARGE_UNITS = 16
+_TEXT_PER_SECOND = 20e6  # as docs/benchmarks.md has it for all of prepare
+_MOST_CHECKED = 256
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,33 @@ def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
     else:
         listed = _list_files(config, local_files)
     root = common_folder(entry.file.path for entry in listed)
-    return Plan(root, tuple(entry.file for entry in listed), tuple(cut(listed, root, config.unit_bytes)))
+    units = tuple(cut(listed, root, config.unit_bytes))
+    if warning := _large_units(units, config.unit_bytes):
+        print(f"WARNING: {warning}", file=sys.stderr)
+    return Plan(root, tuple(entry.file for entry in listed), units)
+
+
+def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
+    """A warning of units that keep one worker busy when all others are done; None if there are none."""
+    large = [unit for unit in units if unit.bytes > max(_LARGE, _LARGE_UNITS * unit_bytes)]
+    if not large:
+        return None
+    longest = max(large, key=lambda unit: unit.bytes)
+    path = longest.root + longest.parts[0].name
+    if codec_of(path):
+        why = "a compressed file"
+        remedy = "in parts, e.g. zcat FILE | split -C 256M --filter='gzip > $FILE.gz' - part-"
+    elif longest.format == "parquet":
+        why, remedy = "a row group", "with smaller row groups"
+    else:
+        why, remedy = "a document", "in parts"
+    size, minutes = longest.bytes / 1e9, longest.bytes / _TEXT_PER_SECOND / 60
+    return (
+        f"{len(large)} of {len(units)} work units cannot be cut to --unit_bytes {unit_bytes}. The largest is of "
+        f"{path}: about {size:.1f} GB of text, for which one worker needs about {minutes:.0f} minutes (at "
+        f"{_TEXT_PER_SECOND / 1e6:.0f} MB/s), as it reads {why} from start to end; to read it in parallel, "
+        f"write it {remedy}"
+    )
 
 
 def _list_files(config: InputConfig, local_files: bool) -> list[Listed]:
@@ -71,7 +107,8 @@ def _list_files(config: InputConfig, local_files: bool) -> list[Listed]:
     sizes, chosen = _match(items, option, once=bool(config.mix))
     files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in files:
-        _check(file, option, local_files)
+        _check(file, option, local_files, config.input_format)
+    _check_contents(files, config)
     if config.document != "line" and not any(file.format == "text" for file in files):
         raise UsageError(
             f"--document {config.document}: says what a document is in text files, and none of the "
@@ -114,13 +151,21 @@ def _why_nothing(pattern: str) -> str:
 def _format(path: str, input_format: str) -> str:
     if input_format != "auto":
         return input_format
-    extension = os.path.splitext(uncompressed_name(path))[1].lower()  # noqa: PTH122 (may be a URL)
-    return _EXTENSIONS.get(extension, "text")
+    return _EXTENSIONS.get(_extension(path), "text")
 
 
-def _check(file: InputFile, option: str, local_files: bool) -> None:
+def _extension(path: str) -> str:
+    return os.path.splitext(uncompressed_name(path))[1].lower()  # noqa: PTH122 (may be a URL)
+
+
+def _check(file: InputFile, option: str, local_files: bool, input_format: str) -> None:
     """Checks what can be known of a file without reading it."""
     codec = codec_of(file.path)
+    if input_format == "auto" and (extension := _extension(file.path)) in _TABLES:
+        raise UsageError(
+            f"{option}: {file.path}: {extension} files are tables; convert it to jsonl or parquet, or use "
+            "--input_format text to read its lines as they are"
+        )
     if codec and file.format == "parquet":
         raise UsageError(f"{option}: {file.path}: a parquet file is compressed within; decompress it first")
     if codec and not file.size:
@@ -133,14 +178,40 @@ def _check(file: InputFile, option: str, local_files: bool) -> None:
                 f"{option}: {file.path} is on this machine, where the runner's workers do not see it; copy it to a "
                 "bucket (gs://…) or the like"
             )
+        if not os.path.isfile(file.path):  # noqa: PTH113 (as below)
+            raise UsageError(
+                f"{option}: {file.path}: is no regular file (a pipe or a device, say), and may be read more than once; "
+                "write its content to a file"
+            )
         if not os.access(file.path, os.R_OK):
             raise UsageError(f"{option}: {file.path} cannot be read: its permissions do not allow it")
+
+
+def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
+    """Checks the first bytes of text and jsonl files: of all if they are few, else of the first with each extension and
+    of a sample. The others are checked when they are read."""
+    lines = [file for file in files if file.format != "parquet" and file.size]
+    if len(lines) > _MOST_CHECKED:
+        first = {_extension(file.path): file for file in reversed(lines)}
+        sample = lines[:: -(-2 * len(lines) // _MOST_CHECKED)]
+        lines = [*list(first.values())[: _MOST_CHECKED // 2], *sample]
+
+    def check(file: InputFile) -> None:
+        try:
+            with open_start(file.path, HEAD) as opened:
+                checked(opened, file.path, file.format, config)
+        except OSError as error:
+            raise UsageError(f"{file.path}: cannot be read: {error}") from error
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        for _ in pool.map(check, lines):
+            pass
 
 
 def _pieces(files: Sequence[InputFile], config: InputConfig) -> list[list[Piece]]:
     """Each file's pieces. Only parquet files are opened for it, some at a time: their footers are read."""
     tables = [file for file in files if file.format == "parquet"]
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         found = pool.map(lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables)
         groups = dict(zip((file.path for file in tables), found, strict=True))
     pieces = []

@@ -24,9 +24,12 @@ every_codec = pytest.mark.parametrize("extension", COMPRESS)
 @pytest.mark.parametrize("document", ["line", "paragraph", "file"])
 def test_the_documents_are_those_of_the_plain_file(write, read, extension: str, document: str) -> None:
     content = "\ufeffone\r\nzwölf\n\n\nthree\0\nfour".encode()
-    plain = read(write("plain/a.txt", content), document=document)
+    plain = read(write("plain/a.txt", content), document=document, input_format="text")
     packed = read(
-        write(f"packed/a.txt.{extension}", COMPRESS[extension](content)), document=document, unit_bytes=5
+        write(f"packed/a.txt.{extension}", COMPRESS[extension](content)),
+        document=document,
+        input_format="text",
+        unit_bytes=5,
     )
     assert len(packed.units) == 1
     assert [entry[1:] for entry in packed.documents] == [entry[1:] for entry in plain.documents]
@@ -59,9 +62,7 @@ def test_a_corrupt_file_is_an_error(write, read, extension: str) -> None:
     with pytest.raises(
         DataError, match=rf"a\.txt\.{extension}: truncated or corrupt .* after \d+ bytes of its content"
     ):
-        read(write(f"a.txt.{extension}", bytes(content)))
-    with pytest.raises(DataError, match="truncated or corrupt"):
-        read(write(f"a.txt.{extension}", b"this is plain text\n"))
+        read(write(f"a.txt.{extension}", bytes(content)), input_format="text")
 
 
 @every_codec

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,8 +80,6 @@ def test_an_unknown_file_system(folder: Path) -> None:
 
 
 def test_an_unreadable_file(folder: Path, monkeypatch) -> None:
-    import os
-
     # Root may read everything, so the permission itself is not what is tested.
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("b.txt"))
     with pytest.raises(UsageError, match=r"b\.txt cannot be read: its permissions do not allow it"):
@@ -109,3 +109,35 @@ def test_all_formats_in_one_input(folder: Path, read) -> None:
     pq.write_table(pa.table({"text": ["from parquet"]}), folder / "e.parquet")
     found = read(str(folder / "*"))
     assert found.texts == ['{"text": "a.txt"}', '{"text": "b.txt"}', "c.jsonl", "from parquet"]
+
+
+def large(path: str, data: bytes, size: int = 600 << 20) -> str:
+    """A file that begins with `data` and has this size, but takes no room."""
+    Path(path).write_bytes(data)
+    os.truncate(path, size)
+    return path
+
+
+def test_a_large_compressed_file_is_warned_of_with_the_time_it_takes(tmp_path: Path, capsys) -> None:
+    packed = gzip.compress(b"a line of text\n" * 10_000)
+    for name in ("a.txt.gz", "b.txt.gz"):
+        large(str(tmp_path / name), packed, (300 if name[0] == "a" else 600) << 20)
+    (tmp_path / "c.txt.gz").write_bytes(packed)
+    plan(InputConfig(input=(str(tmp_path / "*"),)))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "WARNING: 2 of 3 work units cannot be cut to --unit_bytes 33554432. The largest is of "
+    )
+    assert (
+        f"{tmp_path}/b.txt.gz: about 2.5 GB of text, for which one worker needs about 2 minutes (at 20 MB"
+        in line
+    )
+    assert "split -C" in line
+
+
+def test_a_large_document_is_warned_of_and_what_is_cut_is_not(tmp_path: Path, capsys) -> None:
+    path = large(str(tmp_path / "a.txt"), b"x" * 10_000, 2 << 30)
+    plan(InputConfig(input=(path,)))
+    assert capsys.readouterr().err == ""
+    plan(InputConfig(input=(path,), document="file"))
+    assert "as it reads a document from start to end" in capsys.readouterr().err
