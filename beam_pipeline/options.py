@@ -394,9 +394,18 @@ def parse_follow(argv: Sequence[str]) -> tuple[FollowConfig, list[str]]:
     return config, [*beam, "--project", args.project, "--region", args.region]
 
 
-def parse_verify(argv: Sequence[str]) -> str:
-    """The dataset that `verify` is to check."""
-    return _dataset(argv, "verify", "Checks that every split of a dataset is whole.")
+def parse_verify(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The dataset that `verify` is to check, and the options that are Beam's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline verify",
+        description="Checks that every split of a dataset is whole.",
+        epilog="With any of Beam's options, e.g. --runner DataflowRunner, a Beam pipeline reads the shards; without, "
+        "this machine does.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("dataset", metavar="OUT", help="the dataset's folder, or the folder of one split")
+    args, beam = parser.parse_known_args(argv)
+    return args.dataset, beam
 
 
 def parse_inspect(argv: Sequence[str]) -> InspectConfig:

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
 
-import google_crc32c
-import numpy as np
-
-from beam_pipeline import filesystem
+from beam_pipeline import beam_options, filesystem
+from beam_pipeline.checks.manifest import documents_read
+from beam_pipeline.checks.shards import ShardFindings, check_shards, what_shards_need
+from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.records import RecordError, decode_examples, read_frames
-from beam_pipeline.dataset.shards import SHARD_NAME
-from beam_pipeline.errors import DataError
+from beam_pipeline.errors import DataError, WorkerDied
 from beam_pipeline.job import STAGING
 from beam_pipeline.options import parse_verify
-from beam_pipeline.rows.blocks import id_dtype, rows_checksum
+from beam_pipeline.progress import ProgressDisplay, Reporter
 
-_RECORDS_PER_DECODE = 2048
 _SHARDS_AT_A_TIME = 8
 _BYTES_FOR_ALL_CORES = 2 << 30  # below, starting other processes would take longer than the work
+
+# What reads the shards of some splits: (folder, what was found in its shards) of each.
+ShardReader = Callable[[Sequence[SplitFindings]], Iterator[tuple[str, ShardFindings]]]
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the verb: prints a line for each split, and one for each defect.
 
     Raises:
-      DataError: where the dataset has defects, with their number.
+      UsageError: Beam's options are wrong.
+      DataError: the dataset has defects; the message has their number.
     """
-    dataset = filesystem.absolute(parse_verify(argv))
+    path, rest = parse_verify(argv)
+    dataset = filesystem.absolute(path)
+    options = beam_options.parse(rest)
+    filesystem.configure(options)
+    read = _read_with_progress
+    if rest:
+        from beam_pipeline.checks import at_scale
+
+        read = partial(at_scale.read_shards, dataset=dataset, options=options)
     defects = 0
-    for folder, found in check_dataset(dataset):
+    for folder, found, notes in _check_all(dataset, read):
+        for note in notes:
+            print(f"NOTE {note}", flush=True)
         for defect in found:
             print(f"DEFECT {defect}", flush=True)
         defects += len(found)
@@ -47,196 +56,140 @@ def main(argv: Sequence[str]) -> None:
 
 
 def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
-    """Checks a dataset's folder, or the folder of one of its splits.
+    """Checks a dataset's folder, or the folder of one of its splits, in this process or on all cores.
 
     Yields:
       (a split's folder, its defects, a sentence each).
     """
-    if filesystem.exists(filesystem.join(dataset, manifests.MANIFEST)):
-        yield dataset, list(check_split(dataset))
-        return
-    found = filesystem.match(filesystem.join(dataset, "*", manifests.MANIFEST))
-    folders = {path.rpartition("/")[0] for path, _ in found}
-    if not folders:
-        yield (
-            dataset,
-            [f"{dataset}: no split in it has a {manifests.MANIFEST}, so there is no finished dataset"],
-        )
-        return
-    for folder in sorted(folders):  # a split that is missing altogether is known from its siblings
-        try:
-            siblings = manifests.read_manifest(folder)["splits"]
-        except DataError:
-            continue
-        folders = folders | {filesystem.join(dataset, name) for name in siblings}
-    for folder in sorted(folders):
-        yield folder, list(check_split(folder))
-    if filesystem.match(filesystem.join(dataset, STAGING, "**")):
-        yield dataset, [f"{dataset}/{STAGING}: left behind by a run that did not end well; delete it"]
+    for folder, defects, _ in _check_all(dataset, read_shards):
+        yield folder, defects
 
 
 def check_split(folder: str) -> Iterator[str]:
-    """The defects of one split."""
-    try:
-        manifest = manifests.read_manifest(folder)
-    except DataError as error:
-        yield str(error)
-        return
-    present = {path.rpartition("/")[2]: size for path, size in filesystem.match(filesystem.join(folder, "*"))}
-    named = {shard["name"] for shard in manifest["shards"]}
-    for name in sorted(present):
-        if SHARD_NAME.fullmatch(name) and name not in named:
-            yield f"{folder}/{name}: a shard that the manifest does not name; it is another run's: delete it"
-    yield from _check_tokenizer(folder, manifest)
-    yield from _check_schema(folder, manifest)
-    counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
-    missing = [
-        f"{folder}/{shard['name']}: missing" for shard in manifest["shards"] if shard["name"] not in present
-    ]
-    yield from missing
-    whole = not missing
-    for defects, part in _check_shards(
-        folder, [s for s in manifest["shards"] if s["name"] in present], manifest
-    ):
+    """The defects of one split; its siblings are not looked at."""
+    for _, defects, _ in _check_folders([folder], read_shards):
         yield from defects
-        whole = whole and not defects
-        counts += part
-    checksum = sum(int(shard["rows_checksum"], 16) for shard in manifest["shards"])
-    records = sum(shard["records"] for shard in manifest["shards"])
-    if not whole:
-        return  # sums over shards that are not whole say nothing more
-    if records != manifest["num_records"]:
-        yield f"{folder}: the shards' records add up to {records}, num_records is {manifest['num_records']}"
-    if f"{checksum % 2**64:016x}" != manifest["rows_checksum"]:
-        yield f"{folder}: the shards' row checksums do not add up to the manifest's"
-    if int(counts.sum()) != manifest["totals"]["tokens"]:
-        yield f"{folder}: {int(counts.sum())} tokens in the shards, {manifest['totals']['tokens']} in the manifest"
-    yield from _check_statistics(folder, counts)
 
 
-def _check_shards(
-    folder: str, shards: Sequence[dict[str, Any]], manifest: dict[str, Any]
-) -> Iterator[tuple[list[str], np.ndarray]]:
-    """For some shards at a time, in order: their defects, and how often each id is attended to in them.
-
-    Where there is much to check, all cores do it. What they are sent is small: not the manifest's list of shards.
-    """
-    needed = {name: manifest[name] for name in ("max_length", "features", "tokenizer")}
-    groups = [shards[first : first + _SHARDS_AT_A_TIME] for first in range(0, len(shards), _SHARDS_AT_A_TIME)]
-    check = partial(_check_group, folder, needed)
-    if sum(shard["bytes"] for shard in shards) < _BYTES_FOR_ALL_CORES:
-        yield from map(check, groups)
+def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str], list[str]]]:
+    """(folder, defects, notes) of each split, and of the dataset's folder if there is something to say about it."""
+    if filesystem.exists(filesystem.join(dataset, manifests.MANIFEST)):
+        yield from _check_folders([dataset], read)
         return
-    # Not forked: the file systems' clients have threads.
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
-        yield from pool.map(check, groups)
+    present = [path[len(dataset) :].lstrip("/").split("/") for path in filesystem.list_folder(dataset)]
+    names = {parts[0] for parts in present if len(parts) == 2 and parts[1] == manifests.MANIFEST}
+    if not names:
+        yield (
+            dataset,
+            [f"{dataset}: no split in it has a {manifests.MANIFEST}, so there is no finished dataset"],
+            [],
+        )
+        return
+    for name in sorted(names):  # a split that is missing altogether is known from its siblings
+        try:
+            siblings = manifests.parse_manifest(filesystem.join(dataset, name))[1].get("splits")
+        except DataError:
+            continue
+        if isinstance(siblings, list):
+            names |= {name for name in siblings if isinstance(name, str) and name}
+    yield from _check_folders([filesystem.join(dataset, name) for name in sorted(names)], read, dataset)
+    if any(parts[0] == STAGING for parts in present):
+        yield dataset, [f"{dataset}/{STAGING}: left behind by a run that did not end well; delete it"], []
 
 
-def _check_group(
-    folder: str, manifest: dict[str, Any], shards: Sequence[dict[str, Any]]
-) -> tuple[list[str], np.ndarray]:
-    counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
-    return [defect for shard in shards for defect in _check_shard(folder, shard, manifest, counts)], counts
+def _check_folders(
+    folders: Sequence[str], read: ShardReader, dataset: str | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    splits = [examine_split(folder) for folder in folders]
+    if dataset is not None:
+        _check_siblings(dataset, splits)
+    shards = read([split for split in splits if split.manifest is not None])
+    for split in splits:
+        defects = split.defects
+        if split.manifest is not None:
+            folder, found = next(shards)
+            assert folder == split.folder
+            defects = conclude_split(split, found)
+        yield split.folder, defects, split.notes
 
 
-def _check_shard(
-    folder: str, shard: dict[str, Any], manifest: dict[str, Any], counts: np.ndarray
-) -> Iterator[str]:
-    """Checks one shard and adds its attended ids to `counts`."""
-    path = filesystem.join(folder, shard["name"])
-    data = filesystem.read_bytes(path)
-    if len(data) != shard["bytes"]:
-        yield f"{path}: {len(data)} bytes, the manifest says {shard['bytes']}"
-    crc = f"{google_crc32c.value(data):08x}"
-    if crc != shard["crc32c"]:
-        yield f"{path}: CRC-32C {crc}, the manifest says {shard['crc32c']}"
-    records = checksum = 0
-    try:
-        for batch in _batches(read_frames(io.BytesIO(data), path)):
-            columns = decode_examples(
-                batch, max_length=manifest["max_length"], features=tuple(manifest["features"])
+def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
+    """Adds what in the splits of a dataset does not fit together to their defects."""
+    known = [split for split in splits if split.manifest is not None]
+    for split in known:
+        manifest, folder_name = split.manifest, split.folder.rpartition("/")[2]
+        if folder_name != manifest["split"]:
+            split.defects.append(f"{split.folder}: holds the split {manifest['split']!r}: rename the folder")
+        for other in known:
+            theirs = other.manifest
+            if other is split:
+                continue
+            if manifest["fingerprint"] != theirs["fingerprint"]:
+                split.defects.append(f"{split.folder}: made by another run than {other.folder}")
+            elif folder_name not in theirs["splits"]:
+                split.defects.append(f"{split.folder}: is none of the splits that {other.folder} names")
+            for key in ("splits", "excluded", "tokenizer", "versions"):
+                if manifest.get(key) != theirs.get(key):
+                    split.defects.append(
+                        f"{split.folder}/{manifests.MANIFEST}: its {key} differ from {other.folder}'s"
+                    )
+    if known and len(known) == len(splits) == len(known[0].manifest["splits"]):
+        documents = sum(split.manifest["totals"]["documents"] for split in known)
+        read = documents_read(known[0].manifest["excluded"])
+        if documents != read:
+            known[0].defects.append(
+                f"{dataset}: {documents} documents in all splits, but {read} of the records became documents"
             )
-            part, defect = _check_rows(columns, manifest, counts)
-            if defect:
-                yield f"{path}: after record {records}: {defect}"
-                return
-            checksum += part
-            records += len(batch)
-    except RecordError as error:
-        message = str(error)
-        yield message if message.startswith(path) else f"{path}: after record {records}: {message}"
-        return
-    if records != shard["records"]:
-        yield f"{path}: {records} records, the manifest says {shard['records']}"
-    if f"{checksum % 2**64:016x}" != shard["rows_checksum"]:
-        yield f"{path}: the rows' checksum is {checksum % 2**64:016x}, the manifest says {shard['rows_checksum']}"
 
 
-def _check_rows(
-    columns: dict[str, np.ndarray], manifest: dict[str, Any], counts: np.ndarray
-) -> tuple[int, str | None]:
-    """The checksum of some rows, and what is wrong with them."""
-    ids = columns["input_ids"]
-    pad_id = manifest["tokenizer"]["special_token_ids"]["pad"]
-    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < len(counts):
-        return 0, f"input_ids from {int(ids.min())} to {int(ids.max())}, outside of the vocabulary"
-    mask = columns.get("attention_mask")
-    mask = ids != pad_id if mask is None else mask
-    lengths = mask.sum(axis=1)
-    attended = np.arange(ids.shape[1]) < lengths[:, None]
-    if not np.array_equal(mask.astype(bool), attended):
-        return 0, "the attended positions are not the first of their row"
-    if (ids[~attended] != pad_id).any():
-        return 0, f"padding that is not the pad id {pad_id}"
-    for name in ("segment_ids", "position_ids"):
-        if name in columns and (columns[name][~attended] != 0).any():
-            return 0, f"{name} that is not 0 at padding"
-    if "segment_ids" in columns and (columns["segment_ids"][attended] < 1).any():
-        return 0, "segment_ids below 1 at a token"
-    counts += np.bincount(ids[attended], minlength=len(counts))
-    return rows_checksum(ids.astype(id_dtype(len(counts))), lengths), None
+def read_shards(
+    splits: Sequence[SplitFindings], done: Callable[[int], None] = lambda size: None
+) -> Iterator[tuple[str, ShardFindings]]:
+    """Checks the shards of each split in turn; if there is much to check, on all cores.
 
-
-def _batches(records: Iterator[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    for record in records:
-        batch.append(record)
-        if len(batch) == _RECORDS_PER_DECODE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _check_tokenizer(folder: str, manifest: dict[str, Any]) -> Iterator[str]:
-    beside = manifest["tokenizer"]["path"].removeprefix("../")  # object stores know no `..`
-    path = filesystem.join(folder.rstrip("/").rpartition("/")[0], beside, "tokenizer.json")
-    if not filesystem.exists(path):
-        yield f"{path}: missing"
-    elif hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != manifest["tokenizer"]["sha256"]:
-        yield f"{path}: not the tokenizer that made the dataset: its SHA-256 is another"
-
-
-def _check_schema(folder: str, manifest: dict[str, Any]) -> Iterator[str]:
-    path = filesystem.join(folder, manifests.SCHEMA)
-    expected = manifests.schema_pbtxt(
-        tuple(manifest["features"]), manifest["max_length"], manifest["tokenizer"]["vocab_size"]
-    )
-    if not filesystem.exists(path):
-        yield f"{path}: missing"
-    elif filesystem.read_bytes(path) != expected:
-        yield f"{path}: does not describe the records that the manifest names"
-
-
-def _check_statistics(folder: str, counts: np.ndarray) -> Iterator[str]:
-    path = filesystem.join(folder, manifests.STATISTICS)
-    if not filesystem.exists(path):
-        yield f"{path}: missing"
-        return
+    Args:
+      splits: with their manifests.
+      done: called with the sizes of the shards that were read.
+    """
+    tasks = {split.folder: _tasks(split) for split in splits}
+    size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
+    in_parallel = size >= _BYTES_FOR_ALL_CORES
+    # Not forked: the file systems' clients have threads.
+    pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) if in_parallel else None
     try:
-        recorded = np.array(json.loads(filesystem.read_bytes(path))["token_counts"], np.int64)
-    except (ValueError, KeyError, TypeError) as error:
-        yield f"{path}: cannot be read: {error!r}"
+        for split in splits:
+            found = ShardFindings.empty(split.manifest["tokenizer"]["vocab_size"])
+            for part in (pool.map if pool else map)(_run_task, tasks[split.folder]):
+                found.merge(part)
+                done(part.bytes)
+            yield split.folder, found
+    except BrokenProcessPool as error:
+        raise WorkerDied(
+            f"a process that read shards died, of too little memory perhaps ({error})"
+        ) from error
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
+
+
+def _tasks(split: SplitFindings) -> list[Callable[[], ShardFindings]]:
+    needed, shards = what_shards_need(split.manifest), split.manifest["shards"]
+    return [
+        partial(check_shards, split.folder, needed, first, shards[first : first + _SHARDS_AT_A_TIME])
+        for first in range(0, len(shards), _SHARDS_AT_A_TIME)
+    ]
+
+
+def _run_task(task: Callable[[], ShardFindings]) -> ShardFindings:
+    return task()
+
+
+def _read_with_progress(splits: Sequence[SplitFindings]) -> Iterator[tuple[str, ShardFindings]]:
+    """`read_shards`, with a bar if that takes long."""
+    size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
+    if size < _BYTES_FOR_ALL_CORES:
+        yield from read_shards(splits)
         return
-    if not np.array_equal(recorded, counts):
-        yield f"{path}: its token counts are not those of the shards"
+    with ProgressDisplay([("verify", "MB", 1e6)], size, sys.stderr) as display:
+        reporter = Reporter(display.address)
+        yield from read_shards(splits, lambda done: reporter.add("verify", done))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import BinaryIO
 
 import google_crc32c
@@ -24,6 +25,8 @@ from beam_pipeline.rows.packing import segments_and_positions
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+
+_DECODED_BYTES = 16 << 20
 
 
 class RecordError(ValueError):
@@ -131,8 +134,13 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def read_frames(file: BinaryIO, path: str) -> Iterator[bytes]:
+def read_frames(file: BinaryIO, path: str, most_bytes: int | None = None) -> Iterator[bytes]:
     """The records of a TFRecord file, with every checksum checked.
+
+    Args:
+      file: at its start.
+      path: of the file, for the errors.
+      most_bytes: the largest size that a record can have; a larger one is not read.
 
     Raises:
       RecordError: naming `path`, the record and the byte where a checksum or a length is wrong.
@@ -145,6 +153,10 @@ def read_frames(file: BinaryIO, path: str) -> Iterator[bytes]:
         if _CRC.unpack_from(head, 8)[0] != _masked_crc(head[:8]):
             raise RecordError(f"{place}: the checksum of the record's length is wrong")
         size = _LENGTH.unpack_from(head)[0]
+        if most_bytes is not None and size > most_bytes:
+            raise RecordError(
+                f"{place}: the record has {size} bytes, more than the {most_bytes} that are possible"
+            )
         data = file.read(size + 4)
         if len(data) < size + 4:
             raise RecordError(f"{place}: the file ends within the record")
@@ -153,6 +165,24 @@ def read_frames(file: BinaryIO, path: str) -> Iterator[bytes]:
             raise RecordError(f"{place}: the checksum of the record's data is wrong")
         yield data
         record, offset = record + 1, offset + 16 + size
+
+
+def most_record_bytes(max_length: int, features: tuple[str, ...]) -> int:
+    """A bound of a record's size: varints of up to 10 bytes, and what is around each feature's."""
+    return sum(10 * max_length + len(name) + 100 for name in features)
+
+
+def decode_frames(
+    frames: Iterator[bytes], *, max_length: int, features: tuple[str, ...]
+) -> Iterator[dict[str, np.ndarray]]:
+    """`decode_examples` of all records, some at a time: as many as are decoded to about 16 MiB.
+
+    Raises:
+      RecordError: see `decode_examples`; its record counts from the first of those decoded together.
+    """
+    count = max(1, _DECODED_BYTES // (8 * max_length * len(features)))
+    while batch := list(islice(frames, count)):
+        yield decode_examples(batch, max_length=max_length, features=features)
 
 
 def decode_examples(

@@ -13,12 +13,10 @@ import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.records import RecordError, decode_examples, read_frames
+from beam_pipeline.dataset.records import RecordError, decode_frames, read_frames
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
-
-_RECORDS_PER_DECODE = 1024
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,8 @@ class Split:
         try:
             with filesystem.open_file(path) as file:
                 frames = islice(read_frames(file, path), first, None if count is None else first + count)
-                while batch := list(islice(frames, _RECORDS_PER_DECODE)):
-                    columns = decode_examples(batch, max_length=max_length, features=self.features)
-                    for index in range(len(batch)):
+                for columns in decode_frames(frames, max_length=max_length, features=self.features):
+                    for index in range(len(columns["input_ids"])):
                         yield _row({name: values[index] for name, values in columns.items()}, pad_id)
         except RecordError as error:
             raise DataError(f"{path}: {str(error).removeprefix(path).lstrip(': ')}") from error

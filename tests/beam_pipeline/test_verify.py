@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import prepare, verify
-from beam_pipeline.dataset.manifest import MANIFEST, with_checksum
+from beam_pipeline.checks import at_scale, shards
+from beam_pipeline.dataset.manifest import MANIFEST, to_bytes, with_checksum
 from beam_pipeline.errors import DataError
 from beam_pipeline.verify import check_dataset
 
@@ -123,6 +125,50 @@ def test_a_whole_dataset_and_each_of_its_splits_are_fine(finished: Path, capsys)
     assert capsys.readouterr().out.count(": whole") == 3
 
 
+def to_version_1(split: Path) -> None:
+    """Makes the manifest one that the first version of the format had."""
+    manifest = json.loads((split / MANIFEST).read_bytes())
+    for key in ("checksum", "files", "versions", "bytes_version"):
+        del manifest[key]
+    del manifest["tokenizer"]["files"]
+    manifest["version"] = 1
+    described = {key: manifest[key] for key in ("config", "inputs", "tokenizer")}
+    manifest["config"]["splits"] = dict(manifest["config"]["splits"])
+    text = json.dumps([1, described], sort_keys=True)
+    manifest["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
+    (split / MANIFEST).write_bytes(to_bytes(manifest))
+
+
+def test_version_1_is_whole_with_a_note(dataset: Path, capsys):
+    for split in ("train", "validation"):
+        to_version_1(dataset / split)
+    verify.main([str(dataset)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[2] for line in lines if line.startswith("NOTE")] == [
+        "version 1 has no checksums of the manifest and of the files beside the shards"
+    ] * 2
+    (dataset / "train" / "units.jsonl").unlink()
+    edit(dataset / "validation" / "statistics.json", lambda s: s.update(unigram_entropy=3.0))
+    found = [defect for _, defects in check_dataset(str(dataset)) for defect in defects]
+    assert len(found) == 2 and "units.jsonl: missing" in found[0] and "unigram_entropy" in found[1]
+
+
+def test_what_does_not_belong_is_named(dataset: Path, capsys):
+    (dataset / "train" / "notes.txt").write_text("mine")
+    verify.main([str(dataset)])
+    assert "train/notes.txt: a file that the manifest does not name" in capsys.readouterr().out
+    shutil.copytree(dataset / "train", dataset / "train-copy")
+    found = dict(check_dataset(str(dataset)))
+    assert any("holds the split 'train'" in defect for defect in found[f"{dataset}/train-copy"])
+    assert any("none of the splits that" in defect for defect in found[f"{dataset}/train-copy"])
+
+
+def test_splits_of_two_runs_are_told_apart(dataset: Path):
+    edit(dataset / "validation" / MANIFEST, lambda m: m.update(fingerprint="0" * 64))
+    found = dict(check_dataset(str(dataset)))
+    assert any("made by another run than" in defect for defect in found[f"{dataset}/train"])
+
+
 def test_what_is_no_dataset_is_said(tmp_path: Path):
     (_, defects), *_ = check_dataset(str(tmp_path))
     assert "no finished dataset" in defects[0]
@@ -135,3 +181,35 @@ def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(verify, "_BYTES_FOR_ALL_CORES", 0)
     monkeypatch.setattr(verify, "_SHARDS_AT_A_TIME", 1)
     assert list(verify.check_split(str(dataset / "train"))) == one
+
+
+@pytest.mark.parametrize("options", [["--runner", "DirectRunner"], ["--direct_num_workers", "1"]])
+def test_a_beam_pipeline_finds_what_this_machine_finds(
+    dataset: Path, options: list[str], monkeypatch, capsys
+):
+    monkeypatch.setattr(at_scale, "_GROUP_BYTES", 1)  # a shard each
+    verify.main([str(dataset), *options])
+    whole = capsys.readouterr().out
+    verify.main([str(dataset)])
+    assert capsys.readouterr().out == whole
+    flip(shard(dataset), 500)
+    shard(dataset).with_name("train-00000-300.tfrecord").unlink()
+    output = []
+    for more in ([], options):
+        with pytest.raises(DataError, match="has 3 defects"):
+            verify.main([str(dataset), *more])
+        output.append(capsys.readouterr().out)
+    assert output[0] == output[1]
+
+
+def test_more_defects_than_can_be_told_are_counted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shards, "MOST_DEFECTS", 2)
+    parts = []
+    for first in (4, 0, 2):
+        part = shards.ShardFindings.empty(3)
+        for number in (first, first + 1):
+            part.add_defect(number, f"shard {number} is broken")
+        parts.append(part)
+    merged = at_scale.merge_findings(parts)
+    told = ["shard 0 is broken", "shard 1 is broken", "out/train: 4 more defects in its shards"]
+    assert list(merged.messages("out/train")) == told

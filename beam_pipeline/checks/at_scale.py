@@ -1,0 +1,165 @@
+"""Reading a dataset's shards in a Beam pipeline: for datasets that one machine would read for hours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+
+from beam_pipeline import beam_options, filesystem
+from beam_pipeline.checks.shards import ShardFindings, check_shards
+from beam_pipeline.checks.split import SplitFindings
+from beam_pipeline.dataflow import job_options
+from beam_pipeline.dataset.manifest import parse_manifest
+from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.run import run
+
+_GROUP_BYTES = 1 << 30
+
+# Some neighbouring shards of a split: (the split's folder, the number of the first, how many they are).
+Group = tuple[str, int, int]
+
+
+def read_shards(
+    splits: Sequence[SplitFindings], *, dataset: str, options: PipelineOptions
+) -> Iterator[tuple[str, ShardFindings]]:
+    """Checks the shards of all splits in one pipeline.
+
+    Args:
+      splits: with their manifests.
+      dataset: the dataset's folder.
+      options: of the pipeline.
+
+    Raises:
+      UsageError: the options do not fit, or the workers could not reach the dataset.
+      DataError: the pipeline failed.
+    """
+    if beam_options.runs_on_dataflow(options):
+        job_options.complete(options, verb="verify", output=dataset)
+    elif filesystem.is_local(dataset) and not beam_options.workers_see_local_files(options):
+        raise UsageError(f"{dataset} is on this machine, where the runner's workers do not see it")
+    folders = [split.folder for split in splits]
+    vocab_sizes = {split.folder: split.manifest["tokenizer"]["vocab_size"] for split in splits}
+    with _result_path(options) as path:
+        run(lambda pipeline: build(pipeline, folders, path), options)
+        if not filesystem.exists(path):
+            raise DataError(f"the job ended, but its result is not in {path}: run verify again")
+        found = json.loads(filesystem.read_bytes(path))
+    for folder in folders:
+        data = found.get(folder)  # none of a split without shards
+        yield folder, ShardFindings.empty(vocab_sizes[folder]) if data is None else _from_json(data)
+
+
+def build(pipeline: beam.Pipeline, folders: Sequence[str], result_path: str) -> None:
+    """Adds the steps: groups of shards in, one file with what was found in the shards of each split out."""
+    found = (
+        pipeline
+        | "Splits" >> beam.Create(folders)
+        | "Groups" >> beam.FlatMap(shard_groups)
+        | "SpreadGroups" >> beam.Reshuffle()
+        | "CheckShards" >> beam.ParDo(CheckGroup())
+        | "MergeFindings" >> beam.CombinePerKey(merge_findings)
+    )
+    _ = (
+        pipeline
+        | "Once" >> beam.Create([None])
+        | "WriteResult" >> beam.Map(write_result, beam.pvalue.AsIter(found), result_path)
+    )
+
+
+def shard_groups(folder: str) -> Iterator[Group]:
+    """The shards of a split, in groups of about a GiB."""
+    _, manifest = parse_manifest(folder)
+    first = size = 0
+    for number, shard in enumerate(manifest["shards"]):
+        if size and size + shard["bytes"] > _GROUP_BYTES:
+            yield folder, first, number - first
+            first, size = number, 0
+        size += shard["bytes"]
+    if manifest["shards"]:
+        yield folder, first, len(manifest["shards"]) - first
+
+
+class CheckGroup(beam.DoFn):
+    """A group of shards → what was found in them, by the split's folder."""
+
+    def setup(self) -> None:
+        self._manifests: dict[str, dict[str, Any]] = {}
+        self._shards = Metrics.counter("verify", "shards")
+        self._bytes = Metrics.counter("verify", "bytes_read")
+        self._defects = Metrics.counter("verify", "defects")
+
+    def process(self, group: Group) -> Iterator[tuple[str, ShardFindings]]:
+        folder, first, count = group
+        if folder not in self._manifests:
+            self._manifests[folder] = parse_manifest(folder)[1]
+        manifest = self._manifests[folder]
+        found = check_shards(folder, manifest, first, manifest["shards"][first : first + count])
+        self._shards.inc(count)
+        self._bytes.inc(found.bytes)
+        self._defects.inc(found.num_defects)
+        yield folder, found
+
+
+def merge_findings(parts: Iterable[ShardFindings]) -> ShardFindings | None:
+    """The findings of one split; None of no parts, as a runner may ask for."""
+    merged: ShardFindings | None = None
+    for part in parts:
+        if part is not None:
+            if merged is None:
+                merged = ShardFindings.empty(len(part.statistics.token_counts))
+            merged.merge(part)
+    return merged
+
+
+def write_result(_: None, found: Iterable[tuple[str, ShardFindings]], path: str) -> None:
+    """Writes what was found in the splits' shards, by folder."""
+    filesystem.write_bytes(path, json.dumps({folder: _to_json(part) for folder, part in found}).encode())
+
+
+def _to_json(found: ShardFindings) -> dict[str, Any]:
+    data = asdict(found)
+    statistics = data["statistics"]
+    data["statistics"] = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in statistics.items()
+    }
+    return data
+
+
+def _from_json(data: dict[str, Any]) -> ShardFindings:
+    statistics = {
+        name: np.array(value, np.int64) if isinstance(value, list) else value
+        for name, value in data["statistics"].items()
+    }
+    defects = [(shard, text) for shard, text in data["defects"]]
+    return ShardFindings(SplitStatistics(**statistics), data["bytes"], defects, data["num_defects"])
+
+
+@contextlib.contextmanager
+def _result_path(options: PipelineOptions) -> Iterator[str]:
+    """A file that a worker writes and this process reads; it is deleted afterwards."""
+    name = f"tokenmill-verify-{uuid.uuid4().hex}.json"
+    location = options.view_as(GoogleCloudOptions).temp_location
+    if location is None:
+        if not beam_options.workers_see_local_files(options):
+            raise UsageError(
+                "--temp_location is missing: a folder that the runner's workers write the result to"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            yield filesystem.join(folder, name)
+        return
+    path = filesystem.join(filesystem.absolute(location), name)
+    try:
+        yield path
+    finally:
+        filesystem.delete([path])

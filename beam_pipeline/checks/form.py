@@ -1,0 +1,120 @@
+"""The form of a manifest (docs/dataset-format.md): its keys, and the types of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from beam_pipeline.tokenization.description import SPECIAL_NAMES
+
+_HEX_8, _HEX_16, _HEX_64 = (re.compile(f"[0-9a-f]{{{digits}}}") for digits in (8, 16, 64))
+_COUNT = "a whole number, not negative"
+_NUMBER = "a whole number"
+_PATH = re.compile(r"(?!\.\.?(/|$))[^/]+(/(?!\.\.?(/|$))[^/]+)*")  # below its folder
+_NAME = re.compile(r"[^/]+\.tfrecord")
+_FILES = [{"path": _PATH, "bytes": _COUNT, "crc32c": _HEX_8}]
+_SPLITS = [[str, float]]
+
+_VERSION_1 = {
+    "split": str,
+    "splits": [str],
+    "max_length": range(1, 2**20 + 1),
+    "shard_size": (_COUNT, None),
+    "seed": _NUMBER,
+    "features": [str],
+    "num_records": _COUNT,
+    "shards": [
+        {"name": _NAME, "records": _COUNT, "bytes": _COUNT, "crc32c": _HEX_8, "rows_checksum": _HEX_16}
+    ],
+    "totals": dict.fromkeys(("documents", "bytes", "tokens", "rows", "padding"), _COUNT),
+    "excluded": dict.fromkeys(("records", "blank_documents", "bad_records", "duplicate_documents"), _COUNT),
+    "rows_checksum": _HEX_16,
+    "tokenizer": {
+        "path": re.compile(r"\.\./tokenizer"),
+        "sha256": _HEX_64,
+        "vocab_size": range(1, 2**21 + 1),
+        "special_token_ids": {**dict.fromkeys(SPECIAL_NAMES, (_COUNT, None)), "pad": _COUNT},
+        "all_special_ids": [_COUNT],
+    },
+    "config": {
+        "splits": dict,
+        "max_length": _COUNT,
+        "packing": str,
+        "shard_size": (_COUNT, None),
+        "num_shards": (_COUNT, None),
+        "shuffle": re.compile("global|none"),
+        "seed": _NUMBER,
+        "attention_mask": bool,
+        "segment_ids": bool,
+        "position_ids": bool,
+    },
+    "inputs": [{"path": str, "bytes": _COUNT}],
+    "fingerprint": _HEX_64,
+}
+_VERSION_2 = {
+    **_VERSION_1,
+    "files": _FILES,
+    "tokenizer": {**_VERSION_1["tokenizer"], "files": _FILES},
+    "config": {**_VERSION_1["config"], "splits": _SPLITS},
+    "bytes_version": _COUNT,
+    "versions": {"tokenmill": str, "tokenizers": str},
+}
+
+
+def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What of a manifest has not the form that its version says, a sentence each."""
+    if manifest["version"] > 1:
+        yield from _mismatches(manifest, _VERSION_2, "")
+        return
+    yield from _mismatches(manifest, _VERSION_1, "")
+    if "checksum" in manifest:
+        yield "version 1 with a checksum, which version 2 brought: its version was changed"
+    config = manifest.get("config")
+    splits = config.get("splits") if isinstance(config, dict) else None
+    if isinstance(splits, dict) and not all(type(share) is float for share in splits.values()):
+        yield f"config.splits is {splits}, not an object of shares"
+
+
+def _mismatches(value: Any, form: Any, place: str) -> Iterator[str]:
+    """Where a value has not its form: a dict's keys and a list's items have forms; a tuple holds alternatives."""
+    if isinstance(form, dict) and isinstance(value, dict):
+        for key, part in form.items():
+            name = f"{place}.{key}" if place else key
+            if key in value:
+                yield from _mismatches(value[key], part, name)
+            else:
+                yield f"{name} is missing"
+    elif isinstance(form, list) and isinstance(value, list):
+        if len(form) > 1 and len(value) != len(form):
+            yield f"{place} is {value!r:.80}, not a list of {len(form)}"
+            return
+        for index, item in enumerate(value):
+            yield from _mismatches(item, form[index % len(form)], f"{place}[{index}]")
+    elif not _fits(value, form):
+        yield f"{place} is {value!r:.80}, not {_describe(form)}"
+
+
+def _fits(value: Any, form: Any) -> bool:
+    if isinstance(form, tuple):
+        return any(_fits(value, one) for one in form)
+    if isinstance(form, re.Pattern):
+        return isinstance(value, str) and form.fullmatch(value) is not None
+    if form in (_COUNT, _NUMBER):
+        return type(value) is int and (form is _NUMBER or value >= 0)
+    if isinstance(form, range):
+        return type(value) is int and value in form
+    return value is None if form is None else isinstance(form, type) and type(value) is form
+
+
+def _describe(form: Any) -> str:
+    if isinstance(form, tuple):
+        return " or ".join(map(_describe, form))
+    if isinstance(form, re.Pattern):
+        return f"text of the form {form.pattern}"
+    if isinstance(form, range):
+        return f"a whole number from {form[0]} to {form[-1]}"
+    if isinstance(form, list | dict):
+        return "a list" if isinstance(form, list) else "an object"
+    names = {str: "text", dict: "an object", bool: "true or false", float: "a share", None: "null"}
+    return form if isinstance(form, str) else names[form]

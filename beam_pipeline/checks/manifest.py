@@ -1,0 +1,95 @@
+"""Whether a manifest agrees with itself: what it says twice, or what follows from what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.records import feature_names
+from beam_pipeline.dataset.shards import shard_name
+
+
+def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What in a manifest contradicts something else in it, a sentence each; the manifest has the right form."""
+    expected = _expected(manifest)
+    for key, value in expected.items():
+        if manifest[key] != value:
+            yield f"{key} is {manifest[key]!r}, but {value!r} follows from the rest of the manifest"
+    if manifest["split"] not in manifest["splits"]:
+        yield f"split is {manifest['split']!r}, which is none of its splits {manifest['splits']}"
+    splits = manifest["config"]["splits"]
+    shares = sum(dict(splits).values())
+    if abs(shares - 1) > 1e-9:
+        yield f"config.splits: the shares add up to {shares:g}, not 1"
+    yield from _shard_defects(manifest)
+    totals, excluded = manifest["totals"], manifest["excluded"]
+    if totals["rows"] != manifest["num_records"]:
+        yield f"totals.rows is {totals['rows']}, num_records is {manifest['num_records']}"
+    if totals["tokens"] + totals["padding"] != totals["rows"] * manifest["max_length"]:
+        yield (
+            f"totals: {totals['tokens']} tokens and {totals['padding']} padding do not fill {totals['rows']} rows of "
+            f"{manifest['max_length']}"
+        )
+    documents = documents_read(excluded)
+    if totals["documents"] > documents or (len(manifest["splits"]) == 1 and totals["documents"] != documents):
+        yield f"totals.documents is {totals['documents']}, but {documents} of the records became documents"
+    if manifest["version"] > 1:
+        named = {file["path"] for file in manifest["files"]}
+        for name in {manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA} - named:
+            yield f"files does not name {name}"
+        if all(file["path"] != "tokenizer.json" for file in manifest["tokenizer"]["files"]):
+            yield "tokenizer.files does not name tokenizer.json"
+
+
+def documents_read(excluded: Mapping[str, int]) -> int:
+    """How many documents all splits of the run have together."""
+    return excluded["records"] - sum(count for name, count in excluded.items() if name != "records")
+
+
+def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that follow from others."""
+    config = manifest["config"]
+    features = {name: config[name] for name in ("attention_mask", "segment_ids", "position_ids")}
+    expected = {
+        "splits": list(dict(config["splits"])),
+        "max_length": config["max_length"],
+        "seed": config["seed"],
+        "features": list(feature_names(**features)),
+        "num_records": sum(shard["records"] for shard in manifest["shards"]),
+        "rows_checksum": f"{sum(int(shard['rows_checksum'], 16) for shard in manifest['shards']) % 2**64:016x}",
+        "fingerprint": manifests.fingerprint(
+            manifest.get("bytes_version", 1), config, manifest["inputs"], manifest["tokenizer"]
+        ),
+    }
+    if (
+        manifest["version"] == 1
+    ):  # the order of the splits is in `splits` alone, and --num_shards gave a shard_size
+        expected["splits"] = manifest["splits"] if set(manifest["splits"]) == set(config["splits"]) else None
+    if manifest["version"] > 1 or config["shard_size"]:
+        expected["shard_size"] = config["shard_size"]
+    return expected
+
+
+def _shard_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Names and sizes of the shards follow from their number and the layout."""
+    config = manifest["config"]
+    if not (manifest["shard_size"] or config["num_shards"]) or (
+        config["shard_size"] and config["num_shards"]
+    ):
+        yield (
+            f"config.shard_size is {config['shard_size']} and config.num_shards {config['num_shards']}: just one of "
+            "them decides"
+        )
+        return
+    layout = manifests.layout_of(manifest)
+    if len(manifest["shards"]) != layout.num_shards:
+        yield f"{len(manifest['shards'])} shards, where {layout.num_rows} records make {layout.num_shards}"
+        return
+    for number, shard in enumerate(manifest["shards"]):
+        records = layout.records_in(number)
+        if shard["records"] != records:
+            yield f"shards[{number}] has {shard['records']} records, where its place has {records}"
+        name = shard_name(manifest["split"], number, shard["records"])
+        if shard["name"] != name:
+            yield f"shards[{number}] is named {shard['name']!r}, not {name!r}"

@@ -1,0 +1,213 @@
+"""Whether shards are what the manifest says: read once, in pieces of bounded size."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import google_crc32c
+import numpy as np
+
+from beam_pipeline import filesystem
+from beam_pipeline.dataset.records import RecordError, decode_frames, most_record_bytes, read_frames
+from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.rows.blocks import RowBlock, id_dtype
+
+MOST_DEFECTS = 1000
+_READ_BYTES = 4 << 20
+
+
+@dataclass
+class ShardFindings:
+    """What was found in some shards of a split; `merge` adds what was found in others.
+
+    Attributes:
+      statistics: what can be counted over their rows: no documents.
+      bytes: that were read.
+      defects: (the shard's number, what is wrong with it), the first `MOST_DEFECTS` in this order.
+      num_defects: all of them.
+    """
+
+    statistics: SplitStatistics
+    bytes: int
+    defects: list[tuple[int, str]]
+    num_defects: int
+
+    @classmethod
+    def empty(cls, vocab_size: int) -> ShardFindings:
+        return cls(SplitStatistics.empty(vocab_size), 0, [], 0)
+
+    def add_defect(self, shard: int, defect: str) -> None:
+        self.num_defects += 1
+        if len(self.defects) < MOST_DEFECTS:
+            self.defects.append((shard, defect))
+
+    def merge(self, other: ShardFindings) -> ShardFindings:
+        """Adds `other` in; returns self."""
+        self.statistics.merge(other.statistics)
+        self.bytes += other.bytes
+        self.defects = sorted([*self.defects, *other.defects], key=lambda entry: entry[0])[:MOST_DEFECTS]
+        self.num_defects += other.num_defects
+        return self
+
+    def messages(self, folder: str) -> Iterator[str]:
+        """The defects, in the order of the shards."""
+        yield from (defect for _, defect in self.defects)
+        if self.num_defects > len(self.defects):
+            yield f"{folder}: {self.num_defects - len(self.defects)} more defects in its shards"
+
+
+def what_shards_need(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the manifest that `check_shards` needs: small, unlike the list of shards."""
+    return {name: manifest[name] for name in ("max_length", "features", "tokenizer")}
+
+
+def check_shards(
+    folder: str, manifest: Mapping[str, Any], first: int, shards: Sequence[Mapping[str, Any]]
+) -> ShardFindings:
+    """Checks some neighbouring shards.
+
+    Args:
+      folder: the split's.
+      manifest: at least what `what_shards_need` takes of it.
+      first: the number of the first of them.
+      shards: their entries in the manifest.
+    """
+    found = ShardFindings.empty(manifest["tokenizer"]["vocab_size"])
+    for number, shard in enumerate(shards, first):
+        found.bytes += shard["bytes"]
+        for defect in _check_shard(filesystem.join(folder, shard["name"]), shard, manifest, found.statistics):
+            found.add_defect(number, defect)
+    return found
+
+
+class _Summed(io.RawIOBase):
+    """A file that counts and sums up its bytes as they are read."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.bytes = self.crc = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self.bytes += len(data)
+        self.crc = google_crc32c.extend(self.crc, data)
+        return len(data)
+
+
+def file_sums(path: str) -> tuple[int, str]:
+    """A file's size and its CRC-32C, 8 hex digits."""
+    with filesystem.open_file(path) as file:
+        summed = _Summed(file)
+        while summed.read(_READ_BYTES):
+            pass
+    return summed.bytes, f"{summed.crc:08x}"
+
+
+def _check_shard(
+    path: str, shard: Mapping[str, Any], manifest: Mapping[str, Any], statistics: SplitStatistics
+) -> Iterator[str]:
+    """Checks one shard, and adds its rows to `statistics`."""
+    if not filesystem.exists(path):
+        yield f"{path}: missing"
+        return
+    own = SplitStatistics.empty(len(statistics.token_counts))
+    try:
+        with filesystem.open_file(path) as file:
+            summed = _Summed(file)
+            reader = io.BufferedReader(summed, _READ_BYTES)
+            wrong = _check_records(reader, path, manifest, own)
+            while reader.read(_READ_BYTES):  # what is left after a record that is not well-formed
+                pass
+    except OSError as error:
+        yield f"{path}: cannot be read: {error}"
+        return
+    if summed.bytes != shard["bytes"]:
+        yield f"{path}: {summed.bytes} bytes, the manifest says {shard['bytes']}"
+    crc = f"{summed.crc:08x}"
+    if crc != shard["crc32c"]:
+        yield f"{path}: CRC-32C {crc}, the manifest says {shard['crc32c']}"
+    if wrong:
+        yield wrong
+        return
+    if own.rows != shard["records"]:
+        yield f"{path}: {own.rows} records, the manifest says {shard['records']}"
+    checksum = f"{own.rows_checksum:016x}"
+    if checksum != shard["rows_checksum"]:
+        yield f"{path}: the rows' checksum is {checksum}, the manifest says {shard['rows_checksum']}"
+    statistics.merge(own)
+
+
+def _check_records(
+    file: BinaryIO, path: str, manifest: Mapping[str, Any], statistics: SplitStatistics
+) -> str | None:
+    """Adds a shard's rows to `statistics`; what is wrong with the first that is not well-formed."""
+    shape = {"max_length": manifest["max_length"], "features": tuple(manifest["features"])}
+    try:
+        frames = read_frames(file, path, most_record_bytes(**shape))
+        for columns in decode_frames(frames, **shape):
+            defect = _add_rows(columns, manifest, statistics)
+            if defect:
+                return f"{path}: after record {statistics.rows}: {defect}"
+    except RecordError as error:
+        message = str(error)
+        return message if message.startswith(path) else f"{path}: after record {statistics.rows}: {message}"
+    return None
+
+
+def _add_rows(
+    columns: Mapping[str, np.ndarray], manifest: Mapping[str, Any], statistics: SplitStatistics
+) -> str | None:
+    """Adds some rows to `statistics`, unless something is wrong with them: then says what."""
+    ids = columns["input_ids"]
+    vocab_size = len(statistics.token_counts)
+    pad_id = manifest["tokenizer"]["special_token_ids"]["pad"]
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        return f"input_ids from {int(ids.min())} to {int(ids.max())}, outside of the vocabulary"
+    mask = columns.get("attention_mask")
+    mask = ids != pad_id if mask is None else mask
+    lengths = mask.sum(axis=1)
+    attended = np.arange(ids.shape[1]) < lengths[:, None]
+    if not np.array_equal(mask, attended):
+        return "the attended positions are not the first of their row"
+    if not (lengths > 0).all():
+        return "a row without tokens"
+    if (ids[~attended] != pad_id).any():
+        return f"padding that is not the pad id {pad_id}"
+    for name in ("segment_ids", "position_ids"):
+        if name in columns and (columns[name][~attended] != 0).any():
+            return f"{name} that is not 0 at padding"
+    defect = _check_segments(columns, attended)
+    if defect:
+        return defect
+    statistics.token_counts += np.bincount(ids[attended], minlength=vocab_size)
+    statistics.tokens += int(lengths.sum())
+    statistics.add_rows(RowBlock(ids.astype(id_dtype(vocab_size)), lengths.astype(np.uint32)))
+    return None
+
+
+def _check_segments(columns: Mapping[str, np.ndarray], attended: np.ndarray) -> str | None:
+    """Segments count up from 1, and positions count up within them."""
+    inside = attended[:, 1:]
+    segments, positions = columns.get("segment_ids"), columns.get("position_ids")
+    if segments is not None:
+        steps = np.diff(segments, axis=1)[inside]
+        if (segments[attended] < 1).any():
+            return "segment_ids below 1 at a token"
+        if (segments[:, 0] != 1).any() or not np.isin(steps, (0, 1)).all():
+            return "segment_ids that do not count up from 1"
+    if positions is not None:
+        ahead, before = positions[:, 1:][inside], positions[:, :-1][inside]
+        if (positions[:, 0] != 0).any() or not ((ahead == 0) | (ahead == before + 1)).all():
+            return "position_ids that do not count up from 0"
+    if segments is None or positions is None:
+        return None
+    if not np.array_equal(np.diff(segments, axis=1)[inside] == 1, positions[:, 1:][inside] == 0):
+        return "segment_ids and position_ids that disagree about where documents begin"
+    return None

@@ -1,0 +1,251 @@
+"""Whether one split is whole, but for what is in its shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from beam_pipeline import filesystem
+from beam_pipeline.checks.form import form_defects
+from beam_pipeline.checks.manifest import manifest_defects
+from beam_pipeline.checks.shards import ShardFindings, file_sums
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.shards import SHARD_NAME
+from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.tokenization.description import SPECIAL_NAMES, describe_tokenizer
+
+
+@dataclass
+class SplitFindings:
+    """What was found in a split before its shards were read.
+
+    Attributes:
+      folder: the split's.
+      manifest: None if there is none that could be read; then nothing else can be checked.
+      defects, notes: a sentence each. Notes are no defects.
+    """
+
+    folder: str
+    manifest: dict[str, Any] | None
+    defects: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def examine_split(folder: str) -> SplitFindings:
+    """Checks all of a split but its shards."""
+    try:
+        data, manifest = manifests.parse_manifest(folder)
+    except DataError as error:
+        return SplitFindings(folder, None, [str(error)])
+    path = filesystem.join(folder, manifests.MANIFEST)
+    found = SplitFindings(folder, manifest)
+    wrong = manifests.checksum_defect(data, manifest)
+    form = list(form_defects(manifest))
+    found.defects += [f"{path}: {defect}" for defect in ([wrong] if wrong else []) + form]
+    if form:
+        found.manifest = None
+        return found
+    found.defects += [f"{path}: {defect}" for defect in manifest_defects(manifest)]
+    if manifest["version"] == 1:
+        found.notes.append(
+            f"{path}: version 1 has no checksums of the manifest and of the files beside the shards"
+        )
+    _check_names(found)
+    found.defects += _check_tokenizer(folder, manifest)
+    damaged = set()
+    for file in manifest.get("files", ()):
+        defects = list(_check_file(folder, file))
+        found.defects += defects
+        if defects:
+            damaged.add(file["path"])
+    for name, check in ((manifests.SCHEMA, _check_schema), (manifests.UNITS, _check_units)):
+        if name not in damaged:
+            found.defects += _check_content(folder, name, check, manifest)
+    return found
+
+
+def conclude_split(found: SplitFindings, shards: ShardFindings) -> list[str]:
+    """All defects of a split, when its shards were read."""
+    defects = [*found.defects, *shards.messages(found.folder)]
+    manifest = found.manifest
+    if shards.num_defects:
+        return defects  # sums over shards that are not whole say nothing more
+    for name in ("tokens", "padding"):
+        counted = getattr(shards.statistics, name)
+        if counted != manifest["totals"][name]:
+            defects.append(
+                f"{found.folder}: {counted} {name} in the shards, {manifest['totals'][name]} in the manifest"
+            )
+
+    def check(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
+        yield from _check_statistics(json.loads(data), manifest, shards.statistics)
+
+    return defects + _check_content(found.folder, manifests.STATISTICS, check, manifest)
+
+
+def _check_names(found: SplitFindings) -> None:
+    """Which files are there that the manifest does not name?"""
+    folder, manifest = found.folder, found.manifest
+    named = {manifests.MANIFEST, manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA}
+    named |= {entry["name"] for entry in manifest["shards"]}
+    named |= {entry["path"] for entry in manifest.get("files", ())}
+    for path in filesystem.list_folder(folder):
+        name = path[len(folder) :].lstrip("/")
+        if name in named or name.startswith(f"{manifests.TRANSFORM_FN}/"):
+            continue
+        if SHARD_NAME.fullmatch(name):
+            found.defects.append(
+                f"{path}: a shard that the manifest does not name; it is another run's: delete it"
+            )
+        else:
+            found.notes.append(f"{path}: a file that the manifest does not name")
+
+
+def _check_file(folder: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    path = filesystem.join(folder, entry["path"])
+    if not filesystem.exists(path):
+        yield f"{path}: missing"
+        return
+    try:
+        size, crc = file_sums(path)
+    except OSError as error:
+        yield f"{path}: cannot be read: {error}"
+        return
+    if size != entry["bytes"]:
+        yield f"{path}: {size} bytes, the manifest says {entry['bytes']}"
+    if crc != entry["crc32c"]:
+        yield f"{path}: CRC-32C {crc}, the manifest says {entry['crc32c']}"
+
+
+def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, Any]) -> list[str]:
+    """What `check` finds in a file's content, with the file's path before it."""
+    path = filesystem.join(folder, name)
+    if not filesystem.exists(path):
+        return [] if manifest["version"] > 1 else [f"{path}: missing"]
+    try:
+        return [f"{path}: {defect}" for defect in check(filesystem.read_bytes(path), manifest)]
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        return [f"{path}: cannot be read: {error!r}"]
+
+
+def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
+    vocab_size = manifest["tokenizer"]["vocab_size"]
+    if data != manifests.schema_pbtxt(tuple(manifest["features"]), manifest["max_length"], vocab_size):
+        yield "does not describe the records that the manifest names"
+
+
+def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
+    *lines, last = data.decode().splitlines()
+    units = [json.loads(line) for line in lines]
+    tails = json.loads(last)
+    for number, unit in enumerate(units):
+        if WorkUnit.from_json(lines[number]).index != number:
+            yield f"line {number + 1} is work unit {unit['unit']}, not {number}"
+    if tails.get("tails") is not True or tails["unit"] != len(units):
+        yield f"its last line does not stand for the tails of {len(units)} work units"
+    rows = sum(unit["rows"] for unit in units) + tails["rows"]
+    if rows != manifest["num_records"]:
+        yield f"the units' rows add up to {rows}, num_records is {manifest['num_records']}"
+    left = sum(unit["tail"] for unit in units)
+    if tails["rows"] != -(-left // manifest["max_length"]):
+        yield f"{left} tokens in the tails make no {tails['rows']} rows"
+    inputs = {file["path"] for file in manifest["inputs"]}
+    unknown = {unit["root"] + part[0] for unit in units for part in unit["parts"]} - inputs
+    if unknown:
+        yield f"names {len(unknown)} files that are no inputs, such as {min(unknown)}"
+
+
+def _check_statistics(
+    recorded: Mapping[str, Any], manifest: Mapping[str, Any], counted: SplitStatistics
+) -> Iterator[str]:
+    """Recomputes all that follows from the rows or from the rest; of documents, only sums can be checked."""
+    totals = manifest["totals"]
+    histograms = {name: recorded[name] for name in ("document_tokens", "document_bytes")}
+    ratios = recorded["document_bytes_per_token"]["counts"]
+    expected = SplitStatistics(
+        counted.token_counts,
+        *(_padded(histogram["counts"]) for histogram in histograms.values()),
+        np.array(ratios, np.int64),
+        counted.row_fill,
+        *(histogram["max"] for histogram in histograms.values()),
+        documents=totals["documents"],
+        bytes=totals["bytes"],
+        tokens=counted.tokens,
+        rows=counted.rows,
+        padding=counted.padding,
+    ).to_json()
+    for key in sorted({*expected, *recorded}):
+        if not _equal(recorded.get(key), expected.get(key)):
+            what = "its token counts are not those of the shards" if key == "token_counts" else ""
+            yield what or f"its {key} does not follow from the shards and the manifest"
+    for name, histogram in histograms.items():
+        if sum(histogram["counts"]) != totals["documents"]:
+            yield f"{name} counts {sum(histogram['counts'])} documents, the manifest {totals['documents']}"
+        elif totals["documents"] and not histogram["edges"][-2] <= histogram["max"] < histogram["edges"][-1]:
+            yield f"{name}.max is {histogram['max']}, which is not in the last bin that holds documents"
+    if sum(ratios) > totals["documents"]:
+        yield f"document_bytes_per_token counts {sum(ratios)} documents of {totals['documents']}"
+
+
+def _padded(counts: Sequence[int]) -> np.ndarray:
+    """A histogram of lengths with all its bins."""
+    whole = SplitStatistics.empty(0).document_tokens
+    whole[: len(counts)] = counts
+    return whole
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equality, but for the last bits of floats, which may differ between versions of libraries."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    return type(one) is type(other) and one == other
+
+
+def _check_tokenizer(folder: str, manifest: Mapping[str, Any]) -> Iterable[str]:
+    """Whether the tokenizer's folder is as the manifest says."""
+    described = manifest["tokenizer"]
+    above = folder.rstrip("/").rpartition("/")[0]
+    place = filesystem.join(above, described["path"].removeprefix("../"))  # object stores know no `..`
+    defects = [defect for entry in described.get("files", ()) for defect in _check_file(place, entry)]
+    path = filesystem.join(place, "tokenizer.json")
+    if not filesystem.exists(path):
+        return defects or [f"{path}: missing"]
+    if hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != described["sha256"]:
+        defects.append(f"{path}: not the tokenizer that made the dataset: its SHA-256 is another")
+    return defects or _check_ids(place, manifest)
+
+
+def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
+    """Whether the tokenizer has the ids that the manifest says."""
+    described = manifest["tokenizer"]
+    try:
+        tokenizer = describe_tokenizer(place)
+    except (UsageError, ValueError) as error:
+        return [f"{place}: cannot be loaded: {error}"]
+    expected = {"vocab_size": tokenizer.vocab_size}
+    if manifest["version"] > 1:
+        expected["all_special_ids"] = list(tokenizer.all_special_ids)
+    defects = [
+        f"{place}: has the {name} {value}, the manifest says {described[name]}"
+        for name, value in expected.items()
+        if described[name] != value
+    ]
+    for name in SPECIAL_NAMES:
+        own, said = tokenizer.special_token_ids[name], described["special_token_ids"][name]
+        allowed = (own,)
+        if name == "pad" and own is None:  # then rows are filled up with another id
+            eos = tokenizer.special_token_ids["eos"]
+            allowed = (0 if eos is None else eos,)
+        if said not in allowed:
+            defects.append(f"{place}: its {name} token has the id {own}, the manifest says {said}")
+    return defects
