@@ -34,6 +34,11 @@ _IN_TRACEBACK = re.compile(
 _STEP = re.compile(r" \[while running '[^']*'\]\Z")  # what Beam adds to a step's error
 
 
+def one_line(error: BaseException) -> str:
+    """The message of a library's error, which may go over several lines."""
+    return " ".join(str(error).split())
+
+
 def message_of(error: BaseException) -> str | None:
     """The user's message in `error`, also where a runner has wrapped it as the text of a worker's traceback.
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from google.api_core.exceptions import GoogleAPIError
 
 from beam_pipeline import filesystem
-from beam_pipeline.errors import DataError
+from beam_pipeline.errors import DataError, one_line
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import arrow, jsonl, parquet, text
@@ -53,7 +53,7 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
         except EOFError as error:
             raise DataError(f"{path}: {error}; it has changed since") from error
         except (OSError, pa.ArrowException, GoogleAPIError) as error:
-            raise DataError(f"{path}: cannot be read: {error}") from error
+            raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
 
 
 def describe(unit: WorkUnit, bad: BadRecord) -> str:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import UsageError, one_line
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources.columns import PIECE_BYTES, check_column, column_records, pieces
 from beam_pipeline.sources.opening import open_footer
@@ -39,7 +39,7 @@ def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
         with open_footer(path, size) as file:
             metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
     except (OSError, pa.ArrowException) as error:
-        raise UsageError(f"--input: {path}: cannot be read as parquet: {error}") from error
+        raise UsageError(f"--input: {path}: cannot be read as parquet: {one_line(error)}") from error
     check_column(path, metadata.schema.to_arrow_schema(), text_key)
     column = _column_index(metadata, text_key)
     return [

@@ -127,7 +127,10 @@ def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[s
     chosen: dict[str, MixItem] = {}
     for item in items:
         try:
-            found = filesystem.match(filesystem.absolute(item.pattern))
+            path = filesystem.absolute(item.pattern)
+            found = filesystem.match(path)
+            if not found and filesystem.is_local(path) and os.path.isfile(path):  # noqa: PTH113 (may be a URL)
+                found = [(path, os.path.getsize(path))]  # noqa: PTH202 (a name that holds [, as no glob)
         except (OSError, ValueError) as error:
             raise UsageError(f"{option} {item.pattern}: cannot be listed: {error}") from error
         if not found:

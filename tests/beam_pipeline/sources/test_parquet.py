@@ -173,3 +173,14 @@ def test_a_column_of_nulls_alone_is_bad_records(tmp_path: Path, read) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": pa.nulls(3)}), path)
     assert [bad.place for bad in read(str(path)).bad] == [0, 1, 2]
+
+
+def test_a_corrupt_page_is_an_error_of_one_line(tmp_path: Path, read) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["abc"]}), path)
+    data = bytearray(path.read_bytes())
+    data[5] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read: ") as error:
+        read(str(path))
+    assert "\n" not in str(error.value)

@@ -141,3 +141,8 @@ def test_a_large_document_is_warned_of_and_what_is_cut_is_not(tmp_path: Path, ca
     assert capsys.readouterr().err == ""
     plan(InputConfig(input=(path,), document="file"))
     assert "as it reads a document from start to end" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["data [v1].txt", "what?.txt", "50%41.txt", "two\nlines.txt"])
+def test_a_file_whose_name_looks_like_a_glob_is_found_by_its_name(write, read, name: str) -> None:
+    assert read(write(name, "text\n")).texts == ["text"]
