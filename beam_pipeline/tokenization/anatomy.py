@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_pipeline.tokenization import normalization
+from beam_pipeline.tokenization.tokenizer_json import BYTE_ALPHABET, make_unreachable, product
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
 
@@ -152,11 +153,26 @@ def _bpe(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
             raise UnknownPart("tokens that span two words")
         return SENTENCEPIECE, steps, _SENTENCEPIECE
     core["pre_tokenizer"], prefix = _byte_level(parts)
+    core["model"] = _without_dead_tokens(model)
     if prefix:
         steps.append(
             normalization.each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
     return BYTE_LEVEL, steps, _BYTE_LEVEL
+
+
+def _without_dead_tokens(model: Mapping) -> Mapping:
+    """A byte-level model in which the tokens that `tokenizers` never emits cannot be found by other engines either.
+
+    `tokenizers` sees words in the byte alphabet, and comes to longer tokens by merges alone, unless it ignores them.
+    """
+    vocab = model["vocab"]
+    if not vocab.keys() >= BYTE_ALPHABET:
+        raise UnknownPart("a byte-level model without tokens for all bytes")
+    made = vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
+    dead = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
+    dead += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
+    return make_unreachable(model, dead)[0]
 
 
 def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> list[normalization.Step]:

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tokenizers.pre_tokenizers import ByteLevel
-
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.tokenizer_json import (
+    BYTE_ALPHABET,
     BYTE_TOKENS,
     entries,
     make_unreachable,
     parse_tokenizer,
     unknown_id,
 )
-
-BYTE_ALPHABET = frozenset(ByteLevel.alphabet())
 
 _REMEDY = "change that in the tokenizer's folder, or allow text to encode to control tokens (--parse_special_tokens)"
 

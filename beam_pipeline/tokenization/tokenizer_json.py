@@ -7,6 +7,10 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+# What stands for the 256 bytes in byte-level models.
+BYTE_ALPHABET = frozenset(ByteLevel.alphabet())
 
 # The names of the tokens that stand for bytes, in models with byte fallback.
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))

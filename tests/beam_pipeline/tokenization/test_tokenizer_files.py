@@ -1,0 +1,267 @@
+"""The ids are those of AutoTokenizer on the folder and on its copy; what cannot be loaded says why, in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
+from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.tokenization.tokenizer_json import parse_tokenizer
+
+PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
+TEXTS = ["hello world", " two  spaces", "one<s>two</s> <new>x", "漢字 naïve\n", ""]
+
+
+@pytest.fixture
+def save(tmp_path: Path, make_tokenizer: Callable[[str], str]) -> Callable[..., Path]:
+    """Saves a tokenizer of some kind, changed in some way, beside files of these contents."""
+
+    def write(
+        kind: str = "bpe-gpt2",
+        change: Callable[[Tokenizer], Any] | None = None,
+        name: str = "saved",
+        **files: dict,
+    ) -> Path:
+        tokenizer = Tokenizer.from_str(make_tokenizer(kind))
+        if change is not None:
+            change(tokenizer)
+        folder = tmp_path / name
+        folder.mkdir()
+        tokenizer.save(str(folder / "tokenizer.json"))
+        for file, data in files.items():
+            (folder / f"{file}.json").write_text(json.dumps(data))
+        return folder
+
+    return write
+
+
+def copy(description: TokenizerDescription, folder: Path) -> Path:
+    folder.mkdir()
+    for name, data in description.files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def encode(description: TokenizerDescription, texts: list[str]) -> list[list[int]]:
+    engine = make_engine("auto", description.json, parse_special_tokens=True)
+    ids, lengths = engine.encode_batch(texts)
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def by_auto_tokenizer(folder: Path) -> list[list[int]]:
+    return AutoTokenizer.from_pretrained(folder)(TEXTS, add_special_tokens=False)["input_ids"]
+
+
+def _prefix_space(tokenizer: Tokenizer) -> None:
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+
+
+NEW = {
+    "content": "<new>",
+    "lstrip": True,
+    "rstrip": True,
+    "single_word": False,
+    "normalized": False,
+    "special": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "files", "as_given"),
+    [
+        ("bpe-gpt2", None, {"tokenizer_config": PLAIN}, True),
+        ("bpe-gpt2", _prefix_space, {"tokenizer_config": PLAIN}, False),
+        ("bpe-gpt2", _prefix_space, {"tokenizer_config": {**PLAIN, "add_prefix_space": True}}, True),
+        ("bpe-gpt2", None, {"tokenizer_config": {**PLAIN, "eos_token": "<new>"}}, False),
+        ("bpe-gpt2", None, {"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"1503": NEW}}}, False),
+        ("bpe-gpt2", None, {"tokenizer_config": PLAIN, "added_tokens": {"<new>": 1503}}, False),
+        (
+            "bpe-gpt2",
+            None,
+            {"tokenizer_config": PLAIN, "special_tokens_map": {"additional_special_tokens": ["<new>"]}},
+            False,
+        ),
+        ("bpe-gpt2", None, {"config": {"model_type": "gpt2"}}, False),
+        ("unigram", None, {"tokenizer_config": {**PLAIN, "cls_token": "<new>"}}, False),
+        ("sentencepiece", None, {"tokenizer_config": {"tokenizer_class": "LlamaTokenizer"}}, False),
+        ("wordpiece", None, {"tokenizer_config": {"tokenizer_class": "BertTokenizer"}}, False),
+    ],
+)
+def test_the_ids_are_those_of_auto_tokenizer(
+    kind: str,
+    change: Callable[[Tokenizer], Any] | None,
+    files: dict,
+    as_given: bool,
+    save: Callable[..., Path],
+    tmp_path: Path,
+):
+    folder = save(kind, change, **files)
+    wanted = by_auto_tokenizer(folder)
+    description = describe_tokenizer(str(folder))
+    assert encode(description, TEXTS) == wanted
+    copied = copy(description, tmp_path / "copy")
+    assert by_auto_tokenizer(copied) == wanted
+    assert len(AutoTokenizer.from_pretrained(copied)) == description.vocab_size
+    given = (folder / "tokenizer.json").read_bytes()
+    if as_given:
+        assert description.files["tokenizer.json"] == given
+    # What was copied is described in the same way.
+    again = describe_tokenizer(str(copied))
+    assert (again.sha256, again.control_ids, again.template) == (
+        description.sha256,
+        description.control_ids,
+        description.template,
+    )
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "gpt2", "bert-base-uncased", "my llama"])
+def test_a_folder_with_only_tokenizer_json(name: str, save: Callable[..., Path], tmp_path: Path):
+    folder = save("bpe-gpt2", _prefix_space, name)
+    description = describe_tokenizer(str(folder))
+    (note,) = description.notes
+    assert "no file names the roles of its special tokens" in note
+    assert "bos <s>, eos </s>" in note
+    assert description.special_token_ids["eos"] == 1501
+    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    wanted = [encoding.ids for encoding in whole.encode_batch(TEXTS, add_special_tokens=False)]
+    assert encode(description, TEXTS) == wanted
+    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == wanted
+
+
+def test_the_class_of_transformers_5(save: Callable[..., Path], tmp_path: Path):
+    config = {"tokenizer_class": "TokenizersBackend", "eos_token": "</s>", "extra_special_tokens": ["<s>"]}
+    description = describe_tokenizer(str(save(tokenizer_config=config)))
+    assert {1500, 1501} <= description.control_ids
+    copied = copy(description, tmp_path / "copy")
+    assert by_auto_tokenizer(copied) == encode(description, TEXTS)
+
+
+def test_saved_padding_and_truncation_play_no_role(save: Callable[..., Path], tmp_path: Path):
+    def limit(tokenizer: Tokenizer) -> None:
+        tokenizer.enable_padding(pad_id=1502, pad_token="<|endoftext|>", length=64)
+        tokenizer.enable_truncation(8)
+
+    text = "hello world " * 20
+    for name, files in (("bare", {}), ("plain", {"tokenizer_config": PLAIN})):
+        description = describe_tokenizer(str(save("bpe-gpt2", limit, name, **files)))
+        assert description.template.prefix == description.template.suffix == ()
+        (ids,) = encode(description, [text])
+        assert len(ids) > 40 and 1502 not in ids
+        AutoTokenizer.from_pretrained(copy(description, tmp_path / f"copy of {name}"))
+    assert description.special_token_ids["pad"] == 1502  # as AutoTokenizer has it
+
+
+def _without_json(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+
+
+def _cut(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes()[:40])
+
+    return change
+
+
+CUSTOM = {"tokenizer_class": "MyTokenizer", "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", None]}}
+
+
+@pytest.mark.parametrize(
+    ("files", "change", "reason"),
+    [
+        ({"tokenizer_config": PLAIN}, _cut("tokenizer.json"), "tokenizer.json cannot be loaded"),
+        ({"tokenizer_config": PLAIN}, _cut("tokenizer_config.json"), "tokenizer_config.json is not JSON"),
+        ({"tokenizer_config": [1]}, None, "tokenizer_config.json holds no JSON object"),
+        ({"tokenizer_config": {"tokenizer_class": "NoSuch"}}, None, "NoSuchFast|NoSuch"),
+        ({"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"x": 1}}}, None, "added_tokens_decoder"),
+        ({"tokenizer_config": {"model_max_length": 5}}, _without_json, "no tokenizer.json, and neither"),
+        ({"tokenizer_config": CUSTOM}, None, "code in its own repository .auto_map., which is not run"),
+        ({"config": {"model_type": "mine", "auto_map": CUSTOM["auto_map"]}}, None, "which is not run"),
+        ({"config": {"model_type": "gpt2"}}, _without_json, "cannot be loaded"),
+    ],
+)
+def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
+    files: dict,
+    change: Callable[[Path], None] | None,
+    reason: str,
+    save: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    folder = save(**files)
+    (folder / "my_code.py").write_text("raise SystemExit('code of the folder was run')\n")
+    if change is not None:
+        change(folder)
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on standard input"))
+    with pytest.raises(UsageError) as caught:
+        describe_tokenizer(str(folder))
+    message = str(caught.value)
+    assert re.search(reason, message), message
+    assert str(folder) in message and "\n" not in message and len(message) < 700
+
+
+def test_the_vocabulary_keeps_its_text(save: Callable[..., Path]):
+    """`tokenizers` reads scores with an error of one unit in the last place, so another text gives other scores."""
+    folder = save("unigram", tokenizer_config={**PLAIN, "cls_token": "<new>"})
+    path = folder / "tokenizer.json"
+    scores = [-2.0122928619384766, -3.4657359027997265, -11.618455886840821, -7.2947406768798830]
+    parts = json.loads(path.read_text())
+    for number, piece in enumerate(parts["model"]["vocab"]):
+        piece[1] = scores[number % 4] - number / 7919
+    path.write_text(json.dumps(parts))
+    saved = Tokenizer.from_file(str(path)).to_str()
+    assert json.loads(saved)["model"] != parts["model"]  # this test can fail
+    description = describe_tokenizer(str(folder))
+    assert b"<new>" in description.files["tokenizer.json"]
+    assert json.loads(description.json)["model"] == parts["model"]
+    assert parse_tokenizer(description.json)["model"] == parts["model"]
+
+
+def test_dropout_is_refused(save: Callable[..., Path]):
+    def drop(tokenizer: Tokenizer) -> None:
+        tokenizer.model.dropout = 0.1
+
+    with pytest.raises(UsageError, match=r"drops merges at random \(dropout 0.1"):
+        describe_tokenizer(str(save("bpe-gpt2", drop, tokenizer_config=PLAIN)))
+
+
+@pytest.mark.parametrize("kind", ["bpe-gpt2", "bpe-llama3"])
+@pytest.mark.parametrize("engine", ["auto", "hf"])
+def test_byte_level_tokens_that_no_text_has_are_not_emitted(
+    engine: str, kind: str, make_tokenizer: Callable[[str], str], hard_texts: list[str]
+):
+    """Keys outside the byte alphabet, and words that no merges make."""
+    parts = json.loads(make_tokenizer(kind))
+    size = len(parts["model"]["vocab"])
+    parts["added_tokens"] = []
+    dead = [" " * 9, " zzqx", "漢字漢字", "нет", "\n" * 5]
+    dead += ["Ġzzqx", "zzqx", "<s>"] if kind == "bpe-gpt2" else []  # the other one ignores merges
+    dead = [key for key in dead if key not in parts["model"]["vocab"]]
+    parts["model"]["vocab"].update({key: size + number for number, key in enumerate(dead)})
+    texts = [*hard_texts[:300], *dead, *(f"a{key}" for key in dead), "нет zzqx b"]
+    tokenizer = Tokenizer.from_str(json.dumps(parts))
+    wanted = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    assert max(max(ids, default=0) for ids in wanted) < size
+    made = make_engine(engine, json.dumps(parts))
+    assert made.name == ("gigatoken" if engine == "auto" else "hf")
+    ids, lengths = made.encode_batch(texts)
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == wanted
+
+
+def test_a_byte_level_vocabulary_without_some_bytes_is_left_to_hf(hard_texts: list[str]):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:200]
+    tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    wanted = [encoding.ids for encoding in tokenizer.encode_batch(hard_texts, add_special_tokens=False)]
+    engine = make_engine("auto", tokenizer.to_str())
+    assert engine.name == "hf"
+    ids, lengths = engine.encode_batch(hard_texts)
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == wanted
