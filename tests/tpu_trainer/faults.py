@@ -26,8 +26,10 @@ def run_all(
     folder: Path, chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]]
 ) -> list[list[tuple[int, str]]]:
     """(exit status, what it printed) of each run of each chain: a run is the arguments, and what happens to it as
-    {name of a function below: its argument}. The runs of a chain come one after another."""
-    folder.mkdir(parents=True, exist_ok=True)
+    {name of a function below: its argument}. The runs of a chain come one after another. Their temporary files are in
+    `folder`/temporary."""
+    temporary = folder / "temporary"
+    temporary.mkdir(parents=True)
     plan = [
         [
             [[str(argument) for argument in arguments], fault, str(folder / f"output-{chain}-{number}.txt")]
@@ -42,6 +44,7 @@ def run_all(
         text=True,
         check=False,
         cwd=Path(__file__).parents[2],
+        env=os.environ | {"TMPDIR": str(temporary)},
     )
     assert result.returncode == 0, result.stderr
     return [

@@ -103,6 +103,7 @@ def outcomes(
         for folder, model, chain in chains.values()
     ]
     results = run_all(root, plan)
+    assert [path.name for path in (root / "temporary").iterdir()] == []
     return {name: (chains[name][0], result) for name, result in zip(chains, results, strict=True)}
 
 

@@ -129,7 +129,7 @@ class Program:
             return function(dict(zip(specs, values, strict=True)))
 
         self.specs = specs
-        self._function = tf.function(flat, jit_compile=True)
+        self._function = tf.function(flat, jit_compile=True, autograph=False)
 
     def trace(self) -> tf.Graph:
         """The graph; raises what tracing raises."""

@@ -76,14 +76,14 @@ class Evaluator:
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
         )
         compiled = tf.function(
-            task.plain(task.evaluation_sums), jit_compile=None if is_tpu(strategy) else True
+            task.evaluation_sums, jit_compile=None if is_tpu(strategy) else True, autograph=False
         )
 
         def one_replica(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             # A function of Python's own: MirroredStrategy would compile a tf.function for all replicas in one piece.
             return list(compiled(batch))
 
-        @tf.function
+        @tf.function(autograph=False)
         def step(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             per_replica = strategy.run(one_replica, args=(batch,))
             return [strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None) for value in per_replica]

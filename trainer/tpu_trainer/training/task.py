@@ -22,9 +22,6 @@ from tpu_trainer.training.spikes import SpikeGuard, put_back
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
 
-# Model types of transformers whose code branches on tensors. (Found by tracing all of them without AutoGraph.)
-_NEEDS_AUTOGRAPH = frozenset(("longformer",))
-
 
 class Running(NamedTuple):
     """What has gathered since the last line of the log, float32 scalars: sums over steps."""
@@ -90,7 +87,9 @@ class Task(keras.Model):
         self._deterministic = deterministic
         self._spikes = None if skip_spikes is None else SpikeGuard(skip_spikes)
         self._gradients = (
-            tf.function(self.plain(self.gradients), jit_compile=True) if compile_gradients else self.gradients
+            tf.function(self.gradients, jit_compile=True, autograph=False)
+            if compile_gradients
+            else self.gradients
         )
         # Sums since the last line of the log; in the checkpoint, so that a resumed run logs the same figures.
         self.running = self._record(tf.zeros([len(Running._fields)]), "running_sums")
@@ -177,15 +176,6 @@ class Task(keras.Model):
         # Slices of a tied or repeated embedding would count more than once in the norm.
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function` for tf.function, without AutoGraph where the model's code does not branch on tensors.
-
-        Converting it takes several seconds at the start of every process.
-        """
-        if self.network.config.model_type in _NEEDS_AUTOGRAPH:
-            return function
-        return tf.autograph.experimental.do_not_convert(function)
-
     def train_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """One optimizer step; called by Keras in each replica. Returns the running means for Keras' logs."""
         context = tf.distribute.get_replica_context()
@@ -266,9 +256,9 @@ class Task(keras.Model):
         if self.train_function is not None and not force:
             return self.train_function
         strategy = self.distribute_strategy
-        step = self.plain(self.train_step)
+        step = self.train_step
         if self.jit_compile:
-            step = tf.function(step, jit_compile=True)
+            step = tf.function(step, jit_compile=True, autograph=False)
 
         def now() -> tf.Tensor:
             # TensorFlow's own clock is refused then: it gives another value every time.
@@ -291,14 +281,20 @@ class Task(keras.Model):
             logs = {"loss": 0.0, "accuracy": 0.0, "input_wait": tf.zeros([], tf.float64)}
             if self._end_requested is not None:
                 logs["end_requested"] = 0.0
-            for _ in tf.range(self._steps_per_execution):
+
+            def step_of_loop(index: tf.Tensor, logs: dict[str, Any]) -> tuple[tf.Tensor, dict[str, Any]]:
                 waited = logs["input_wait"]
                 logs = one(iterator)
                 logs["input_wait"] += waited
-            return logs
+                return index + 1, logs
+
+            steps = tf.convert_to_tensor(self._steps_per_execution)
+            return tf.while_loop(lambda index, _: index < steps, step_of_loop, (tf.zeros_like(steps), logs))[
+                1
+            ]
 
         alone = int(self._steps_per_execution.numpy()) == 1
-        self.train_function = tf.function(one if alone else several)
+        self.train_function = tf.function(one if alone else several, autograph=False)
         return self.train_function
 
     def evaluation_sums(self, batch: Batch) -> Sums:
