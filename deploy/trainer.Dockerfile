@@ -40,8 +40,8 @@ COPY --from=tpu-packages /venv /venv
 COPY trainer/configs ./configs
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
-# Finds what is missing now; libtpu is not loaded where there is no TPU.
-RUN python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.command_line import parse" \
+# Finds what is missing now. TensorFlow does not load libtpu, which would wait minutes for a TPU's metadata server.
+RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.command_line import parse" \
     && python -m tpu_trainer fit --help > /dev/null
 
 FROM base AS gpu

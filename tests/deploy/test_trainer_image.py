@@ -46,6 +46,13 @@ def test_only_the_tpus_image_runs_as_root() -> None:
         assert stage(target).rstrip().endswith("USER 10001")
 
 
+def test_no_check_of_an_image_loads_libtpu() -> None:
+    # Builders have no TPU and no metadata server, for which libtpu would wait.
+    for command in re.findall(r"^RUN (.*)$", DOCKERFILE, re.MULTILINE):
+        if re.search(r"import .*tensorflow", command):
+            assert command.startswith("TPU_LOAD_LIBRARY=0 python ")
+
+
 def test_the_uv_that_installs_is_the_one_that_locks() -> None:
     version = re.search(r"^UV_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     assert f"uv=={version} " in DOCKERFILE

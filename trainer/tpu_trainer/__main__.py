@@ -8,6 +8,7 @@ import sys
 
 from tpu_trainer.command_line import parse
 from tpu_trainer.errors import ExitStatus, TrainerError
+from tpu_trainer.training.tpu_host import uses_local_tpu
 
 
 def main() -> int:
@@ -22,6 +23,8 @@ def main() -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         verb, config = parse()
+        if not uses_local_tpu(verb, config):
+            os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
         importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:
         print(f"tpu_trainer: error: {error}", file=sys.stderr)

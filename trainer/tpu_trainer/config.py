@@ -280,6 +280,9 @@ class TpuConfig:
     """The Google Cloud zone of a named TPU."""
     project: str | None = None
     """The Google Cloud project of a named TPU."""
+    accelerator_type: str | None = None
+    """Its generation and size, such as v5litepod-8, for MFU and the attention kernel; default: what
+    TPU_ACCELERATOR_TYPE or the machine's metadata server says."""
 
     def __post_init__(self) -> None:
         for field_name in ("zone", "project"):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from tpu_trainer.config import FitConfig
 from tpu_trainer.errors import UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
+# Families of machine types, and the names of their TPUs.
+_MACHINES = {"ct4p": "v4", "ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e"}
 _IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[\w./-]+@sha256:[0-9a-f]{64}")
 
 
@@ -101,6 +103,15 @@ class CloudConfig:
         return self.zone.rpartition("-")[0]
 
     @property
+    def tpu_type(self) -> str | None:
+        """What is asked for, as `fit` takes it in --tpu.accelerator_type; None if the machine type does not tell."""
+        if self.service == "tpu":
+            return self.accelerator_type
+        family, _, size = self.machine_type.partition("-hightpu-")
+        generation = _MACHINES.get(family)
+        return None if generation is None else f"{generation}-{size.removesuffix('t')}"
+
+    @property
     def valid_for_seconds(self) -> int | None:
         """`valid_for` in seconds."""
         if self.valid_for is None:
@@ -140,7 +151,8 @@ class LaunchConfig(FitConfig):
     def for_fit(self) -> FitConfig:
         """What `fit` is told on the host."""
         values = {each.name: getattr(self, each.name) for each in fields(FitConfig)}
-        return FitConfig(**values | {"strategy": "tpu"})
+        kind = self.tpu.accelerator_type or self.cloud.tpu_type
+        return FitConfig(**values | {"strategy": "tpu", "tpu": replace(self.tpu, accelerator_type=kind)})
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,16 @@ CHIPS = {
     )
 }
 
+GENERATIONS = ("v2", *CHIPS)
+"""Those that training runs on. compile-check has no figures of v2."""
+
+
+def generation(accelerator_type: str) -> str | None:
+    """The generation of a TPU such as v3-8, v5litepod-8 or v5p-16: v3, v5e, v5p; None if it is not in GENERATIONS."""
+    name = accelerator_type.partition("-")[0]
+    name = {"v5litepod": "v5e"}.get(name, name)
+    return name if name in GENERATIONS else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:

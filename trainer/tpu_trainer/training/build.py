@@ -35,9 +35,9 @@ from tpu_trainer.training.strategy import (
     is_tpu,
     num_hosts,
     same_on_all_hosts,
-    tpu_generation,
 )
 from tpu_trainer.training.task import Task
+from tpu_trainer.training.tpu_host import UnknownTpuError, tpu_generation
 from tpu_trainer.training.utilization import peak_flops, training_flops_per_row
 
 
@@ -53,10 +53,8 @@ def build_task(
     """The task of `config`, compiled for `strategy` with its optimizer; call it in the strategy's scope.
 
     `token_counts` (float[vocabulary.size]), where given, make the initial output bias. `tpu` is the generation of the
-    TPU that is to run its steps; default: this machine's, where the strategy is one for TPUs.
+    TPU that is to train with it: the attention kernel needs that.
     """
-    if tpu is None and is_tpu(strategy):
-        tpu = tpu_generation()
     model = LanguageModel.create(
         config.model,
         objective=config.objective,
@@ -131,6 +129,17 @@ def _baselines(train: Mixture, vocabulary: Vocabulary, objective: ObjectiveName)
     return found
 
 
+def _generation(config: FitConfig) -> str | None:
+    """The generation of the TPU to train on; None, and a line on stderr, if it is unknown and only MFU needs it."""
+    try:
+        return tpu_generation(config.tpu)
+    except UnknownTpuError as error:
+        if config.train.attention_kernel:
+            raise UsageError(f"--train.attention_kernel: {error}") from error
+        print(f"fit: without mfu: {error}", file=sys.stderr)
+        return None
+
+
 def train_run(
     config: FitConfig,
     *,
@@ -162,6 +171,7 @@ def train_run(
         config.train.batch_size, strategy, "train.batch_size", accumulation=config.train.accumulation
     )
     hosts = num_hosts(strategy)
+    tpu = _generation(config) if is_tpu(strategy) else None
     # Refused here where there are too few shards for the hosts.
     MixedOrder(train, seed=config.seed, window_shards=config.data.window_shards, hosts=hosts)
     with strategy.scope():
@@ -171,14 +181,15 @@ def train_run(
             max_length=train.max_length,
             strategy=strategy,
             token_counts=token_counts if config.model.init_output_bias else None,
+            tpu=tpu,
         )
-    if config.train.attention_kernel and is_tpu(strategy):
+    if config.train.attention_kernel and tpu is not None:
         difference = check_attention_kernel(
             strategy,
             length=train.max_length,
             causal=config.objective == "clm",
             precision=config.train.precision,
-            tpu=tpu_generation(),
+            tpu=tpu,
         )
         print(
             f"fit: the attention kernel gives what plain attention gives on this device, to {difference:.2%}",
@@ -241,7 +252,7 @@ def train_run(
         flops_per_row=training_flops_per_row(
             task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
         ),
-        peak_flops=peak_flops(strategy, bfloat16=config.train.precision == "mixed_bfloat16"),
+        peak_flops=peak_flops(strategy, bfloat16=config.train.precision == "mixed_bfloat16", tpu=tpu),
     )
     report(summary, folder)
     return summary

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import tensorflow as tf
 
 from tpu_trainer.config import StrategyName, TpuConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.training.cluster import cluster_from_environment
-
-_LOCAL = "local"
-
-
-def _tpu_is_here() -> bool:
-    """Whether this is a TPU VM: its chips are devices of the kernel's."""
-    return any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
+from tpu_trainer.training.tpu_host import LOCAL, tpu_is_here
 
 
 def build_strategy(name: StrategyName, tpu: TpuConfig | None = None) -> tf.distribute.Strategy:
@@ -27,8 +18,8 @@ def build_strategy(name: StrategyName, tpu: TpuConfig | None = None) -> tf.distr
     tpu = tpu or TpuConfig()
     workers = cluster_from_environment().workers
     gpus = tf.config.list_physical_devices("GPU")
-    named = tpu.name != _LOCAL
-    if name == "tpu" or (name == "auto" and (named or (not gpus and _tpu_is_here()))):
+    named = tpu.name != LOCAL
+    if name == "tpu" or (name == "auto" and (named or (not gpus and tpu_is_here()))):
         if workers > 1:
             raise UsageError(
                 "TF_CONFIG names several workers, which is for CPUs and GPUs: unset it to use a TPU"
@@ -49,12 +40,12 @@ def build_strategy(name: StrategyName, tpu: TpuConfig | None = None) -> tf.distr
 
 
 def _tpu_strategy(tpu: TpuConfig) -> tf.distribute.Strategy:
-    if tpu.name == _LOCAL and not _tpu_is_here():
+    if tpu.name == LOCAL and not tpu_is_here():
         raise UsageError(
             "--strategy is 'tpu', but this machine has no TPU (no /dev/accel*, no /dev/vfio/*); "
             "name one elsewhere with --tpu.name, --tpu.zone and --tpu.project"
         )
-    place = {} if tpu.name == _LOCAL else {"zone": tpu.zone, "project": tpu.project}
+    place = {} if tpu.name == LOCAL else {"zone": tpu.zone, "project": tpu.project}
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu.name, **place)
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -64,11 +55,6 @@ def _tpu_strategy(tpu: TpuConfig) -> tf.distribute.Strategy:
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Whether `strategy` computes on TPUs, where XLA compiles everything by itself."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
-
-
-def tpu_generation() -> str:
-    """Of this machine's TPU, as TPU VMs have it in their environment: v3 of a v3-8; empty where it is not told."""
-    return os.environ.get("TPU_ACCELERATOR_TYPE", "").split("-")[0]
 
 
 def num_hosts(strategy: tf.distribute.Strategy) -> int:
@@ -100,5 +86,6 @@ def same_on_all_hosts(strategy: tf.distribute.Strategy, value: int) -> bool:
         values = tf.constant([1.0, value, float(value) ** 2], tf.float64)
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
-    count, total, squares = strategy.experimental_local_results(strategy.run(tf.function(sums)))[0].numpy()
+    results = strategy.run(tf.function(sums, autograph=False))
+    count, total, squares = strategy.experimental_local_results(results)[0].numpy()
     return count * squares == total**2

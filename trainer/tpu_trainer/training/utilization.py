@@ -12,11 +12,10 @@ import tensorflow as tf
 from transformers import TFPreTrainedModel
 
 from tpu_trainer.tpu_check.chips import CHIPS
-from tpu_trainer.training.strategy import is_tpu, tpu_generation
+from tpu_trainer.training.strategy import is_tpu
 
 # Dense bfloat16 operations per second of a TensorFlow device.
 _TPUS = {name: chip.peak_flops / chip.devices for name, chip in CHIPS.items()}
-_TPUS["v5litepod"] = _TPUS["v5e"]  # as TPU VMs call it
 # compile-check does not know it. cloud.google.com/tpu/docs/v2: "Peak compute per chip", which is two devices.
 _TPUS["v2"] = 46e12 / 2
 # Dense operations per second on tensor cores: bfloat16, and TensorFloat-32, which TensorFlow uses for float32.
@@ -45,18 +44,21 @@ def gpu_peak_flops(name: str, *, bfloat16: bool) -> float | None:
 
 
 def tpu_peak_flops(generation: str) -> float | None:
-    """Operations per second of one TensorFlow device of a TPU such as v5litepod; None for an unknown one.
+    """Operations per second of one TensorFlow device of a TPU such as v5e; None for an unknown one.
 
     float32 products run as bfloat16 there, unless more precision is asked for.
     """
     return _TPUS.get(generation)
 
 
-def peak_flops(strategy: tf.distribute.Strategy, *, bfloat16: bool) -> float | None:
-    """Operations per second of all replicas together; None where a device's peak is not published, as for CPUs."""
+def peak_flops(strategy: tf.distribute.Strategy, *, bfloat16: bool, tpu: str | None = None) -> float | None:
+    """Operations per second of all replicas together; None if a device's peak is not published, as for CPUs.
+
+    `tpu` is the generation of the strategy's TPU; None: unknown.
+    """
     replicas = strategy.num_replicas_in_sync
     if is_tpu(strategy):
-        one = tpu_peak_flops(tpu_generation())
+        one = None if tpu is None else tpu_peak_flops(tpu)
         return None if one is None else replicas * one
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
