@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ class Tpu(Loopback):
                     return Response.error(409, f"{name} exists")
                 body = json.loads(request.body)
                 assert request.query["queuedResourceId"] == body["tpu"]["nodeSpec"][0]["nodeId"]
+                assert uuid.UUID(request.query["requestId"])
                 self.created.append(body)
                 self.create(body)
                 return Response.of_json({"name": "operations/1"})
@@ -58,6 +60,8 @@ class Tpu(Loopback):
                 return self._show()
             case "DELETE", path if path == f"/queuedResources/{name}":
                 assert request.query == {"force": "true"}
+                if self._deleting:
+                    return Response.error(409, f"{name} is being deleted")
                 self._deleting = 2
                 return Response.of_json({"name": "operations/2"})
             case "GET", path if path == f"/nodes/{name}":

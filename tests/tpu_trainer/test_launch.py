@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import yaml
-from requests.adapters import HTTPAdapter
 
 from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.tpu import Tpu
-from tpu_trainer.cloud.api import Api, retries
-from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.command_line import load_fit_config, parse
+from tests.google_cloud.vertex import Vertex
+from tests.tpu_trainer import launches
+from tests.tpu_trainer.launches import IMAGE, NEEDED, RUN, config, run_launch, signals_once
+from tpu_trainer.command_line import load_fit_config
 from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
-from tpu_trainer.launch import launch
-
-IMAGE = "europe-west4-docker.pkg.dev/p/tokenmill/trainer@sha256:" + "0" * 64
-RUN = "gs://bucket/runs/first"
-NEEDED = ["launch", "--output_dir", RUN, "--data.train", "gs://bucket/d/train", "--cloud.project", "p"]
-NEEDED += ["--cloud.zone", "europe-west4-b", "--cloud.poll_seconds", "0"]
-
-
-def config(*more: str) -> LaunchConfig:
-    return parse([*NEEDED, "--cloud.image", IMAGE, *more])[1]
 
 
 @pytest.fixture
@@ -45,10 +34,8 @@ def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[st
     def run(
         stand_in: Loopback, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
     ) -> list[str]:
-        with stand_in, requests.Session() as session:
-            session.mount("http://", HTTPAdapter(max_retries=retries(backoff=0.001)))
-            api = Api(session=session, tpu=stand_in.url, vertex=stand_in.url, storage=gcs.url)
-            launch(config(*more), api, sleep=sleep)
+        with stand_in:
+            run_launch(stand_in, gcs, *more, sleep=sleep)
         return capsys.readouterr().err.splitlines()
 
     return run
@@ -57,11 +44,7 @@ def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[st
 @pytest.fixture
 def ends(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
     """Has the host report that its container ended."""
-
-    def with_status(status: int, log: str = "the log\n") -> Callable[[dict[str, str]], None]:
-        return lambda metadata: gcs.put(metadata["tokenmill-report"], f"{status}\n{log}".encode())
-
-    return with_status
+    return partial(launches.ends, gcs)
 
 
 def test_waits_trains_and_gives_back(gcs: Gcs, train: Any, ends: Any, tmp_path: Path) -> None:
@@ -73,7 +56,8 @@ def test_waits_trains_and_gives_back(gcs: Gcs, train: Any, ends: Any, tmp_path: 
     ]
     tpu = Tpu(life)
     assert train(tpu, "--train.steps", "50", "--cloud.service_account", "a@p.iam") == [
-        "launch: first: asks for a v5litepod-8 in europe-west4-b",
+        "launch: first: asks for a v5litepod-8 in europe-west4-b; should this command be killed, give it back: "
+        + launches.DELETE,
         *(
             f"launch: first: {state}"
             for state in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
@@ -151,47 +135,26 @@ def test_a_second_launch_goes_on_watching_the_first_ones_tpu(train: Any, ends: A
 def test_a_signal_gives_the_tpu_back(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
     tpu = Tpu(["WAITING_FOR_RESOURCES"])
     with pytest.raises(InterruptedRun, match="the same command continues the run"):
-        train(tpu, sleep=lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
-    assert "SIGTERM: deletes the queued resource first" in capsys.readouterr().err
+        train(tpu, sleep=signals_once(signal.SIGTERM))
+    assert "first: SIGTERM: gives back what it asked for" in capsys.readouterr().err
     assert tpu._deleting
 
 
-class _Vertex(Loopback):
-    """A custom job that goes through the states."""
-
-    def __init__(self, *states: str):
-        super().__init__()
-        self.states, self.body, self.cancelled, self.refusals = list(states), b"", False, 2
-
-    def serve(self, request: Request) -> Response:
-        place = "/v1/projects/p/locations/europe-west4/customJobs"
-        job = {"name": "projects/1/locations/europe-west4/customJobs/7", "state": self.states.pop(0)}
-        if job["state"] == "JOB_STATE_FAILED":
-            job["error"] = {"code": 3, "message": "exit status 2"}
-        if self.refusals:
-            self.refusals -= 1
-            self.states.insert(0, job["state"])
-            return Response.error(503, "come again")
-        if (request.method, request.path) == ("POST", place):
-            self.body = request.body
-        elif (request.method, request.path) == ("POST", f"/v1/{job['name']}:cancel"):
-            self.cancelled = True
-        elif (request.method, request.path) != ("GET", f"/v1/{job['name']}"):
-            return Response.error(404, request.path)
-        return Response.of_json(job)
-
-
-def test_vertex_runs_and_fails_and_is_cancelled(train: Any) -> None:
+def test_vertex_runs_and_fails_and_is_cancelled(train: Any, gcs: Gcs) -> None:
     vertex = ("--cloud.service", "vertex")
     steps = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING")
-    lines = train(_Vertex(*steps, "JOB_STATE_SUCCEEDED"), *vertex)
-    assert lines[1:] == [*(f"launch: first: {state}" for state in steps), f"launch: first: finished: {RUN}"]
+    lines = train(Vertex(*steps, "JOB_STATE_SUCCEEDED"), *vertex)
+    assert lines[0].startswith(
+        "launch: first: asks for a ct5lp-hightpu-8t in europe-west4; should this command"
+    )
+    assert lines[2:] == [*(f"launch: first: {state}" for state in steps), f"launch: first: finished: {RUN}"]
     with pytest.raises(CloudError, match="customJobs/7: JOB_STATE_FAILED: exit status 2"):
-        train(_Vertex(*steps, "JOB_STATE_FAILED"), *vertex)
-    stand_in = _Vertex(*steps)
-    with pytest.raises(InterruptedRun, match="the job is cancelled"):
-        train(stand_in, *vertex, sleep=lambda seconds: os.kill(os.getpid(), signal.SIGINT))
-    assert stand_in.cancelled
+        train(Vertex(*steps, "JOB_STATE_FAILED"), *vertex)
+    stand_in = Vertex(*steps)
+    with pytest.raises(InterruptedRun, match="the same command continues the run"):
+        train(stand_in, *vertex, sleep=signals_once(signal.SIGINT))
+    assert [job["state"] for job in stand_in.jobs.values()] == ["JOB_STATE_CANCELLED"]
+    assert gcs.below(RUN) == {}
 
 
 def test_a_refusal_is_shown_as_it_is(train: Any) -> None:

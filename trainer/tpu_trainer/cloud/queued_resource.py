@@ -6,12 +6,12 @@ writes how that ended to a file in the run's folder, whose name has the attempt'
 
 from __future__ import annotations
 
-import secrets
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpu_trainer import files
-from tpu_trainer.cloud.api import Api
+from tpu_trainer.cloud.api import Api, RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.command_line import dump_fit_config
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
@@ -20,6 +20,7 @@ WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 TAKEN_AWAY = ("SUSPENDING", "SUSPENDED")
 NODE_TAKEN_AWAY = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
 _ATTEMPT = "tokenmill-attempt"
+_REPORT = "tokenmill-report"
 _START = Path(__file__).with_name("host_start.sh")
 
 
@@ -57,7 +58,7 @@ def request(config: LaunchConfig, attempt: str) -> dict:
             "tokenmill-image": cloud.image,
             "tokenmill-config": dump_fit_config(config.for_fit()),
             "tokenmill-name": config.name,
-            "tokenmill-report": report_url(config, attempt),
+            _REPORT: report_url(config, attempt),
             _ATTEMPT: attempt,
         },
     }
@@ -79,7 +80,7 @@ def _parent(config: LaunchConfig) -> str:
 
 
 class QueuedResource:
-    """The queued resource of a run: asked for, looked at, deleted."""
+    """The queued resource of a run: asked for, looked at, deleted. Its methods raise what Api.call raises."""
 
     def __init__(self, api: Api, config: LaunchConfig) -> None:
         self._api = api
@@ -87,19 +88,44 @@ class QueuedResource:
         self._all = f"{api.tpu}/v2/{_parent(config)}/queuedResources"
         self._url = f"{self._all}/{config.name}"
         self._node = f"{api.tpu}/v2/{_parent(config)}/nodes/{config.name}"
+        cloud = config.cloud
+        self.delete_command = (
+            f"gcloud compute tpus queued-resources delete {config.name} --project {cloud.project} --zone {cloud.zone} "
+            "--force --quiet --async"
+        )
+        """Deletes it by hand."""
 
     def get(self) -> dict | None:
-        """What there is; None where there is none."""
+        """What there is; None if there is none."""
         return self._api.call("GET", self._url, missing_ok=True)
 
-    def create(self) -> None:
-        """Asks for one; CloudError where it is refused."""
-        body = request(self._config, attempt=secrets.token_hex(4))
-        self._api.call("POST", f"{self._all}?queuedResourceId={self._config.name}", body)
+    def is_of_run(self, found: dict) -> bool:
+        """Whether `found` was asked for to train this run, by this process or another one."""
+        metadata = _metadata(found)
+        return metadata.get(_REPORT) == report_url(self._config, metadata.get(_ATTEMPT, ""))
+
+    def create(self, attempt: str) -> bool:
+        """Asks for one, once; False if there is one of this name already, maybe by a request whose answer was lost.
+
+        The same `attempt` again is the same request to the interface.
+        """
+        query = f"queuedResourceId={self._config.name}&requestId={uuid.uuid5(uuid.NAMESPACE_OID, attempt)}"
+        try:
+            self._api.call("POST", f"{self._all}?{query}", request(self._config, attempt))
+        except RefusedError as error:
+            if error.code != 409:
+                raise
+            return False
+        return True
 
     def delete(self) -> None:
-        """Has it deleted, with its node; that takes a minute or more. Nothing happens where it is gone."""
-        self._api.call("DELETE", f"{self._url}?force=true", missing_ok=True)
+        """Has it deleted, with its node; that takes minutes. Nothing happens if it is gone or being deleted."""
+        try:
+            self._api.call("DELETE", f"{self._url}?force=true", missing_ok=True)
+        except RefusedError as error:
+            found = self.get()
+            if found is not None and state_of(found) != "DELETING":
+                raise error
 
     def node_state(self) -> str:
         """The state of the TPU itself: READY, PREEMPTED, …"""
@@ -107,8 +133,8 @@ class QueuedResource:
         return "" if node is None else node.get("state", "")
 
     def ending(self, found: dict) -> Ending | None:
-        """How the container of `found` ended; None where it has not."""
-        metadata = found["tpu"]["nodeSpec"][0]["node"].get("metadata", {})
+        """How the container of `found` ended; None if it has not."""
+        metadata = _metadata(found)
         if _ATTEMPT not in metadata:
             return None
         text = self._api.read_object(report_url(self._config, metadata[_ATTEMPT]))
@@ -116,3 +142,12 @@ class QueuedResource:
             return None
         status, _, log = text.partition("\n")
         return Ending(status=int(status), log=log)
+
+
+def state_of(found: dict) -> str:
+    """The state of a queued resource."""
+    return found.get("state", {}).get("state", "")
+
+
+def _metadata(found: dict) -> dict[str, str]:
+    return found["tpu"]["nodeSpec"][0]["node"].get("metadata", {})

@@ -1,0 +1,77 @@
+"""A stand-in for Vertex AI's custom jobs on loopback."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from tests.google_cloud.loopback import Loopback, Request, Response
+
+_PLACE = "/v1/projects/p/locations/europe-west4/customJobs"
+_ACTIVE = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_CANCELLING")
+
+
+class Vertex(Loopback):
+    """The stand-in.
+
+    Args:
+      states: those that each look at a job shows, one after another; the last from then on.
+      page_size: most jobs in a page of a listing.
+
+    Attributes:
+      jobs: by name, as the interface shows them.
+    """
+
+    def __init__(self, *states: str, page_size: int = 1):
+        super().__init__()
+        self._states, self._page_size = states, page_size
+        self._numbers = itertools.count(7)
+        self._to_come: dict[str, list[str]] = {}
+        self.jobs: dict[str, dict[str, Any]] = {}
+
+    @property
+    def active(self) -> list[str]:
+        """The names of the jobs that have not ended."""
+        return [name for name, job in self.jobs.items() if job["state"] in _ACTIVE]
+
+    def serve(self, request: Request) -> Response:
+        name = request.path.removeprefix("/v1/").removesuffix(":cancel")
+        match request.method, request.path:
+            case "POST", path if path == _PLACE:
+                return self._create(json.loads(request.body))
+            case "GET", path if path == _PLACE:
+                return self._list(request)
+            case _ if name not in self.jobs:
+                return Response.error(404, f"no job {name}")
+            case "GET", _:
+                self._go_on(name)
+                return Response.of_json(self.jobs[name])
+            case "POST", _:
+                if name not in self.active:
+                    return Response.error(400, "the job has ended")
+                self.jobs[name]["state"] = "JOB_STATE_CANCELLED"
+                return Response.of_json({})
+        return Response.error(404, request.path)
+
+    def _create(self, body: dict) -> Response:
+        number = next(self._numbers)
+        name = f"projects/1/locations/europe-west4/customJobs/{number}"
+        self.jobs[name] = body | {"name": name, "createTime": f"2026-01-01T00:00:{number:02d}Z"}
+        self._to_come[name] = list(self._states)
+        self.jobs[name]["state"] = "JOB_STATE_PENDING"
+        return Response.of_json(self.jobs[name])
+
+    def _go_on(self, name: str) -> None:
+        if name in self.active and self._to_come[name]:
+            self.jobs[name]["state"] = self._to_come[name].pop(0)
+            if self.jobs[name]["state"] == "JOB_STATE_FAILED":
+                self.jobs[name]["error"] = {"code": 3, "message": "exit status 2"}
+
+    def _list(self, request: Request) -> Response:
+        label, _, value = request.query["filter"].removeprefix("labels.").partition("=")
+        names = sorted(name for name, job in self.jobs.items() if job["labels"].get(label) == value)
+        first = int(request.query["pageToken"] or 0)
+        last = first + self._page_size
+        page: dict[str, Any] = {"customJobs": [self.jobs[name] for name in names[first:last]]}
+        return Response.of_json(page | ({"nextPageToken": str(last)} if last < len(names) else {}))

@@ -1,0 +1,63 @@
+"""Launches against stand-ins for Google Cloud."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from tests.google_cloud.gcs import Gcs
+from tests.google_cloud.loopback import Loopback
+from tpu_trainer.cloud.api import Api, retries
+from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.command_line import parse
+from tpu_trainer.launch import launch
+
+IMAGE = "europe-west4-docker.pkg.dev/p/tokenmill/trainer@sha256:" + "0" * 64
+RUN = "gs://bucket/runs/first"
+LEASE = f"{RUN}/launch/launcher.json"
+NEEDED = ["launch", "--output_dir", RUN, "--data.train", "gs://bucket/d/train", "--cloud.project", "p"]
+NEEDED += ["--cloud.zone", "europe-west4-b", "--cloud.poll_seconds", "0"]
+DELETE = "gcloud compute tpus queued-resources delete first --project p --zone europe-west4-b --force --quiet --async"
+
+
+@functools.cache
+def config(*more: str) -> LaunchConfig:
+    return parse([*NEEDED, "--cloud.image", IMAGE, *more])[1]
+
+
+def run_launch(
+    stand_in: Loopback, gcs: Gcs, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
+) -> None:
+    """Launches against stand-ins that serve already."""
+    waits = itertools.count()
+
+    def bounded(seconds: float) -> None:
+        assert next(waits) < 300, "it waits for ever"
+        sleep(seconds)
+
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=retries(backoff=0.001)))
+        api = Api(session=session, tpu=stand_in.url, vertex=stand_in.url, storage=gcs.url)
+        launch(config(*more), api, sleep=bounded)
+
+
+def signals_once(number: int) -> Callable[[float], None]:
+    """A `sleep` that sends this process a signal the first time."""
+    left = [number]
+
+    def sleep(seconds: float) -> None:
+        if left:
+            os.kill(os.getpid(), left.pop())
+
+    return sleep
+
+
+def ends(gcs: Gcs, status: int, log: str = "the log\n") -> Callable[[dict[str, str]], None]:
+    """Has the host report that its container ended: for the lives of Tpu."""
+    return lambda metadata: gcs.put(metadata["tokenmill-report"], f"{status}\n{log}".encode())

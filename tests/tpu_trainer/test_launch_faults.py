@@ -1,0 +1,335 @@
+"""Launches with lost answers, signals and kills: one training at most, and never a TPU that nothing gives back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import google.auth.exceptions
+import pytest
+import requests
+
+from tests.google_cloud.gcs import Gcs
+from tests.google_cloud.loopback import Loopback, Request, Response
+from tests.google_cloud.tpu import Tpu
+from tests.google_cloud.vertex import Vertex
+from tests.tpu_trainer.launches import (
+    DELETE,
+    IMAGE,
+    LEASE,
+    NEEDED,
+    RUN,
+    config,
+    ends,
+    run_launch,
+    signals_once,
+)
+from tpu_trainer.cloud.queued_resource import request as queued_resource
+from tpu_trainer.errors import CloudError, InterruptedRun
+
+SERVICES = ("tpu", "vertex")
+Fault = Callable[[Callable[[Request], Response], Request], Response]
+
+
+@pytest.fixture
+def gcs() -> Iterator[Gcs]:
+    with Gcs("bucket") as stand_in:
+        yield stand_in
+
+
+def stand_in_for(service: str, gcs: Gcs) -> Loopback:
+    """A TPU, or a job, that trains and succeeds."""
+    if service == "vertex":
+        return Vertex("JOB_STATE_RUNNING", "JOB_STATE_RUNNING", "JOB_STATE_SUCCEEDED")
+    life = ["WAITING_FOR_RESOURCES", "ACTIVE", ends(gcs, 0), "ACTIVE"]
+    return Tpu(life, life)
+
+
+def asked_for(stand_in: Loopback) -> int:
+    return len(stand_in.jobs if isinstance(stand_in, Vertex) else stand_in.created)
+
+
+def left(stand_in: Loopback) -> bool:
+    """Whether something runs that nothing ends."""
+    if isinstance(stand_in, Vertex):
+        return bool(stand_in.active)
+    return stand_in.existing is not None and not stand_in._deleting
+
+
+def on_request(stand_ins: list[Loopback], fault: Fault, when: Callable[[int, Request], bool]) -> None:
+    """Serves by `fault` the requests, counted over all stand-ins from 0, that `when` chooses."""
+    count = itertools.count()
+    for stand_in in stand_ins:
+
+        def serve(request: Request, carry_out: Callable[[Request], Response] = stand_in.serve) -> Response:
+            return fault(carry_out, request) if when(next(count), request) else carry_out(request)
+
+        stand_in.serve = serve
+
+
+def requests_of(service: str) -> int:
+    """How many requests an undisturbed launch makes."""
+    seen: list[Request] = []
+    with Gcs("bucket") as gcs, stand_in_for(service, gcs) as stand_in:
+        on_request(
+            [stand_in, gcs],
+            lambda serve, request: serve(request),
+            lambda _, request: not seen.append(request),
+        )
+        run_launch(stand_in, gcs, "--cloud.service", service)
+    return len(seen)
+
+
+def answer_lost(serve: Callable[[Request], Response], request: Request) -> Response:
+    serve(request)
+    raise ConnectionResetError
+
+
+def failed_after(serve: Callable[[Request], Response], request: Request) -> Response:
+    serve(request)
+    return Response.error(504, "deadline exceeded")
+
+
+def failed_before(serve: Callable[[Request], Response], request: Request) -> Response:
+    return Response.error(503, "come again")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize(
+    ("fault", "length"),
+    # Four times a request is made before its caller hears of it.
+    [(answer_lost, 5), (failed_after, 1), (failed_before, 9)],
+)
+def test_a_lost_answer_to_any_request_changes_nothing(service: str, fault: Fault, length: int) -> None:
+    for first in range(requests_of(service)):
+        with Gcs("bucket") as gcs, stand_in_for(service, gcs) as stand_in:
+            faulty = range(first, first + length)
+            on_request([stand_in, gcs], fault, lambda number, _, faulty=faulty: number in faulty)
+            try:
+                run_launch(stand_in, gcs, "--cloud.service", service)
+            except CloudError:
+                # Only before anything was asked for does it give up.
+                assert asked_for(stand_in) == 0, f"request {first}"
+                continue
+            assert not left(stand_in), f"request {first}"
+            if isinstance(stand_in, Vertex):
+                states = sorted(job["state"] for job in stand_in.jobs.values())
+                assert states == ["JOB_STATE_SUCCEEDED"], f"request {first}"
+            else:
+                assert asked_for(stand_in) == 1, f"request {first}"
+
+
+def test_a_job_made_by_a_request_that_seemed_lost_is_cancelled(gcs: Gcs) -> None:
+    """The request is carried out after the look that follows its lost answer."""
+    late: list[Callable[[], Response]] = []
+
+    def delayed(serve: Callable[[Request], Response], request: Request) -> Response:
+        late.append(lambda: serve(request))
+        raise ConnectionResetError
+
+    with stand_in_for("vertex", gcs) as stand_in:
+        posts = itertools.count()
+        on_request([stand_in], delayed, lambda _, request: request.method == "POST" and next(posts) == 0)
+        waits = itertools.count()
+        run_launch(
+            stand_in,
+            gcs,
+            "--cloud.service",
+            "vertex",
+            sleep=lambda _: late.pop()() if next(waits) == 2 else None,
+        )
+        states = sorted(job["state"] for job in stand_in.jobs.values())
+    assert states == ["JOB_STATE_CANCELLED", "JOB_STATE_SUCCEEDED"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_signal_at_any_request_leaves_nothing(service: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(requests_of(service)):
+        with Gcs("bucket") as gcs, stand_in_for(service, gcs) as stand_in:
+
+            def signalled(serve: Callable[[Request], Response], request: Request) -> Response:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return serve(request)
+
+            on_request([stand_in, gcs], signalled, lambda count, _, number=number: count == number)
+            with pytest.raises(InterruptedRun, match="the same command continues the run"):
+                run_launch(stand_in, gcs, "--cloud.service", service)
+            assert not left(stand_in), f"request {number}"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
+    service: str, gcs: Gcs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stand_in_for(service, gcs) as stand_in:
+        on_request([stand_in], failed_before, lambda _, request: request.method == "POST")
+        with pytest.raises(InterruptedRun):
+            run_launch(stand_in, gcs, "--cloud.service", service, sleep=signals_once(signal.SIGTERM))
+    lines = capsys.readouterr().err
+    command = (
+        DELETE
+        if service == "tpu"
+        else "gcloud ai custom-jobs cancel JOB_ID --project p --region europe-west4"
+    )
+    assert "may be left, billed and unwatched; the same command watches it again, and this ends it: " in lines
+    assert lines.rstrip().endswith(command)
+
+
+LAUNCH = """
+import sys
+import requests
+from tpu_trainer.cloud.api import Api
+from tpu_trainer.command_line import parse
+from tpu_trainer.launch import launch
+url, storage, *arguments = sys.argv[1:]
+api = Api(session=requests.Session(), tpu=url, vertex=url, storage=storage)
+launch(parse(arguments)[1], api, sleep=lambda seconds: None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "part"),
+    [
+        ("tpu", "POST", "/queuedResources"),
+        ("tpu", "GET", "/nodes/"),
+        ("tpu", "DELETE", "/queuedResources"),
+        ("vertex", "POST", "/customJobs"),
+    ],
+)
+def test_a_launch_that_is_killed_is_continued_by_the_next(
+    service: str, method: str, part: str, gcs: Gcs, tmp_path: Path
+) -> None:
+    process: list[subprocess.Popen] = []
+    more = ["--cloud.image", IMAGE, "--cloud.service", service]
+    with stand_in_for(service, gcs) as stand_in:
+
+        def killed(serve: Callable[[Request], Response], request: Request) -> Response:
+            response = serve(request)
+            process[0].kill()
+            return response
+
+        first = itertools.count()
+        on_request(
+            [stand_in],
+            killed,
+            lambda _, request: request.method == method and part in request.path and next(first) == 0,
+        )
+        command = [sys.executable, "-c", LAUNCH, stand_in.url, gcs.url, *NEEDED, *more]
+        log = tmp_path / "log"
+        with log.open("w") as file:
+            process.append(subprocess.Popen(command, stderr=file))
+            assert process[0].wait(timeout=120) == -signal.SIGKILL, log.read_text()
+        assert "should this command be killed, " in log.read_text()
+        run_launch(stand_in, gcs, *more)
+        # What was being deleted is not there to be watched: a new one finds that the run is finished.
+        assert asked_for(stand_in) == (2 if method == "DELETE" else 1)
+        assert not left(stand_in)
+    assert LEASE not in [f"{RUN}/{name}" for name in gcs.below(RUN)]
+
+
+def test_a_second_signal_ends_at_once_and_says_what_is_left(gcs: Gcs) -> None:
+    process: list[subprocess.Popen] = []
+
+    def signalled(serve: Callable[[Request], Response], request: Request) -> Response:
+        process[0].send_signal(signal.SIGTERM)
+        return Response.error(503, "come again")
+
+    with Tpu(["ACTIVE"]) as stand_in:
+        on_request(
+            [stand_in], signalled, lambda _, request: "/nodes/" in request.path or request.method == "DELETE"
+        )
+        command = [sys.executable, "-c", LAUNCH, stand_in.url, gcs.url, *NEEDED, "--cloud.image", IMAGE]
+        process.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        _, log = process[0].communicate(timeout=120)
+    assert process[0].returncode == 128 + signal.SIGTERM
+    assert log.splitlines()[-1].startswith("launch: ends at once; ") and log.rstrip().endswith(DELETE)
+
+
+def test_of_two_launches_of_one_run_the_second_is_refused(gcs: Gcs) -> None:
+    refused: list[str] = []
+
+    def renewed(seconds: float) -> None:  # as the first one does, which this test has stopped
+        gcs.put(LEASE, gcs.below(RUN)["launch/launcher.json"])
+
+    def second(seconds: float) -> None:
+        if not refused:
+            with pytest.raises(CloudError, match=r"another `launch` .* follows this run") as error:
+                run_launch(stand_in, gcs, sleep=renewed)
+            refused.append(str(error.value))
+
+    with stand_in_for("tpu", gcs) as stand_in:
+        run_launch(stand_in, gcs, sleep=second)
+        assert refused and asked_for(stand_in) == 1 and not left(stand_in)
+
+
+def test_a_launch_whose_run_another_one_has_taken_over_ends_and_leaves_the_tpu(
+    gcs: Gcs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def taken_over(seconds: float) -> None:
+        gcs.put(LEASE, json.dumps({"host": "elsewhere", "pid": 1, "token": "another"}).encode())
+
+    with Tpu(["ACTIVE"]) as stand_in:
+        with pytest.raises(
+            CloudError, match=r"another `launch` \(process 1 on elsewhere\) follows this run now"
+        ):
+            run_launch(stand_in, gcs, sleep=taken_over)
+        assert left(stand_in)
+    assert "may be left" not in capsys.readouterr().err
+    assert "launch/launcher.json" in gcs.below(RUN)
+
+
+def test_a_run_that_was_trained_elsewhere_is_not_started_twice(gcs: Gcs) -> None:
+    def dies(seconds: float) -> None:
+        raise KeyError("as if it were killed")
+
+    with Tpu(["ACTIVE"]) as stand_in, pytest.raises(KeyError):
+        run_launch(stand_in, gcs, sleep=dies)
+    with (
+        Tpu() as other,
+        pytest.raises(CloudError, match="trained this run as tpu p/europe-west4-b/first, and this"),
+    ):
+        run_launch(other, gcs, "--cloud.name", "second")
+
+
+def test_a_queued_resource_of_another_run_is_left_alone(gcs: Gcs) -> None:
+    foreign = queued_resource(config("--output_dir", "gs://bucket/other/first"), "1234abcd")
+    with Tpu(["ACTIVE"]) as stand_in:
+        stand_in.create(foreign)
+        with pytest.raises(CloudError, match="is there already, and not for gs://bucket/runs/first"):
+            run_launch(stand_in, gcs)
+        assert left(stand_in)
+
+
+def test_a_tpu_that_was_deleted_by_hand_is_not_asked_for_again(gcs: Gcs) -> None:
+    with Tpu(["ACTIVE"]) as stand_in:
+
+        def deleted(seconds: float) -> None:
+            stand_in._deleting = stand_in._deleting or 3
+
+        with pytest.raises(CloudError, match="was deleted, and not by this command"):
+            run_launch(stand_in, gcs, sleep=deleted)
+        assert asked_for(stand_in) == 1
+    assert "launch/launcher.json" not in gcs.below(RUN)
+
+
+def test_without_credentials_any_more_it_says_what_is_left(
+    gcs: Gcs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = requests.Session.request
+
+    def expiring(self: requests.Session, method: str, url: str, **options: Any) -> requests.Response:
+        if "/nodes/" in url:
+            raise google.auth.exceptions.RefreshError("Reauthentication is needed", retryable=False)
+        return real(self, method, url, **options)
+
+    monkeypatch.setattr(requests.Session, "request", expiring)
+    with Tpu(["ACTIVE"]) as stand_in, pytest.raises(CloudError, match="Reauthentication is needed"):
+        run_launch(stand_in, gcs)
+    assert capsys.readouterr().err.rstrip().endswith(DELETE)
