@@ -101,6 +101,8 @@ class TrainTokenizerConfig:
         """The options that decide the tokenizer's bytes."""
         return {
             **self.input.identity(),
+            # A table's size is estimated from its units', and the sample's share from the corpus's size.
+            **({"unit_bytes": self.input.unit_bytes} if self.input.dataset else {}),
             "on_bad_record": self.on_bad_record,
             "model": self.model,
             "lowercase": self.lowercase,

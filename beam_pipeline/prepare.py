@@ -160,6 +160,7 @@ def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescript
             "vocab_size": tokenizer.vocab_size,
             "special_token_ids": {**tokenizer.special_token_ids, "pad": pad_id},
             "all_special_ids": list(tokenizer.all_special_ids),
+            "control_ids": sorted(tokenizer.control_ids),
             "files": [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())],
         },
     }

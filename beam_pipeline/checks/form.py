@@ -55,7 +55,7 @@ _VERSION_1 = {
 _VERSION_2 = {
     **_VERSION_1,
     "files": _FILES,
-    "tokenizer": {**_VERSION_1["tokenizer"], "files": _FILES},
+    "tokenizer": {**_VERSION_1["tokenizer"], "control_ids": [_COUNT], "files": _FILES},
     "config": {**_VERSION_1["config"], "splits": _SPLITS},
     "bytes_version": _COUNT,
     "versions": {"tokenmill": str, "tokenizers": str},

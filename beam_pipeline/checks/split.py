@@ -235,6 +235,7 @@ def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
     expected = {"vocab_size": tokenizer.vocab_size}
     if manifest["version"] > 1:
         expected["all_special_ids"] = list(tokenizer.all_special_ids)
+        expected["control_ids"] = sorted(tokenizer.control_ids)
     defects = [
         f"{place}: has the {name} {value}, the manifest says {described[name]}"
         for name, value in expected.items()

@@ -51,9 +51,6 @@ def fingerprint(bytes_version: int, config: Mapping, inputs: Sequence, tokenizer
       bytes_version: of the code that makes the shards.
       config, inputs, tokenizer: as in the manifest; the list of the tokenizer's files has no influence.
     """
-    splits = config["splits"]
-    if len(splits) == 1:  # the form that version 1 used for all splits; with several, their order matters
-        config = {**config, "splits": dict(splits)}
     tokenizer = {key: value for key, value in tokenizer.items() if key != "files"}
     description = {"config": config, "inputs": inputs, "tokenizer": tokenizer}
     return hashlib.sha256(json.dumps([bytes_version, description], sort_keys=True).encode()).hexdigest()

@@ -11,7 +11,7 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud import dataflow_v1beta3 as api
 
-from beam_pipeline import follow, prepare
+from beam_pipeline import follow, prepare, verify
 from beam_pipeline.dataflow import following, template
 from beam_pipeline.dataset import manifest
 from beam_pipeline.errors import DataError, StillRunning, UsageError
@@ -50,9 +50,32 @@ def arguments(dataflow: Dataflow, tokenizer_folder: Path, *more: str, output: st
         output,
         *WHAT,
     ]
+    return [*what, *on_dataflow(dataflow), *more]
+
+
+def on_dataflow(dataflow: Dataflow) -> list[str]:
     where = ["--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION]
     where += ["--temp_location", "gs://data/tmp", "--dataflow_endpoint", dataflow.url]
-    return [*what, *where, "--sdk_container_image", IMAGE, *more]
+    return [*where, "--sdk_container_image", IMAGE]
+
+
+def test_a_dataset_is_verified_by_a_job(
+    dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path, capsys: pytest.CaptureFixture
+):
+    what = ["--input", "gs://data/corpus.txt", "--tokenizer", str(tokenizer_folder), "--output", OUT]
+    prepare.main([*what, *WHAT])
+    verify.main([OUT, *on_dataflow(dataflow)])
+    assert f"{OUT}/train: whole" in capsys.readouterr().out
+    path = next(name for name in gcs.below(OUT) if name.endswith(".tfrecord"))
+    data = bytearray(gcs.below(OUT)[path])
+    data[500] ^= 1
+    gcs.put(f"{OUT}/{path}", bytes(data))
+    with pytest.raises(DataError, match="has 2 defects"):
+        verify.main([OUT, *on_dataflow(dataflow)])
+    told = capsys.readouterr().out
+    assert f"DEFECT {OUT}/{path}: CRC-32C" in told and "the checksum of the record's data is wrong" in told
+    assert [job.name.startswith("verify-small-") for job in dataflow.jobs.values()] == [True, True]
+    assert not any("tokenmill-verify" in name for name in gcs.below("gs://data/tmp"))
 
 
 def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(

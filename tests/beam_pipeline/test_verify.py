@@ -130,10 +130,11 @@ def to_version_1(split: Path) -> None:
     manifest = json.loads((split / MANIFEST).read_bytes())
     for key in ("checksum", "files", "versions", "bytes_version"):
         del manifest[key]
-    del manifest["tokenizer"]["files"]
+    for key in ("files", "control_ids"):
+        del manifest["tokenizer"][key]
     manifest["version"] = 1
-    described = {key: manifest[key] for key in ("config", "inputs", "tokenizer")}
     manifest["config"]["splits"] = dict(manifest["config"]["splits"])
+    described = {key: manifest[key] for key in ("config", "inputs", "tokenizer")}
     text = json.dumps([1, described], sort_keys=True)
     manifest["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
     (split / MANIFEST).write_bytes(to_bytes(manifest))

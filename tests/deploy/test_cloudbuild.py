@@ -164,9 +164,10 @@ def test_a_tag_goes_from_images_to_training(tmp_path: Path) -> None:
     assert words[words.index("--sdk_container_image") + 1] == pipeline
     assert words[words.index("--output") + 1] == "gs://my-project-tokenmill/datasets/v1-0"
     assert words[words.index("--input") + 1] == "gs://my-project-tokenmill/corpus/*"
-    assert verify[verify.index(pipeline) + 1 :] == [
-        *("-m", "beam_pipeline", "verify", "gs://my-project-tokenmill/datasets/v1-0"),
-    ]
+    words = verify[verify.index(pipeline) + 1 :]
+    assert words[:4] == ["-m", "beam_pipeline", "verify", "gs://my-project-tokenmill/datasets/v1-0"]
+    assert words[words.index("--runner") + 1] == "DataflowRunner"
+    assert words[words.index("--sdk_container_image") + 1] == pipeline
     words = launch[launch.index(trainer) + 1 :]
     assert words[words.index("--cloud.image") + 1] == trainer
     assert words[words.index("--data.fingerprint") + 1] == "feed"
@@ -182,12 +183,12 @@ def test_the_programs_take_what_the_build_gives_them(tmp_path: Path, monkeypatch
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
     from beam_pipeline.dataflow.job_options import complete
-    from beam_pipeline.options import parse_prepare
+    from beam_pipeline.options import parse_prepare, parse_verify
     from tests.google_cloud.clients import use
     from tests.google_cloud.gcs import Gcs
 
     outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH))
-    prepare, _, launch = outcome.of("docker", "run")
+    prepare, verify, launch = outcome.of("docker", "run")
     words = prepare[prepare.index("prepare", prepare.index("-m")) + 1 :]
     config, for_beam = parse_prepare(words)
     assert config.split_names == ("train", "validation")
@@ -195,7 +196,12 @@ def test_the_programs_take_what_the_build_gives_them(tmp_path: Path, monkeypatch
     with Gcs("my-project-tokenmill") as gcs:
         use(gcs, tmp_path, monkeypatch)
         complete(options, verb="prepare", output=config.output)
-    assert f"build={BUILT_IN['BUILD_ID']}" in options.view_as(GoogleCloudOptions).labels
+        dataset, for_beam = parse_verify(verify[verify.index("verify", verify.index("-m")) + 1 :])
+        of_verify = PipelineOptions(for_beam)
+        complete(of_verify, verb="verify", output=dataset)
+    assert dataset == config.output
+    for one in (options, of_verify):
+        assert f"build={BUILT_IN['BUILD_ID']}" in one.view_as(GoogleCloudOptions).labels
 
     if not TRAINER_PYTHON.exists():
         pytest.skip("no trainer/.venv: make setup")
@@ -232,7 +238,9 @@ def test_a_step_that_fails_ends_the_build(
     assert message in outcome.error
 
 
-@pytest.mark.parametrize(("step", "container"), [("dataset", "prepare"), ("train", "launch")])
+@pytest.mark.parametrize(
+    ("step", "container"), [("dataset", "prepare"), ("verify", "verify"), ("train", "launch")]
+)
 def test_told_to_stop_a_step_stops_its_container(tmp_path: Path, step: str, container: str) -> None:
     machine = Machine(tmp_path, [(rf"^docker run .*--name {container} ", 0, "until stopped"), *ANSWERS])
     build = load(LAUNCH)

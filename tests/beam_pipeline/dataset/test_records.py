@@ -12,7 +12,9 @@ from beam_pipeline.dataset.records import (
     ExampleEncoder,
     RecordError,
     decode_examples,
+    decode_frames,
     feature_names,
+    most_record_bytes,
     read_frames,
 )
 from beam_pipeline.rows.blocks import RowBlock
@@ -115,3 +117,28 @@ def test_wrong_features_are_named():
 def test_values_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="2097151"):
         ExampleEncoder(max_length=8, max_value=2**21, features=PLAIN)
+
+
+def test_long_rows_are_decoded_a_few_at_a_time():
+    max_length, features = 1 << 17, ("attention_mask", "input_ids")
+    encoder = ExampleEncoder(max_length=max_length, max_value=1, features=features)
+    (frame,) = encoder.encode(
+        RowBlock(np.ones((1, max_length), np.uint16), np.array([max_length], np.uint32))
+    )
+    record = frame[12:-4]
+    assert len(record) <= most_record_bytes(max_length, features)
+    sizes = [
+        sum(values.nbytes for values in columns.values())
+        for columns in decode_frames(iter([record] * 19), max_length=max_length, features=features)
+    ]
+    assert sum(sizes) == 19 * 2 * 8 * max_length and max(sizes) <= 16 << 20
+
+
+def test_a_record_that_is_too_large_is_not_read():
+    frame = ExampleEncoder(max_length=8, max_value=1, features=("input_ids",)).encode(
+        RowBlock(np.ones((1, 8), np.uint16), np.array([8], np.uint32))
+    )[0]
+    most = len(frame) - 16
+    assert list(read_frames(io.BytesIO(frame), "x", most)) == [frame[12:-4]]
+    with pytest.raises(RecordError, match=rf"x: record 0 at byte 0: the record has {most} bytes, more than"):
+        next(read_frames(io.BytesIO(frame), "x", most - 1))

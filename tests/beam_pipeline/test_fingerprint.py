@@ -1,0 +1,196 @@
+"""Equal fingerprints, equal shards: whatever decides bytes is in the fingerprint, and its order if that decides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline import prepare
+from beam_pipeline.dataset import manifest
+from beam_pipeline.input_options import DatasetConfig, InputConfig, MixItem
+from beam_pipeline.options import PrepareConfig, parse_prepare, parse_train_tokenizer
+from beam_pipeline.rows.packing import Packer
+from beam_pipeline.rows.unit_rows import SplitChooser, UnitRows
+from beam_pipeline.sources import read_unit
+from beam_pipeline.sources.plan import plan
+from beam_pipeline.tokenization.description import describe_tokenizer
+from beam_pipeline.tokenization.documents import DocumentTokenizer
+
+# Options that say where things are, how the run goes, or when it fails. `input` is told by the list of inputs.
+NO_INFLUENCE = {"tokenizer", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume", "wait"}
+NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's
+OTHER = {
+    "splits": (("b", 0.5), ("a", 0.5)),
+    "mix": (MixItem("a*", 1, 0.5),),
+    "dataset": DatasetConfig("name"),
+    "input": ("other",),
+}
+
+
+def other_value(name: str, value: object) -> object:
+    """A value of an option that is not the one it has."""
+    if name in OTHER:
+        return OTHER[name]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}x"
+
+
+@pytest.fixture(scope="module")
+def config(corpus: Path, tokenizer_folder: Path) -> PrepareConfig:
+    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", "out"]
+    return parse_prepare([*what, "--splits", "a=0.5,b=0.5"])[0]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(PrepareConfig) if field.name != "input"])
+def test_each_option_is_in_the_identity_or_declared_without_influence(config: PrepareConfig, name: str):
+    changed = replace(config, **{name: other_value(name, getattr(config, name))})
+    same = json.dumps(changed.identity()) == json.dumps(config.identity())
+    assert same == (name in NO_INFLUENCE)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(InputConfig)])
+def test_each_option_of_the_input_is_in_the_identity_or_declared_without_influence(
+    config: PrepareConfig, name: str
+):
+    changed = replace(config.input, **{name: other_value(name, getattr(config.input, name))})
+    same = json.dumps(replace(config, input=changed).identity()) == json.dumps(config.identity())
+    assert same == (name in NO_INFLUENCE_OF_INPUT)
+
+
+def test_of_a_dataset_only_the_cache_has_no_influence():
+    dataset = DatasetConfig("name", "config", "split", "revision", "cache")
+    identity = InputConfig(dataset=dataset).identity()
+    for field in fields(DatasetConfig):
+        changed = InputConfig(dataset=replace(dataset, **{field.name: "other"})).identity()
+        assert (changed == identity) == (field.name == "cache")
+
+
+def test_the_size_of_units_decides_a_tokenizer_only_where_a_tables_size_is_estimated():
+    def identities(*what: str) -> list[dict]:
+        return [
+            parse_train_tokenizer([*what, "--output", "tok", "--unit_bytes", size])[0].identity()
+            for size in ("1000", "2000")
+        ]
+
+    one, two = identities("--input", "a.txt")
+    assert one == two
+    one, two = identities("--dataset_name", "name")
+    assert one != two
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """A corpus of three small files."""
+    folder = tmp_path_factory.mktemp("small")
+    for number, name in enumerate(("a.txt", "b.txt")):
+        (folder / name).write_text("\n\n".join(documents[6 * number :][:6]), encoding="utf-8")
+    lines = [
+        json.dumps({"text": one, "body": two})
+        for one, two in zip(documents[:5], documents[20:25], strict=True)
+    ]
+    (folder / "c.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def outcome(argv: list[str]) -> tuple[str, tuple]:
+    """The fingerprint of a run, and all that its shards are made of: what each unit gives, and the layout."""
+    config, _ = parse_prepare(argv)
+    tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
+    planned = plan(config.input)
+    pad_id = prepare._pad_id(config, tokenizer)
+    described = prepare._describe(config, planned, tokenizer, pad_id)
+    fingerprint = manifest.fingerprint(
+        described["bytes_version"], described["config"], described["inputs"], described["tokenizer"]
+    )
+    encoder = DocumentTokenizer(
+        tokenizer_json=tokenizer.json,
+        vocab_size=tokenizer.vocab_size,
+        template=tokenizer.template_of(config.append_eos),
+        engine=config.engine,
+        parse_special_tokens=config.parse_special_tokens,
+        control_ids=tokenizer.control_ids,
+    )
+    packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
+    given = []
+    for unit in planned.units:
+        rows = UnitRows(
+            tokenizer=encoder,
+            choose=SplitChooser(config.splits, config.seed, config.split_by),
+            packers=[Packer(**packing, keep_starts=config.segment_ids) for _ in config.splits],
+            vocab_size=tokenizer.vocab_size,
+        )
+        blocks = [(split, block.to_bytes()) for split, block in rows.blocks(read_unit(unit, config.input))]
+        given.append((blocks, [tail and (tail.ids.tobytes(), tail.starts.tobytes()) for tail in rows.tails]))
+    layout = (config.split_names, config.shard_size, config.num_shards, config.shuffle, config.seed)
+    return fingerprint, (given, layout, config.max_length, config.attention_mask, config.segment_ids)
+
+
+VALUES = {
+    "--seed": ["0", "1"],
+    "--max_length": ["16", "24"],
+    "--packing": ["concat", "best_fit", "pad"],
+    "--split_by": ["place", "text"],
+    "--document": ["line", "paragraph", "file"],
+    "--text_key": ["text", "body"],
+    "--unit_bytes": ["300", "100000"],
+    "--shuffle": ["global", "none"],
+    "--engine": ["auto", "hf"],  # the only one here that must not change a byte
+}
+SPLITS = ["a=0.5,b=0.5", "b=0.5,a=0.5", "a=0.3,b=0.7", "b=0.7,a=0.3"]
+FLAGS = ["--segment_ids", "--append_eos", "--parse_special_tokens"]
+FILES = st.permutations(["a.txt", "b.txt", "c.jsonl", "*.txt"]).map(lambda names: ("--input", names[:3]))
+MIXES = st.permutations(["a.txt*1", "b.txt*2.5", "c.jsonl*0.5"]).map(lambda items: ("--mix", items))
+
+
+@st.composite
+def neighbours(draw) -> tuple[list, list]:
+    """Two runs' options, which differ in one or two of them, or only in the order of something."""
+    options = {name: draw(st.sampled_from(values)) for name, values in VALUES.items()}
+    options["--splits"] = draw(st.sampled_from(SPLITS))
+    flags, source = set(draw(st.lists(st.sampled_from(FLAGS)))), draw(FILES | MIXES)
+    runs = []
+    for _ in range(2):
+        changed = dict(options)
+        for name in draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=1)):
+            changed[name] = draw(st.sampled_from(VALUES[name]))
+        changed["--splits"] = ",".join(draw(st.permutations(options["--splits"].split(","))))
+        runs.append((changed, flags, (source[0], draw(st.permutations(source[1])))))
+    return runs[0], runs[1]
+
+
+def words(run: tuple, folder: Path, tokenizer_folder: Path) -> list[str]:
+    options, flags, (option, items) = run
+    paths = [f"{folder}/{item}" for item in items]
+    source = [option, *paths] if option == "--input" else [option, ",".join(paths)]
+    named = [word for pair in options.items() for word in pair]
+    return [*source, *named, *sorted(flags), "--tokenizer", str(tokenizer_folder), "--output", "out"]
+
+
+@given(runs=neighbours())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_equal_fingerprints_mean_equal_rows_at_equal_places(runs, folder: Path, tokenizer_folder: Path):
+    one, two = (outcome(words(run, folder, tokenizer_folder)) for run in runs)
+    if one[0] == two[0]:
+        assert one[1] == two[1]
+
+
+@given(runs=neighbours(), engine=st.sampled_from(["auto", "hf"]))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_order_of_inputs_and_the_engine_change_nothing(runs, engine, folder, tokenizer_folder):
+    (options, flags, source), (_, _, permuted) = runs
+    one = outcome(words((options, flags, source), folder, tokenizer_folder))
+    assert one == outcome(words(({**options, "--engine": engine}, flags, permuted), folder, tokenizer_folder))
+
+
+def test_the_order_of_the_splits_changes_the_fingerprint_and_the_shards(folder: Path, tokenizer_folder: Path):
+    runs = [({"--splits": splits}, set(), ("--input", ["*.txt"])) for splits in SPLITS[2:]]
+    one, two = (outcome(words(run, folder, tokenizer_folder)) for run in runs)
+    assert one[0] != two[0] and one[1] != two[1]
