@@ -34,7 +34,8 @@ setup(
         "orjson>=3.9",
         "pyarrow>=18",
         "requests>=2.32",
-        "sentencepiece>=0.2.1,<0.3",
+        # Version 0.2.3 needs protobuf 7 to read its models, which the packages above do not take.
+        "sentencepiece>=0.2.1,<0.2.3",
         "tqdm>=4.66",
     ],
     extras_require={

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
@@ -122,6 +123,30 @@ def test_the_ids_are_those_of_auto_tokenizer(
         description.control_ids,
         description.template,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "file"),
+    [("T5Tokenizer", "unigram", "spiece.model"), ("LlamaTokenizer", "bpe", "tokenizer.model")],
+)
+def test_a_model_of_sentencepiece_is_converted(name: str, model: str, file: str, tmp_path: Path):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    with open(folder / file, "wb") as trained:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([f"the people of number {number} said hello" for number in range(100)]),
+            model_writer=trained,
+            model_type=model,
+            vocab_size=340,
+            byte_fallback=model == "bpe",
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    description = describe_tokenizer(str(folder))
+    wanted = by_auto_tokenizer(folder)
+    assert encode(description, TEXTS) == wanted
+    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == wanted
 
 
 @pytest.mark.parametrize("name", ["tokenizer", "gpt2", "bert-base-uncased", "my llama"])
