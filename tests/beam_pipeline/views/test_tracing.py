@@ -34,8 +34,9 @@ def make(tmp_path: Path, source: Path, tokenizer_folder: Path):
         out = tmp_path / "out"
         given = ["--mix", f"{source}/a.txt*1.5,{source}/b.jsonl*1,{source}/c.txt.gz*2"]
         common = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--unit_bytes", "9000"]
-        splits = ["--splits", "train=0.7,validation=0.3", "--max_length", "48", "--shard_size", "100"]
-        prepare.main([*given, *common, *splits, *options])
+        splits = ["--splits", "train=0.7,validation=0.3", "--max_length", "48"]
+        size = [] if "--num_shards" in options else ["--shard_size", "100"]
+        prepare.main([*given, *common, *splits, *size, *options])
         return open_dataset(str(out))
 
     return run
@@ -57,6 +58,7 @@ def text_at(source: Path, name: str, place: int) -> str:
         ("--packing", "pad", "--split_by", "text"),
         ("--dedup", "exact", "--shuffle", "none"),
         ("--dedup", "exact", "--packing", "best_fit"),
+        ("--num_shards", "7"),
     ],
     ids=" ".join,
 )
