@@ -132,7 +132,7 @@ def test_the_ids_are_those_of_auto_tokenizer(
 def test_a_model_of_sentencepiece_is_converted(name: str, model: str, file: str, tmp_path: Path):
     folder = tmp_path / "saved"
     folder.mkdir()
-    with open(folder / file, "wb") as trained:
+    with (folder / file).open("wb") as trained:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter([f"the people of number {number} said hello" for number in range(100)]),
             model_writer=trained,
