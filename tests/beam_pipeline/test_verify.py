@@ -175,13 +175,17 @@ def test_what_is_no_dataset_is_said(tmp_path: Path):
     assert "no finished dataset" in defects[0]
 
 
-def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.MonkeyPatch):
+def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     flip(shard(dataset), 500)
     one = list(verify.check_split(str(dataset / "train")))
     assert len(one) == 2
     monkeypatch.setattr(verify, "_BYTES_FOR_ALL_CORES", 0)
     monkeypatch.setattr(verify, "_SHARDS_AT_A_TIME", 1)
-    assert list(verify.check_split(str(dataset / "train"))) == one
+    with pytest.raises(DataError, match="has 2 defects"):
+        verify.main([str(dataset)])
+    seen = capsys.readouterr()
+    assert [line.removeprefix("DEFECT ") for line in seen.out.splitlines() if "DEFECT" in line] == one
+    assert "verify: 0 of " in seen.err  # work for all cores takes long, so its progress is shown
 
 
 @pytest.mark.parametrize("options", [["--runner", "DirectRunner"], ["--direct_num_workers", "1"]])
