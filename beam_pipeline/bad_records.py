@@ -42,13 +42,17 @@ class Excluded:
             )
 
 
-def write_bad_records(output: str, unit: WorkUnit, bad: Sequence[BadRecord]) -> None:
-    """Writes a unit's bad records, a JSON line each: path, place, reason and the whole content."""
+def write_bad_records(output: str, unit: WorkUnit, bad: Sequence[BadRecord]) -> str:
+    """Writes a unit's bad records, a JSON line each: path, place, reason and the whole content.
+
+    Returns:
+      The path of the file.
+    """
     lines = []
     for record in bad:
         content = record.content.decode(errors="backslashreplace")
         entry = {"path": unit.root + record.name, "place": record.place, "reason": record.reason}
         lines.append(json.dumps({**entry, "content": content}) + "\n")
-    filesystem.write_bytes(
-        filesystem.join(output, FOLDER, f"unit-{unit.index:06d}.jsonl"), "".join(lines).encode()
-    )
+    path = filesystem.join(output, FOLDER, f"unit-{unit.index:06d}.jsonl")
+    filesystem.write_bytes(path, "".join(lines).encode())
+    return path

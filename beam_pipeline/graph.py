@@ -1,12 +1,13 @@
 """The whole pipeline: the plan's work units in, a finished dataset out.
 
-    units ─► tokenize ─┬─ blocks of rows ──────────────────┬─► route ─► group by shard ─► write ─► commit
-                       ├─ tails ─► pack the tails ─────────┘     ▲                                   ▲
-                       ├─ row counts ─► row table ───────────────┘                                   │
-                       └─ statistics, counts of what was left out ───────────────────────────────────┘
+    units ─► tokenize ─┬─ rows, in a file of each unit ─────────┬─► write the shards ─► commit
+                       ├─ tails ─► pack them, block by block ───┤           ▲             ▲
+                       ├─ counts ─► tables of rows and tails ───┴───────────┘             │
+                       └─ statistics, counts of what was left out ────────────────────────┘
 
-With `--dedup exact` the units are read once before, for their documents' hashes; with `--resume` the shards that an
-earlier run finished are checked first, and no rows are routed to them.
+Writing the shards takes rows out of the local files, or groups them by shard if the files are in Cloud Storage. With
+`--dedup exact` the units are read once before, for their documents' hashes. With `--resume` the units and shards that
+an earlier run finished are checked and kept.
 
 Every label is stable: it is what a runner's metrics and job graph show.
 """
@@ -18,24 +19,25 @@ from collections.abc import Iterable
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
 
+from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded
 from beam_pipeline.dataset.shards import ShardInfo
-from beam_pipeline.filesystem import list_folder
 from beam_pipeline.job import Job
-from beam_pipeline.steps.deduplicate import FindDuplicates, HashDocuments, num_buckets
+from beam_pipeline.steps.deduplicate import DUPLICATES, HASHES, FindDuplicates, HashDocuments, num_buckets
+from beam_pipeline.steps.route import KeptShards, RouteRows, list_shards
+from beam_pipeline.steps.tables import build_block_table, build_kept_table, build_row_table, build_tail_table
+from beam_pipeline.steps.tails import CutTails, PackTails
 from beam_pipeline.steps.tokenize import (
     BLOCKS,
+    COUNTS,
     EXCLUDED,
-    ROW_COUNTS,
     STATISTICS,
-    TAIL_SIZES,
     TAILS,
     MergeStatistics,
-    PackTails,
     ReadPlan,
     TokenizeUnit,
 )
-from beam_pipeline.steps.write import CommitDataset, KeptShards, RouteRows, WriteShard, build_row_table
+from beam_pipeline.steps.write import CommitDataset, GatherShard, WriteShard
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
@@ -47,25 +49,22 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "SpreadUnits" >> beam.Reshuffle()
     )
     tokenized = _tokenized(units, job)
+    splits, max_length = len(job.config.splits), job.config.max_length
+    counts = tokenized[COUNTS] | "ListCounts" >> beam.combiners.ToList()
+    tail_table = counts | "TailTable" >> beam.Map(build_tail_table, job.num_units, splits)
+    row_table = counts | "RowTable" >> beam.Map(
+        build_row_table, AsSingleton(tail_table), job.num_units, splits, max_length
+    )
     tails = (
         tokenized[TAILS]
+        | "CutTails" >> beam.ParDo(CutTails(job), AsSingleton(tail_table))
         | "GroupTails" >> beam.GroupByKey()
-        | "PackTails" >> beam.ParDo(PackTails(job)).with_outputs(BLOCKS, ROW_COUNTS, STATISTICS, TAIL_SIZES)
+        | "PackTails" >> beam.ParDo(PackTails(job), AsSingleton(tail_table)).with_outputs(BLOCKS, STATISTICS)
     )
-    row_table = (
-        (tokenized[ROW_COUNTS], tails[ROW_COUNTS])
-        | "AllRowCounts" >> beam.Flatten()
-        | "ListRowCounts" >> beam.combiners.ToList()
-        | "RowTable" >> beam.Map(build_row_table, job.num_units, len(job.config.splits))
-    )
+    blocks = (tokenized[BLOCKS], tails[BLOCKS]) | "AllBlocks" >> beam.Flatten()
     kept = _kept_shards(pipeline, job)
-    written = (
-        (tokenized[BLOCKS], tails[BLOCKS])
-        | "AllBlocks" >> beam.Flatten()
-        | "Route" >> beam.ParDo(RouteRows(job), AsSingleton(row_table), AsIter(kept))
-        | "GroupByShard" >> beam.GroupByKey()
-        | "WriteShards" >> beam.ParDo(WriteShard(job), AsSingleton(row_table))
-    )
+    write = _gather if filesystem.is_local(job.output) else _group
+    written = write(blocks, row_table, kept, job)
     statistics = (
         (tokenized[STATISTICS], tails[STATISTICS])
         | "AllStatistics" >> beam.Flatten()
@@ -82,21 +81,60 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
             AsSingleton(row_table),
             AsIter(statistics),
             AsIter(excluded),
-            AsIter(tails[TAIL_SIZES]),
+            AsSingleton(tail_table),
             AsIter(shards),
         )
+    )
+
+
+def _gather(
+    blocks: PCollection, row_table: PCollection, kept: PCollection, job: Job
+) -> PCollection[ShardInfo]:
+    """The shards, each of which takes its rows out of the units' files."""
+    block_table = (
+        blocks | "ListBlocks" >> beam.combiners.ToList() | "BlockTable" >> beam.Map(build_block_table)
+    )
+    return (
+        row_table
+        | "ListShards" >> beam.FlatMap(list_shards, AsSingleton(_kept_table(kept)), job)
+        | "SpreadShards" >> beam.Reshuffle()
+        | "WriteShards" >> beam.ParDo(GatherShard(job), AsSingleton(row_table), AsSingleton(block_table))
+    )
+
+
+def _group(
+    blocks: PCollection, row_table: PCollection, kept: PCollection, job: Job
+) -> PCollection[ShardInfo]:
+    """The shards, to which the runner brings their rows."""
+    return (
+        blocks
+        | "Route" >> beam.ParDo(RouteRows(job), AsSingleton(row_table), AsSingleton(_kept_table(kept)))
+        | "GroupByShard" >> beam.GroupByKey()
+        | "WriteShards" >> beam.ParDo(WriteShard(job), AsSingleton(row_table))
+    )
+
+
+def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[bytes]:
+    return (
+        kept
+        | "KeptPlaces" >> beam.Map(lambda info: (info.split, info.shard))
+        | "ListKept" >> beam.combiners.ToList()
+        | "KeptTable" >> beam.Map(build_kept_table)
     )
 
 
 def _tokenized(units: PCollection, job: Job) -> DoOutputsTuple:
     """The units' rows and all that is counted of them."""
     if job.config.dedup == "exact":
-        duplicates = (
-            units
-            | "HashDocuments" >> beam.ParDo(HashDocuments(job, num_buckets(job.input_bytes)))
+        hashed = units | "HashDocuments" >> beam.ParDo(
+            HashDocuments(job, num_buckets(job.input_bytes))
+        ).with_outputs(HASHES, DUPLICATES)
+        found = (
+            hashed[HASHES]
             | "GroupHashes" >> beam.GroupByKey()
             | "FindDuplicates" >> beam.ParDo(FindDuplicates())
         )
+        duplicates = (hashed[DUPLICATES], found) | "AllDuplicates" >> beam.Flatten()
         joined = (
             {"line": units, "duplicates": duplicates}
             | "JoinDuplicates" >> beam.CoGroupByKey()
@@ -105,7 +143,7 @@ def _tokenized(units: PCollection, job: Job) -> DoOutputsTuple:
         )
     else:
         joined = units | "Unit" >> beam.MapTuple(lambda unit, line: (unit, line, []))
-    outputs = (BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED)
+    outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED)
     return joined | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
 
 
@@ -114,7 +152,7 @@ def _kept_shards(pipeline: beam.Pipeline, job: Job) -> PCollection[ShardInfo]:
     return (
         pipeline
         | "FinishedShards" >> beam.Create([job.finished_folder] if job.config.resume else [])
-        | "ListFinished" >> beam.FlatMap(list_folder)
+        | "ListFinished" >> beam.FlatMap(filesystem.list_folder)
         | "SpreadFinished" >> beam.Reshuffle()
         | "CheckFinished" >> beam.ParDo(KeptShards(job))
     )

@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
         except StillRunning:
             raise
         except Exception:
-            _give_up(output)
+            _give_up(output, len(planned.units))
             raise
     if not done:
         print(f"{config.output} is a dataset when the job is done")
@@ -96,15 +96,18 @@ def main(argv: Sequence[str]) -> None:
     _summarise(config, output, seconds)
 
 
-def _give_up(output: str) -> None:
+def _give_up(output: str, num_units: int) -> None:
     """Clears away what a failed run left. Its own failure is told, but it does not hide the run's."""
     try:
-        finished = output_folder.give_up(output)
+        units, shards = output_folder.give_up(output)
     except OSError as error:
         print(f"what the run left could not be cleared away: {error}", file=sys.stderr)
         return
-    if finished:
-        print(f"{finished} shards are finished: with --resume they are kept", file=sys.stderr)
+    if units or shards:
+        print(
+            f"{units} of {num_units} work units and {shards} shards are finished: with --resume they are kept",
+            file=sys.stderr,
+        )
 
 
 def _add_views(config: PrepareConfig, output: str) -> None:

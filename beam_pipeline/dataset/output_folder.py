@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from beam_pipeline import filesystem
 from beam_pipeline.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.job import STAGING, TOKENIZER
@@ -85,17 +86,18 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
     )
 
 
-def give_up(output: str) -> int:
-    """After a run that failed: leaves nothing, but for finished shards, which `--resume` can use, and bad records.
+def give_up(output: str) -> tuple[int, int]:
+    """After a run that failed: deletes what it left, if there is nothing that `--resume` can use; not bad records.
 
     Returns:
-      The number of finished shards.
+      The numbers of finished work units and of finished shards.
     """
     files = filesystem.list_folder(output)
+    units = count_finished([path for path in files if _folder_of(output, path) == STAGING])
     shards = sum(SHARD_NAME.fullmatch(path.rpartition("/")[2]) is not None for path in files)
-    if not shards and _is_a_beginning(output, files):
+    if not units and not shards and _is_a_beginning(output, files):
         _delete_ours(output, [path for path in files if _folder_of(output, path) != BAD_RECORDS])
-    return shards
+    return units, shards
 
 
 def _is_a_beginning(output: str, files: Sequence[str]) -> bool:

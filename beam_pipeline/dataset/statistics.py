@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 
@@ -101,6 +101,19 @@ class SplitStatistics:
                 setattr(self, field.name, ours + theirs)
         return self
 
+    def to_bytes(self) -> bytes:
+        arrays = [getattr(self, name) for name in _ARRAYS]
+        return b"".join([np.array([getattr(self, name) for name in _SUMS], np.uint64).tobytes(), *arrays])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SplitStatistics:
+        """The inverse of `to_bytes`; its arrays are copies, so that others can be added."""
+        sums = np.frombuffer(data, np.uint64, len(_SUMS)).tolist()
+        counts = np.frombuffer(data, np.int64, offset=8 * len(_SUMS)).copy()
+        fixed = np.cumsum([len(LENGTH_EDGES), len(LENGTH_EDGES), _RATIO_BINS, _FILL_BINS])
+        arrays = np.split(counts, len(counts) - fixed[-1] + np.array([0, *fixed[:-1]]))
+        return cls(*arrays, **dict(zip(_SUMS, sums, strict=True)))
+
     def totals(self) -> dict[str, int]:
         """The totals by the names that manifest.json uses."""
         names = ("documents", "bytes", "tokens", "rows", "padding")
@@ -131,6 +144,10 @@ class SplitStatistics:
         edges = [0, *LENGTH_EDGES[1 : used + 1].tolist()]
         mean = total / self.documents if self.documents else 0.0
         return {"edges": edges, "counts": counts[:used].tolist(), "mean": mean, "max": longest}
+
+
+_ARRAYS = tuple(field.name for field in fields(SplitStatistics) if field.default is MISSING)
+_SUMS = tuple(field.name for field in fields(SplitStatistics) if field.default is not MISSING)
 
 
 def entropy(counts: np.ndarray) -> float:

@@ -9,12 +9,22 @@ import numpy as np
 
 from beam_pipeline.rows.permutation import mix64
 
-_HEADER = struct.Struct("<QQBBB")  # rows, max_length, bytes per id, has starts, has slots
+# The largest element between stages: some runners hold several in memory, and Dataflow refuses very large ones.
+BLOCK_BYTES = 16 << 20
+
+_VALUES_AT_A_TIME = 1 << 19  # bounds the widened copy that a checksum is computed from
+
+_HEADER = struct.Struct("<QQBBB5x")  # rows, max_length, bytes per id, has starts, has slots
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
     """The narrowest of uint16 and uint32 that holds every id below `vocab_size`."""
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+
+
+def rows_per_block(max_length: int, vocab_size: int) -> int:
+    """How many rows a block holds at most."""
+    return max(1, BLOCK_BYTES // (max_length * id_dtype(vocab_size).itemsize))
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class RowBlock:
         return b"".join(parts)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> RowBlock:
+    def from_bytes(cls, data: bytes | memoryview) -> RowBlock:
         """Views into `data`: nothing is copied."""
         rows, max_length, itemsize, has_starts, has_slots = _HEADER.unpack_from(data)
         position = _HEADER.size
@@ -86,8 +96,9 @@ def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:
     """
     multipliers = mix64(np.arange(ids.shape[1], dtype=np.uint64)) | np.uint64(1)
     total = 0
-    for first in range(0, len(ids), 1024):  # bounds the widened copy
-        part = slice(first, first + 1024)
+    step = max(1, _VALUES_AT_A_TIME // ids.shape[1])
+    for first in range(0, len(ids), step):
+        part = slice(first, first + step)
         # einsum, since `@` on integers walks memory column by column.
         hashes = np.einsum("ij,j->i", ids[part].astype(np.uint64), multipliers)
         hashes = mix64(hashes + (np.asarray(lengths[part], np.uint64) << np.uint64(40)))

@@ -233,31 +233,6 @@ def pack_stream(
     return block, Tail(ids[cut:].copy(), starts[starts >= cut] - cut)
 
 
-def pack_tails(tails: list[Tail], max_length: int, pad_id: int, keep_starts: bool) -> RowBlock:
-    """Packs the units' tails, in the order given, into rows; only the very last may need padding.
-
-    A tail that begins in the middle of a document begins a segment of its own here, since the
-    document's other tokens stand in another row.
-    """
-    tails = [tail for tail in tails if len(tail.ids)]
-    if not tails:
-        dtype = np.uint16
-        return RowBlock(np.empty((0, max_length), dtype), np.empty(0, np.uint32), None)
-    tokens = sum(len(tail.ids) for tail in tails)
-    rows = -(-tokens // max_length)
-    ids = np.full(rows * max_length, pad_id, tails[0].ids.dtype)
-    ids[:tokens] = np.concatenate([tail.ids for tail in tails])
-    lengths = np.full(rows, max_length, np.uint32)
-    lengths[-1] = tokens - (rows - 1) * max_length
-    bits = None
-    if keep_starts:
-        sizes = np.array([len(tail.ids) for tail in tails], np.int64)
-        firsts = np.cumsum(sizes) - sizes
-        inside = [tail.starts + first for tail, first in zip(tails, firsts, strict=True)]
-        bits = start_bits(np.union1d(firsts, np.concatenate(inside)), rows, max_length)
-    return RowBlock(ids.reshape(rows, max_length), lengths, bits)
-
-
 def start_bits(positions: np.ndarray, rows: int, max_length: int) -> np.ndarray:
     """Packed bits uint8 [rows, ceil(max_length / 8)], set at these positions of the rows' joined tokens."""
     flags = np.zeros((rows, max_length), bool)

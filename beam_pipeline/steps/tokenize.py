@@ -1,4 +1,4 @@
-"""From a work unit to blocks of rows, tails, counts and statistics."""
+"""From a work unit to its rows, kept in a file of their own, and to its tails, counts and statistics."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded, write_bad_records
+from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit, unit_path
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
-from beam_pipeline.rows.blocks import id_dtype
-from beam_pipeline.rows.packing import Packer, Tail, pack_tails
+from beam_pipeline.rows.blocks import rows_per_block
+from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.unit_rows import SplitChooser, UnitRows
 from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.tokenization.sample_check import EngineMismatch
 
-BLOCKS, TAILS, ROW_COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "row_counts", "statistics", "excluded"
-TAIL_SIZES = "tail_sizes"
+BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "counts", "statistics", "excluded"
 
-# The largest element: some runners hold several in memory, and Dataflow refuses very large ones.
-_BLOCK_BYTES = 16 << 20
-
-# A block of one split's rows: (split, unit, number of the block's first row among the unit's, RowBlock's bytes).
-Block = tuple[int, int, int, bytes]
-# (unit, rows that it gave to each split); the tails count as one unit more.
-RowCounts = tuple[int, tuple[int, ...]]
+# A block of one split's rows: (split, unit, number of the block's first row among the unit's, rows, and offset, size
+# and CRC-32C of the block's bytes in the unit's file). Blocks of rows from tails are of the unit after the last.
+Block = tuple[int, int, int, int, int, int, int]
+# (unit, rows that it gave to each split, tokens in each split's tail).
+UnitCounts = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class ReadPlan(beam.DoFn):
@@ -43,14 +41,28 @@ class ReadPlan(beam.DoFn):
 
 
 class TokenizeUnit(beam.DoFn):
-    """A work unit → blocks of rows, and for each split its tail, row counts and statistics."""
+    """A work unit → where its blocks of rows are kept, and for each split its tail, counts and statistics.
+
+    A unit that an earlier attempt finished is read from its file instead of being tokenized again.
+    """
 
     def __init__(self, job: Job):
         self._job = job
 
     def setup(self) -> None:
         job = self._job
-        self._tokenizer = DocumentTokenizer(
+        self._tokenizer: DocumentTokenizer | None = None
+        self._choose = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
+        self._reporter = Reporter(job.progress)
+        names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
+        self._count = {name: Metrics.counter("prepare", name) for name in names}
+        self._kept = Metrics.counter("prepare", "units_kept")
+        self._misses = Metrics.counter("prepare", "engine_misses")
+        self._unit_tokens = Metrics.distribution("prepare", "tokens_per_unit")
+
+    def _make_tokenizer(self) -> DocumentTokenizer:
+        job = self._job
+        return DocumentTokenizer(
             tokenizer_json=filesystem.read_bytes(job.tokenizer_json_path).decode(),
             vocab_size=job.vocab_size,
             template=job.template,
@@ -61,27 +73,33 @@ class TokenizeUnit(beam.DoFn):
             input_bytes=job.input_bytes,
             seed=job.config.seed,
         )
-        self._choose = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
-        self._reporter = Reporter(job.progress)
-        names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
-        self._count = {name: Metrics.counter("prepare", name) for name in names}
-        self._misses = Metrics.counter("prepare", "engine_misses")
-        self._unit_tokens = Metrics.distribution("prepare", "tokens_per_unit")
 
     def process(self, element: tuple[int, str, list[bytes]]) -> Iterator[TaggedOutput]:
-        """Tokenizes one unit.
+        """Emits what one unit gives.
 
         Args:
           element: the unit's number, its line in the plan, and the numbers of its documents, counted over the unit,
             that are duplicates of others (int64 arrays as bytes).
         """
         _, line, duplicates = element
-        job, unit = self._job, WorkUnit.from_json(line)
+        unit = WorkUnit.from_json(line)
+        path = unit_path(self._job.staging, unit.index)
+        done = find_unit(path, fingerprint=self._job.fingerprint, unit=unit.index)
+        if done is None:
+            done = self._tokenize(unit, path, duplicates)
+        else:
+            self._kept.inc()
+        yield from self._outputs(unit, done)
+
+    def _tokenize(self, unit: WorkUnit, path: str, duplicates: list[bytes]) -> FinishedUnit:
+        """Tokenizes and packs the unit; its rows are in the file `path` afterwards."""
+        job, config = self._job, self._job.config
+        if self._tokenizer is None:  # only now: an engine takes seconds to start
+            self._tokenizer = self._make_tokenizer()
         excluded, bad = Excluded(), []
         dropped = np.sort(
             np.concatenate([np.empty(0, np.int64), *(np.frombuffer(d, np.int64) for d in duplicates)])
         )
-        config = job.config
         packing = {
             "packing": config.packing,
             "max_length": config.max_length,
@@ -94,34 +112,44 @@ class TokenizeUnit(beam.DoFn):
             packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
         )
-        counts = [0] * len(config.splits)
-        rows_per_block = max(1, _BLOCK_BYTES // (config.max_length * id_dtype(job.vocab_size).itemsize))
+        most = rows_per_block(config.max_length, job.vocab_size)
         misses = self._tokenizer.misses
-        try:
-            for split, packed in rows.blocks(self._documents(unit, dropped, excluded, bad)):
-                for first in range(0, len(packed), rows_per_block):
-                    block = packed.take(slice(first, first + rows_per_block))
-                    yield TaggedOutput(BLOCKS, (split, unit.index, counts[split], block.to_bytes()))
-                    counts[split] += len(block)
-        except EngineMismatch as error:
-            place = describe_place(unit, error.name, error.place)
-            raise DataError(f"{place}, work unit {unit.index}: {error}") from error
+        kept = create_unit(path, fingerprint=job.fingerprint, unit=unit.index, splits=len(config.splits))
+        with kept as writer:
+            try:
+                for split, packed in rows.blocks(self._documents(unit, dropped, excluded, bad)):
+                    for first in range(0, len(packed), most):
+                        writer.add(split, packed.take(slice(first, first + most)))
+            except EngineMismatch as error:
+                place = describe_place(unit, error.name, error.place)
+                raise DataError(f"{place}, work unit {unit.index}: {error}") from error
+            finished = writer.end(
+                tails=rows.tails,
+                statistics=rows.statistics,
+                excluded=excluded,
+                bad_records=write_bad_records(job.output, unit, bad) if bad else None,
+            )
         self._misses.inc(self._tokenizer.misses - misses)
-        if bad:
-            write_bad_records(job.output, unit, bad)
-        for split, (tail, statistics) in enumerate(zip(rows.tails, rows.statistics, strict=True)):
+        return finished
+
+    def _outputs(self, unit: WorkUnit, done: FinishedUnit) -> Iterator[TaggedOutput]:
+        for place in done.blocks:
+            yield TaggedOutput(BLOCKS, (place.split, unit.index, place.first, place.rows, *place.section))
+        for split, (tail, statistics) in enumerate(zip(done.tails, done.statistics, strict=True)):
             if tail is not None:
-                data = (unit.index, tail.ids.tobytes(), tail.starts.tobytes())
-                yield TaggedOutput(TAILS, (split, data))
+                yield TaggedOutput(TAILS, (split, unit.index, tail.ids.tobytes(), tail.starts.tobytes()))
             yield TaggedOutput(STATISTICS, (split, statistics))
             for name in ("documents", "bytes", "tokens", "rows"):
                 self._count[name].inc(getattr(statistics, name))
         for name in Excluded.NAMES:
-            self._count[name].inc(getattr(excluded, name))
-        self._unit_tokens.update(sum(statistics.tokens for statistics in rows.statistics))
-        yield TaggedOutput(ROW_COUNTS, (unit.index, tuple(counts)))
-        yield TaggedOutput(EXCLUDED, excluded)
-        self._reporter.add("tokenize", unit.bytes, of_next=sum(counts))
+            self._count[name].inc(getattr(done.excluded, name))
+        self._unit_tokens.update(sum(statistics.tokens for statistics in done.statistics))
+        rows = tuple(map(done.rows, range(len(done.tails))))
+        yield TaggedOutput(
+            COUNTS, (unit.index, rows, tuple(0 if t is None else len(t.ids) for t in done.tails))
+        )
+        yield TaggedOutput(EXCLUDED, done.excluded)
+        self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 
     def _documents(
         self, unit: WorkUnit, dropped: np.ndarray, excluded: Excluded, bad: list[BadRecord]
@@ -139,39 +167,6 @@ class TokenizeUnit(beam.DoFn):
             excluded.duplicate_documents += len(within)
             first += len(batch.texts)
             yield batch.without(within) if len(within) else batch
-
-
-class PackTails(beam.DoFn):
-    """A split's tails, in the order of their units → its last rows, ranked after all others; and the tails' sizes."""
-
-    def __init__(self, job: Job):
-        self._job = job
-
-    def setup(self) -> None:
-        self._rows = Metrics.counter("prepare", "rows")
-        self._padding = Metrics.counter("prepare", "padding")
-        self._reporter = Reporter(self._job.progress)
-
-    def process(self, element: tuple[int, Iterable[tuple[int, bytes, bytes]]]) -> Iterator[TaggedOutput]:
-        job, (split, tails) = self._job, element
-        dtype = id_dtype(job.vocab_size)
-        sizes = np.zeros(job.num_units, np.int64)
-        ordered = []
-        for unit, ids, starts in sorted(tails):
-            ordered.append(Tail(np.frombuffer(ids, dtype), np.frombuffer(starts, np.int64)))
-            sizes[unit] = len(ordered[-1].ids)
-        block = pack_tails(ordered, job.config.max_length, job.pad_id, job.keep_starts)
-        statistics = SplitStatistics.empty(job.vocab_size)
-        statistics.add_rows(block)
-        counts = [0] * len(job.config.splits)
-        counts[split] = len(block)
-        yield TaggedOutput(BLOCKS, (split, job.num_units, 0, block.to_bytes()))
-        yield TaggedOutput(ROW_COUNTS, (job.num_units, tuple(counts)))
-        yield TaggedOutput(TAIL_SIZES, (split, sizes.tobytes()))
-        yield TaggedOutput(STATISTICS, (split, statistics))
-        self._rows.inc(len(block))
-        self._padding.inc(statistics.padding)
-        self._reporter.add("tokenize", 0, of_next=len(block))
 
 
 class MergeStatistics(beam.CombineFn):

@@ -1,4 +1,4 @@
-"""From blocks of rows to shards, and from shards to a dataset."""
+"""From rows to shards, and from shards to a dataset."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 import apache_beam as beam
-import google_crc32c
-import numpy as np
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
@@ -21,83 +19,8 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.rows.routing import Layout, RowTable
-from beam_pipeline.steps.tokenize import Block, RowCounts
-
-
-def layout_of(job: Job, split: int, table: RowTable) -> Layout:
-    """Where the split's rows go."""
-    config = job.config
-    return Layout.make(
-        split=config.split_names[split],
-        num_rows=int(table.totals[split]),
-        shard_size=config.shard_size,
-        num_shards=config.num_shards,
-        shuffle=config.shuffle,
-        seed=config.seed,
-    )
-
-
-def build_row_table(counts: list[RowCounts], num_units: int, num_splits: int) -> bytes:
-    """The `RowTable` of all units, as bytes.
-
-    Raises:
-      AssertionError: where a unit is missing or counted twice.
-    """
-    rows = np.zeros((num_units + 1, num_splits), np.int64)
-    seen = np.zeros(num_units + 1, np.int64)
-    for unit, of_splits in counts:
-        rows[unit] += of_splits
-        seen[unit] += 1
-    if (seen[:num_units] != 1).any():
-        unit = int(np.flatnonzero(seen[:num_units] != 1)[0])
-        raise AssertionError(f"work unit {unit} was counted {int(seen[unit])} times, not once")
-    return RowTable(rows).to_bytes()
-
-
-class KeptShards(beam.DoFn):
-    """The record that an earlier run left of a shard it finished → its ShardInfo, if the file is still so."""
-
-    def __init__(self, job: Job):
-        self._job = job
-
-    def setup(self) -> None:
-        self._kept = Metrics.counter("prepare", "shards_kept")
-
-    def process(self, path: str) -> Iterator[ShardInfo]:
-        info = ShardInfo(**json.loads(filesystem.read_bytes(path)))
-        shard = filesystem.join(self._job.split_folder(info.split), info.name)
-        if filesystem.exists(shard):
-            data = filesystem.read_bytes(shard)
-            if len(data) == info.bytes and f"{google_crc32c.value(data):08x}" == info.crc32c:
-                self._kept.inc()
-                yield info
-
-
-class RouteRows(beam.DoFn):
-    """A block of rows → the part of it that goes to each shard, with slots; none to shards that are kept."""
-
-    def __init__(self, job: Job):
-        self._job = job
-
-    def process(
-        self, element: Block, table_bytes: bytes, kept: Iterable[ShardInfo] = ()
-    ) -> Iterator[tuple[tuple[int, int], bytes]]:
-        split, unit, first, data = element
-        table = RowTable.from_bytes(table_bytes)
-        block = RowBlock.from_bytes(data)
-        done = {info.shard for info in kept if info.split == split}
-        rank = table.first_rank(unit, split) + first
-        shards, slots = layout_of(self._job, split, table).place(np.arange(rank, rank + len(block)))
-        order = np.argsort(shards, kind="stable")
-        ordered = shards[order]
-        ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
-        begin = 0
-        for end in ends.tolist():
-            shard, index = int(ordered[begin]), order[begin:end]
-            if shard not in done:
-                yield (split, shard), block.take(index, slots[index]).to_bytes()
-            begin = end
+from beam_pipeline.steps.route import gather_rows, layout_of
+from beam_pipeline.steps.tables import row_table, tail_table
 
 
 class WriteShard(beam.DoFn):
@@ -119,13 +42,16 @@ class WriteShard(beam.DoFn):
     def process(
         self, element: tuple[tuple[int, int], Iterable[bytes]], table_bytes: bytes
     ) -> Iterator[ShardInfo]:
-        job, ((split, shard), parts) = self._job, element
-        layout = layout_of(job, split, RowTable.from_bytes(table_bytes))
+        (split, shard), parts = element
+        yield self._write(split, shard, map(RowBlock.from_bytes, parts), table_bytes)
+
+    def _write(self, split: int, shard: int, blocks: Iterable[RowBlock], table_bytes: bytes) -> ShardInfo:
+        job = self._job
+        layout = layout_of(job, split, row_table(table_bytes))
         records = layout.records_in(shard)
         name = shard_name(layout.split, shard, records)
-        block = assemble((RowBlock.from_bytes(part) for part in parts), records, name)
         info = write_shard(
-            block,
+            assemble(blocks, records, name),
             encoder=self._encoder,
             path=filesystem.join(job.split_folder(split), name),
             # Unique, so that attempts that overlap do not meet: each of them writes the same bytes.
@@ -139,7 +65,17 @@ class WriteShard(beam.DoFn):
         self._records.inc(info.records)
         self._bytes.inc(info.bytes)
         self._reporter.add("write", info.records)
-        yield info
+        return info
+
+
+class GatherShard(WriteShard):
+    """(split, shard) → the shard's file, its rows taken out of the local files that they are kept in."""
+
+    def process(
+        self, element: tuple[int, int], table_bytes: bytes, blocks_bytes: bytes
+    ) -> Iterator[ShardInfo]:
+        rows = gather_rows(self._job, *element, table_bytes=table_bytes, blocks_bytes=blocks_bytes)
+        yield self._write(*element, rows, table_bytes)
 
 
 class CommitDataset(beam.DoFn):
@@ -154,10 +90,10 @@ class CommitDataset(beam.DoFn):
         table_bytes: bytes,
         statistics: Iterable[tuple[int, SplitStatistics]],
         excluded: Iterable[Excluded],
-        tail_sizes: Iterable[tuple[int, bytes]],
+        tails: bytes,
         shards: Iterable[ShardInfo],
     ) -> None:
-        table = RowTable.from_bytes(table_bytes)
+        table, sizes = row_table(table_bytes), tail_table(tails).sizes
         layouts = [layout_of(self._job, split, table) for split in range(len(self._job.config.splits))]
         commit(
             self._job,
@@ -165,6 +101,6 @@ class CommitDataset(beam.DoFn):
             layouts=layouts,
             statistics=dict(statistics),
             excluded=sum(excluded, Excluded()),
-            tail_sizes={split: np.frombuffer(sizes, np.int64) for split, sizes in tail_sizes},
+            tail_sizes=dict(enumerate(sizes.T)),
             shards=list(shards),
         )

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.rows.packing import Documents, Packer, Tail, best_fit, pack_tails, segments_and_positions
+from beam_pipeline.rows.packing import Documents, Packer, Tail, best_fit, segments_and_positions
+from beam_pipeline.rows.tails import cut_tail, pack_pieces
 
 PAD = 0
 MAX_LENGTH = 8
@@ -49,24 +50,6 @@ def test_concat_keeps_the_order_and_fills_all_rows(lengths):
     assert np.array_equal(np.concatenate([block.ids.ravel(), tail.ids]), documents.ids)
     assert len(tail.ids) < MAX_LENGTH
     assert (block.lengths == MAX_LENGTH).all()
-
-
-@given(st.lists(lengths_lists, max_size=6))
-def test_tails_are_packed_in_order_and_padded_only_at_the_end(units):
-    tails = []
-    first = 1
-    for lengths in units:
-        documents = make(lengths)
-        documents = Documents(documents.ids + np.uint16(first), documents.lengths)
-        first += len(documents.ids)
-        tails.append(
-            pack(documents, packing="concat", max_length=MAX_LENGTH, pad_id=PAD, keep_starts=True)[1]
-        )
-    block = pack_tails(tails, MAX_LENGTH, PAD, keep_starts=True)
-    tokens = [tail.ids for tail in tails if len(tail.ids)]
-    expected = np.concatenate(tokens) if tokens else np.empty(0)
-    assert np.array_equal(attended(block), expected)
-    assert (block.lengths[:-1] == MAX_LENGTH).all()
 
 
 @given(st.lists(st.integers(1, MAX_LENGTH), max_size=60))
@@ -143,7 +126,10 @@ def test_what_comes_piece_by_piece_is_packed_alike(units, packing, stretch):
 def test_segments_and_positions_of_known_rows():
     documents = make([3, 9, 2])
     block, tail = pack(documents, packing="concat", max_length=MAX_LENGTH, pad_id=PAD, keep_starts=True)
-    last = pack_tails([tail], MAX_LENGTH, PAD, keep_starts=True)
+    ((_, piece),) = cut_tail(tail, 0, MAX_LENGTH)
+    last = pack_pieces(
+        [piece], tokens=6, max_length=MAX_LENGTH, pad_id=PAD, keep_starts=True, dtype=tail.ids.dtype
+    )
     segments, positions = segments_and_positions(block)
     assert segments.tolist() == [[1, 1, 1, 2, 2, 2, 2, 2]]
     assert positions.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
@@ -157,4 +143,3 @@ def test_segments_and_positions_of_known_rows():
 def test_no_documents_give_no_rows(packing):
     block, tail = pack(make([]), packing=packing, max_length=MAX_LENGTH, pad_id=PAD, keep_starts=True)
     assert block.ids.shape == (0, MAX_LENGTH) and not len(tail.ids)
-    assert pack_tails([tail], MAX_LENGTH, PAD, keep_starts=True).ids.shape == (0, MAX_LENGTH)

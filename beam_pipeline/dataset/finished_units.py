@@ -1,0 +1,179 @@
+"""What a run keeps of each finished work unit, in a file of its own below the staging folder.
+
+The later steps read the rows from there, so rows do not pass through the runner before they are routed; and a unit
+whose file is intact is not tokenized again, neither when a runner retries it nor with `--resume`. The content is a
+function of the run's fingerprint and the unit: attempts that overlap publish equal files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from beam_pipeline import filesystem
+from beam_pipeline.bad_records import Excluded
+from beam_pipeline.dataset.sections import (
+    Section,
+    SectionError,
+    SectionWriter,
+    create_sections,
+    open_sections,
+    read_index,
+    read_section,
+)
+from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.packing import Tail
+
+_FOLDER = "units"
+_SUFFIX = ".rows"
+
+
+@dataclass(frozen=True)
+class BlockPlace:
+    """Where a block of rows is kept.
+
+    Attributes:
+      split: the index of its split.
+      first: the number of its first row among those that the unit gave to the split.
+      rows: how many rows it holds.
+      section: the block's bytes in the unit's file.
+    """
+
+    split: int
+    first: int
+    rows: int
+    section: Section
+
+
+@dataclass(frozen=True)
+class FinishedUnit:
+    """All that a work unit gave.
+
+    Attributes:
+      blocks: where its rows are.
+      tails: of each split; None if nothing is left.
+      statistics: of each split.
+      excluded: counts of the records that became no documents.
+      bad_records: the path of the file with its bad records; None if there are none.
+    """
+
+    blocks: tuple[BlockPlace, ...]
+    tails: tuple[Tail | None, ...]
+    statistics: tuple[SplitStatistics, ...]
+    excluded: Excluded
+    bad_records: str | None
+
+    def rows(self, split: int) -> int:
+        """How many rows the unit gave to the split."""
+        return sum(block.rows for block in self.blocks if block.split == split)
+
+
+def unit_path(staging: str, unit: int) -> str:
+    """The file of a work unit's rows."""
+    return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}{_SUFFIX}")
+
+
+def tails_path(staging: str, split: int, block: int) -> str:
+    """The file of a block of rows that were packed from tails."""
+    return filesystem.join(staging, _FOLDER, f"tails-{split}-{block:05d}{_SUFFIX}")
+
+
+def hashes_path(staging: str, unit: int) -> str:
+    """The file of the hashes of a work unit's documents."""
+    return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}.hashes")
+
+
+def count_finished(files: Sequence[str]) -> int:
+    """How many of these files are finished units' rows."""
+    names = (path.rpartition("/")[2] for path in files)
+    return sum(name.startswith("unit-") and name.endswith(_SUFFIX) for name in names)
+
+
+class UnitWriter:
+    """Takes a unit's blocks as they come, and what else it gave at the end."""
+
+    def __init__(self, sections: SectionWriter, *, fingerprint: str, unit: int, splits: int):
+        self._sections = sections
+        self._identity = {"fingerprint": fingerprint, "unit": unit}
+        self._counts = [0] * splits
+        self._blocks: list[BlockPlace] = []
+
+    def add(self, split: int, block: RowBlock) -> None:
+        """Adds the split's next rows."""
+        section = self._sections.add(block.to_bytes())
+        self._blocks.append(BlockPlace(split, self._counts[split], len(block), section))
+        self._counts[split] += len(block)
+
+    def end(
+        self,
+        *,
+        tails: Sequence[Tail | None],
+        statistics: Sequence[SplitStatistics],
+        excluded: Excluded,
+        bad_records: str | None,
+    ) -> FinishedUnit:
+        """Writes what is not rows, which ends the file."""
+        add = self._sections.add
+        index = {
+            **self._identity,
+            "blocks": [(place.split, place.first, place.rows, *place.section) for place in self._blocks],
+            "tails": [
+                tail and (tail.ids.itemsize, add(tail.ids.tobytes()), add(tail.starts.tobytes()))
+                for tail in tails
+            ],
+            "statistics": [add(one.to_bytes()) for one in statistics],
+            "excluded": asdict(excluded),
+            "bad_records": bad_records,
+        }
+        self._sections.end(index)
+        return FinishedUnit(tuple(self._blocks), tuple(tails), tuple(statistics), excluded, bad_records)
+
+
+@contextlib.contextmanager
+def create_unit(path: str, *, fingerprint: str, unit: int, splits: int) -> Iterator[UnitWriter]:
+    """The file of a work unit, to be ended with `UnitWriter.end`; if the block fails there is none."""
+    with create_sections(path) as sections:
+        yield UnitWriter(sections, fingerprint=fingerprint, unit=unit, splits=splits)
+
+
+def find_unit(path: str, *, fingerprint: str, unit: int) -> FinishedUnit | None:
+    """The unit that an earlier attempt finished, if every byte of its file is as it was written; else None."""
+    if not filesystem.exists(path):
+        return None
+    try:
+        with open_sections(path) as file:
+            index = read_index(file, path)
+            if (index["fingerprint"], index["unit"]) != (fingerprint, unit):
+                return None
+            blocks = tuple(BlockPlace(*place[:3], Section(*place[3:])) for place in index["blocks"])
+            for block in blocks:
+                read_section(file, block.section, path)
+            found = FinishedUnit(
+                blocks,
+                tuple(tail and _read_tail(file, tail, path) for tail in index["tails"]),
+                tuple(
+                    SplitStatistics.from_bytes(read_section(file, Section(*section), path))
+                    for section in index["statistics"]
+                ),
+                Excluded(**index["excluded"]),
+                index["bad_records"],
+            )
+    except SectionError:
+        return None
+    if found.bad_records is not None and not filesystem.exists(found.bad_records):
+        return None
+    return found
+
+
+def _read_tail(file: Any, tail: list, path: str) -> Tail:
+    itemsize, ids, starts = tail
+    dtype = np.uint16 if itemsize == 2 else np.uint32
+    return Tail(
+        np.frombuffer(read_section(file, Section(*ids), path), dtype),
+        np.frombuffer(read_section(file, Section(*starts), path), np.int64),
+    )

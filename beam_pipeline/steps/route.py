@@ -1,0 +1,151 @@
+"""Where rows go: from the files of the finished units to the shards.
+
+Rows reach their shards in one of two ways. If the dataset's folder is local, each shard takes its rows out of the
+units' files: no row passes through the runner, whose memory stays the same however much text there is. In Cloud
+Storage, where reading single rows would cost a request each, blocks of rows are read and grouped by the runner.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import apache_beam as beam
+import google_crc32c
+import numpy as np
+from apache_beam.metrics import Metrics
+
+from beam_pipeline import filesystem
+from beam_pipeline.dataset.finished_units import tails_path, unit_path
+from beam_pipeline.dataset.sections import Section, open_sections, read_section
+from beam_pipeline.dataset.shards import ShardInfo
+from beam_pipeline.job import Job
+from beam_pipeline.rows.blocks import RowBlock, rows_per_block
+from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.steps.tables import kept_shards, row_table
+from beam_pipeline.steps.tokenize import Block
+
+# Of 16 MiB at most each: what of a process's memory may be pages of these files, which the kernel takes back at need.
+_OPEN_BLOCKS = 64
+
+
+def layout_of(job: Job, split: int, table: RowTable) -> Layout:
+    """Where the split's rows go."""
+    config = job.config
+    return Layout.make(
+        split=config.split_names[split],
+        num_rows=int(table.totals[split]),
+        shard_size=config.shard_size,
+        num_shards=config.num_shards,
+        shuffle=config.shuffle,
+        seed=config.seed,
+    )
+
+
+class KeptShards(beam.DoFn):
+    """The record that an earlier run left of a shard it finished → its ShardInfo, if the file is still so."""
+
+    def __init__(self, job: Job):
+        self._job = job
+
+    def setup(self) -> None:
+        self._kept = Metrics.counter("prepare", "shards_kept")
+
+    def process(self, path: str) -> Iterator[ShardInfo]:
+        info = ShardInfo(**json.loads(filesystem.read_bytes(path)))
+        shard = filesystem.join(self._job.split_folder(info.split), info.name)
+        if filesystem.exists(shard):
+            data = filesystem.read_bytes(shard)
+            if len(data) == info.bytes and f"{google_crc32c.value(data):08x}" == info.crc32c:
+                self._kept.inc()
+                yield info
+
+
+def block_path(job: Job, split: int, unit: int, first: int) -> str:
+    """The file that a block of rows is kept in."""
+    if unit < job.num_units:
+        return unit_path(job.staging, unit)
+    return tails_path(job.staging, split, first // rows_per_block(job.config.max_length, job.vocab_size))
+
+
+class RouteRows(beam.DoFn):
+    """A block of rows → the part of it that goes to each shard, with slots; none to shards that are kept."""
+
+    def __init__(self, job: Job):
+        self._job = job
+
+    def process(
+        self, element: Block, table_bytes: bytes, kept: bytes
+    ) -> Iterator[tuple[tuple[int, int], bytes]]:
+        split, unit, first, rows, *section = element
+        table = row_table(table_bytes)
+        rank = table.first_rank(unit, split) + first
+        shards, slots = layout_of(self._job, split, table).place(np.arange(rank, rank + rows))
+        wanted = np.flatnonzero(~np.isin(shards, kept_shards(kept, split)))
+        if not len(wanted):
+            return
+        path = block_path(self._job, split, unit, first)
+        with open_sections(path) as file:
+            block = RowBlock.from_bytes(read_section(file, Section(*section), path))
+        order = wanted[np.argsort(shards[wanted], kind="stable")]
+        for index in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            yield (split, int(shards[index[0]])), block.take(index, slots[index]).to_bytes()
+
+
+def list_shards(table_bytes: bytes, kept: bytes, job: Job) -> Iterator[tuple[int, int]]:
+    """The (split, shard) pairs that are to be written: all but those that are kept."""
+    table = row_table(table_bytes)
+    for split in range(len(job.config.splits)):
+        shards = np.arange(layout_of(job, split, table).num_shards)
+        for shard in np.setdiff1d(shards, kept_shards(kept, split)).tolist():
+            yield split, shard
+
+
+def gather_rows(
+    job: Job, split: int, shard: int, *, table_bytes: bytes, blocks_bytes: bytes
+) -> Iterator[RowBlock]:
+    """The rows of a shard, with slots, out of the local files that they are kept in."""
+    layout = layout_of(job, split, row_table(table_bytes))
+    records = layout.records_in(shard)
+    ranks = layout.rank(np.full(records, shard), np.arange(records))
+    first_ranks, blocks = _blocks_by_rank(blocks_bytes, table_bytes, split)
+    holding = np.searchsorted(first_ranks, ranks, side="right") - 1
+    order = np.argsort(holding, kind="stable")
+    for slots in np.split(order, np.flatnonzero(np.diff(holding[order])) + 1):
+        number = int(holding[slots[0]])
+        _, unit, first, _, offset, size, _ = blocks[number].tolist()
+        block = _open_block(block_path(job, split, unit, first), offset, size)
+        yield block.take(ranks[slots] - first_ranks[number], slots)
+
+
+@lru_cache(maxsize=16)
+def _blocks_by_rank(blocks_bytes: bytes, table_bytes: bytes, split: int) -> tuple[np.ndarray, np.ndarray]:
+    """The split's blocks (int64, `Block`'s numbers in a row) in the order of their rows' ranks, and each one's first.
+
+    Raises:
+      AssertionError: if some rows are in no block, or in two.
+    """
+    table = row_table(table_bytes)
+    blocks = np.frombuffer(blocks_bytes, np.int64).reshape(-1, 7)
+    blocks = blocks[blocks[:, 0] == split]
+    first_ranks = (
+        np.array([table.first_rank(unit, split) for unit in blocks[:, 1].tolist()], np.int64) + blocks[:, 2]
+    )
+    order = np.argsort(first_ranks, kind="stable")
+    first_ranks, blocks = first_ranks[order], blocks[order]
+    ends = np.append(first_ranks[1:], table.totals[split])
+    if not np.array_equal(first_ranks + blocks[:, 3], ends) or first_ranks[:1].any():
+        raise AssertionError(f"the blocks of split {split} do not hold each of its {ends[-1]} rows once")
+    return first_ranks, blocks
+
+
+@lru_cache(maxsize=_OPEN_BLOCKS)
+def _open_block(path: str, offset: int, size: int) -> RowBlock:
+    """A block as views of its file: only the rows that are taken are read. Files of staging never change."""
+    with Path(path).open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped.madvise(mmap.MADV_RANDOM)
+    return RowBlock.from_bytes(memoryview(mapped)[offset : offset + size])

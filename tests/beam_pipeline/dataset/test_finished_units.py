@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beam_pipeline.bad_records import Excluded
+from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit
+from beam_pipeline.dataset.sections import open_sections, read_section
+from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.packing import Tail
+
+VOCAB_SIZE = 20
+
+
+def statistics(seed: int) -> SplitStatistics:
+    rng = np.random.default_rng(seed)
+    made = SplitStatistics.empty(VOCAB_SIZE)
+    tokens = rng.integers(1, 9, 5)
+    made.add_documents(rng.integers(0, VOCAB_SIZE, tokens.sum()), tokens, rng.integers(1, 2**33, 5))
+    made.add_rows(RowBlock(rng.integers(0, VOCAB_SIZE, (3, 8)).astype(np.uint16), np.full(3, 8, np.uint32)))
+    return made
+
+
+def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
+    ids = np.arange(40, dtype=np.uint16).reshape(5, 8)
+    block = RowBlock(ids, np.full(5, 8, np.uint32), np.zeros((5, 1), np.uint8))
+    with create_unit(str(path), fingerprint=fingerprint, unit=unit, splits=2) as writer:
+        for split, part in [(1, slice(0, 2)), (0, slice(0, 1)), (1, slice(2, 5))]:
+            writer.add(split, block.take(part))
+        return writer.end(
+            tails=[None, Tail(np.arange(3, dtype=np.uint16), np.array([1]))],
+            statistics=[statistics(0), statistics(1)],
+            excluded=Excluded(9, 3, 2, 1),
+            bad_records=None,
+        )
+
+
+def test_what_was_finished_is_found_again(tmp_path: Path):
+    path = str(tmp_path / "units" / "unit")
+    made, found = write(Path(path)), find_unit(path, fingerprint="f", unit=3)
+    assert found.blocks == made.blocks
+    assert [(place.split, place.first, place.rows) for place in found.blocks] == [
+        (1, 0, 2),
+        (0, 0, 1),
+        (1, 2, 3),
+    ]
+    assert (found.rows(0), found.rows(1)) == (1, 5)
+    with open_sections(path) as file:
+        last = RowBlock.from_bytes(read_section(file, found.blocks[2].section, path))
+    assert last.ids.tolist() == np.arange(16, 40).reshape(3, 8).tolist()
+    assert found.tails[0] is None
+    assert (found.tails[1].ids.tolist(), found.tails[1].starts.tolist()) == ([0, 1, 2], [1])
+    assert [one.to_json() for one in found.statistics] == [statistics(seed).to_json() for seed in (0, 1)]
+    assert [one.rows_checksum for one in found.statistics] == [statistics(s).rows_checksum for s in (0, 1)]
+    assert found.excluded == Excluded(9, 3, 2, 1)
+
+
+def test_another_runs_unit_and_a_missing_one_are_not_found(tmp_path: Path):
+    path = tmp_path / "unit"
+    assert find_unit(str(path), fingerprint="f", unit=3) is None
+    write(path)
+    assert find_unit(str(path), fingerprint="g", unit=3) is None
+    assert find_unit(str(path), fingerprint="f", unit=4) is None
+
+
+def test_no_damaged_byte_and_no_cut_goes_unnoticed(tmp_path: Path):
+    path = tmp_path / "unit"
+    write(path)
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for position in [*range(0, len(data), 37), *range(len(data) - 40, len(data))]:
+        damaged = bytearray(data)
+        damaged[position] ^= int(rng.integers(1, 256))
+        path.write_bytes(damaged)
+        assert find_unit(str(path), fingerprint="f", unit=3) is None, position
+    for size in [0, 1, 19, 20, len(data) // 2, len(data) - 1]:
+        path.write_bytes(data[:size])
+        assert find_unit(str(path), fingerprint="f", unit=3) is None, size
+    path.write_bytes(data)
+    assert find_unit(str(path), fingerprint="f", unit=3) is not None
+
+
+def test_a_unit_that_fails_leaves_no_file(tmp_path: Path):
+    with (
+        pytest.raises(RuntimeError, match="bad data"),
+        create_unit(str(tmp_path / "unit"), fingerprint="f", unit=0, splits=1),
+    ):
+        raise RuntimeError("bad data")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,0 +1,56 @@
+from hashlib import blake2b
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.rows.unit_rows import text_hashes
+from beam_pipeline.steps.deduplicate import bucket_entries, find_duplicates, first_of_each
+
+texts = st.text("ab", max_size=2)
+
+
+def duplicates(
+    units: list[list[str]], buckets: int, entries_per_pass: int, shuffle=lambda items: None
+) -> set[tuple[int, int]]:
+    """(unit, document) of all that the steps leave out."""
+    found, by_bucket = [], {}
+    for unit, documents in enumerate(units):
+        hashes = text_hashes(documents)
+        first = first_of_each(hashes)
+        found += [(unit, document) for document in np.flatnonzero(~first).tolist()]
+        for bucket, entries in bucket_entries(hashes, first, buckets):
+            by_bucket.setdefault(bucket, []).append((unit, entries))
+    for seen in by_bucket.values():
+        shuffle(seen)
+        for unit, data in find_duplicates(seen, entries_per_pass):
+            found += [(unit, document) for document in np.frombuffer(data, np.int64).tolist()]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+@given(
+    st.lists(st.lists(texts, max_size=12), max_size=8),
+    st.integers(1, 4),
+    st.integers(1, 20),
+    st.randoms(),
+)
+def test_all_but_the_first_of_equal_documents_are_found(units, buckets, entries_per_pass, order):
+    seen, expected = set(), set()
+    for unit, documents in enumerate(units):
+        for number, text in enumerate(documents):
+            if text in seen:
+                expected.add((unit, number))
+            seen.add(text)
+    assert duplicates(units, buckets, entries_per_pass, order.shuffle) == expected
+
+
+def test_a_text_that_is_everywhere_sends_one_entry_a_unit():
+    hot = np.frombuffer(blake2b(b"hot", digest_size=16).digest() * 100_000, np.uint64).reshape(-1, 2)
+    first = first_of_each(hot)
+    ((_, entries),) = bucket_entries(hot, first, buckets=4096)
+    assert len(entries) == 20
+    # In 30,000 units of 100,000 copies each, that is 600 kB in one group, and each later unit leaves its first out.
+    found = list(find_duplicates([(unit, entries) for unit in range(30_000)]))
+    assert [unit for unit, _ in found] == list(range(1, 30_000))
+    assert {data for _, data in found} == {np.int64(0).tobytes()}

@@ -1,0 +1,141 @@
+"""`--resume`: what an earlier run finished is kept, unit by unit and shard by shard, and the bytes are the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import graph, prepare
+from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.steps import deduplicate
+from beam_pipeline.steps.tokenize import TokenizeUnit
+
+OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--unit_bytes", "20000"]
+OPTIONS += ["--shard_size", "300", "--segment_ids"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """Documents, some of them twice, and a broken line in the second unit."""
+    path = tmp_path_factory.mktemp("source") / "in.jsonl"
+    lines = [json.dumps({"text": text}) for text in [*documents[:500], *documents[100:300]]]
+    lines[150] = '{"text": '
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, source: Path, tokenizer_folder: Path):
+    def run_prepare(*options: str, output: str = "out") -> Path:
+        folder = tmp_path / output
+        common = ["--input", str(source), "--tokenizer", str(tokenizer_folder), "--output", str(folder)]
+        prepare.main([*common, *OPTIONS, "--on_bad_record", "skip", *options])
+        return folder
+
+    return run_prepare
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Watch:
+    """Notes which units are read for their hashes and which are tokenized; fails at the units `fail_at`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fail_at: int | None = None):
+        self.hashed: list[int] = []
+        self.tokenized: list[int] = []
+        read, tokenize = deduplicate.read_unit, TokenizeUnit._tokenize
+
+        def reading(unit: WorkUnit, options):
+            self.hashed.append(unit.index)
+            return read(unit, options)
+
+        def tokenizing(step: TokenizeUnit, unit: WorkUnit, *args):
+            if unit.index == fail_at:
+                raise RuntimeError(f"stopped at unit {fail_at}")
+            self.tokenized.append(unit.index)
+            return tokenize(step, unit, *args)
+
+        monkeypatch.setattr(deduplicate, "read_unit", reading)
+        monkeypatch.setattr(TokenizeUnit, "_tokenize", tokenizing)
+
+
+@pytest.mark.parametrize("dedup", ["none", "exact"])
+def test_only_what_is_not_finished_is_done_again(run, monkeypatch, capsys, dedup):
+    options = ("--dedup", dedup)
+    expected = content(run(*options, output="whole"))
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped at unit 3"):
+        first = Watch(patch, fail_at=3)
+        run(*options)
+    assert first.tokenized and 3 not in first.tokenized
+    said = capsys.readouterr().err
+    assert (
+        f"{len(first.tokenized)} of " in said and "0 shards are finished: with --resume they are kept" in said
+    )
+    with monkeypatch.context() as patch:
+        second = Watch(patch)
+        out = run(*options, "--resume")
+    units = {unit for unit, _ in enumerate((out / "train" / "units.jsonl").read_text().splitlines()[:-1])}
+    assert set(first.tokenized) | set(second.tokenized) == units
+    assert not set(first.tokenized) & set(second.tokenized)
+    assert second.hashed == []
+    assert sorted(first.hashed) == (sorted(units) if dedup == "exact" else [])
+    assert content(out) == expected
+
+
+def test_a_damaged_or_cut_unit_is_done_again(run, tmp_path, monkeypatch):
+    expected = content(run("--dedup", "exact", output="whole"))
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        Watch(patch, fail_at=4)
+        run("--dedup", "exact")
+    (damaged, cut, lacking, *_), (hashes, *_) = (
+        sorted(tmp_path.glob(f"out/_staging/**/units/unit-*.{kind}")) for kind in ("rows", "hashes")
+    )
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 4
+    damaged.write_bytes(data)
+    cut.write_bytes(cut.read_bytes()[:-100])
+    lacking.unlink()
+    hashes.write_bytes(hashes.read_bytes()[:-1])
+    with monkeypatch.context() as patch:
+        again = Watch(patch)
+        out = run("--dedup", "exact", "--resume")
+    assert {0, 1, 2} <= set(again.tokenized)
+    assert again.hashed == [0]
+    assert content(out) == expected
+
+
+def test_bad_records_that_are_gone_are_written_again(run, tmp_path, monkeypatch):
+    expected = content(run(output="whole"))
+    assert any(name.startswith("bad_records/") for name in expected)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        Watch(patch, fail_at=4)
+        run()
+    for path in tmp_path.glob("out/bad_records/*"):
+        path.unlink()
+    assert content(run("--resume")) == expected
+
+
+def test_without_resume_nothing_of_the_earlier_run_is_used(run, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        Watch(patch, fail_at=4)
+        run()
+    with monkeypatch.context() as patch:
+        again = Watch(patch)
+        run()
+    assert again.tokenized == sorted(again.tokenized) and again.tokenized[0] == 0
+
+
+def test_rows_that_the_runner_groups_make_the_same_bytes(run, monkeypatch):
+    expected = content(run(output="gathered"))
+    monkeypatch.setattr(graph, "_gather", graph._group)
+    assert content(run(output="grouped")) == expected
+
+
+def test_tails_in_many_blocks_make_the_same_bytes(run, monkeypatch):
+    expected = content(run("--max_length", "500", output="whole"))
+    monkeypatch.setattr("beam_pipeline.rows.blocks.BLOCK_BYTES", 2000)  # two rows of 500 tokens
+    assert content(run("--max_length", "500", output="small blocks")) == expected
