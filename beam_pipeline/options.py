@@ -12,6 +12,7 @@ from beam_pipeline.input_options import InputConfig, add_input_options, input_co
 
 PACKINGS = ("concat", "best_fit", "pad")
 SHARD_SIZE = 5000
+_SHARD_BYTES = 256 << 20
 ENGINES = ("auto", "hf", "gigatoken", "tokie")
 TOKENIZER_MODELS = ("unigram", "bpe", "wordpiece")
 
@@ -192,7 +193,10 @@ def prepare_parser() -> argparse.ArgumentParser:
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument(
-        "--shard_size", type=int, help=f"records in every shard but the last (default: {SHARD_SIZE})"
+        "--shard_size",
+        type=int,
+        help=f"records in every shard but the last (default: {SHARD_SIZE}, fewer if rows are so long that a shard "
+        f"would exceed {_SHARD_BYTES >> 20} MiB)",
     )
     sizes.add_argument(
         "--num_shards",
@@ -258,7 +262,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
     """
     args, beam = prepare_parser().parse_known_args(argv)
     if args.shard_size is None and args.num_shards is None:
-        args.shard_size = SHARD_SIZE
+        args.shard_size = _default_shard_size(args)
     _check(args, ("shard_size", "num_shards"))
     if not 8 <= args.max_length <= 1 << 20:
         raise UsageError(f"--max_length {args.max_length}: must be from 8 to {1 << 20}")
@@ -502,6 +506,13 @@ def _check(args: argparse.Namespace, at_least_one: Sequence[str]) -> None:
     for name in at_least_one:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name} {getattr(args, name)}: must be at least 1")
+
+
+def _default_shard_size(args: argparse.Namespace) -> int:
+    """Records in a shard: `SHARD_SIZE` unless their size, estimated from above, exceeds the bound."""
+    # An id takes up to three bytes, a position mostly two, a mask's or a segment's value one.
+    value_bytes = 3 + (not args.no_attention_mask) + args.segment_ids + 2 * args.position_ids
+    return max(1, min(SHARD_SIZE, _SHARD_BYTES // (args.max_length * value_bytes)))
 
 
 def _split_name(name: str) -> str:

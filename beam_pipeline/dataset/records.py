@@ -27,6 +27,7 @@ _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 
 _DECODED_BYTES = 16 << 20
+_HEADS = 1 << 12  # heads of a few bytes that are kept, of each kind
 
 
 class RecordError(ValueError):
@@ -63,6 +64,9 @@ class ExampleEncoder:
         self._varints = varints.astype("<u4")
         self._used = np.array([0, 0x01, 0x0101, 0x010101], "<u4")[sizes]
         self._sizes = sizes.astype(np.uint8)
+        self._mask_head = _entry_head("attention_mask", max_length)
+        # Every mask is a part of this: some ones, then zeros.
+        self._ones_and_zeros = memoryview(b"\x01" * max_length + b"\x00" * max_length)
 
     def encode(self, block: RowBlock) -> list[bytes]:
         """The block's rows as TFRecord frames, one `bytes` each, in the block's order."""
@@ -72,7 +76,7 @@ class ExampleEncoder:
             derived["segment_ids"], derived["position_ids"] = segments_and_positions(block)
         for name in self._features:
             if name == "attention_mask":
-                columns.append(_mask_entry(length, self._max_length) for length in block.lengths.tolist())
+                columns.append(self._masks(block.lengths))
             else:
                 columns.append(self._entries(name, derived[name]))
         frames = []
@@ -81,6 +85,11 @@ class ExampleEncoder:
             data = _tagged(0x0A, len(body)) + body
             frames.append(b"".join((_frame_head(len(data)), data, _CRC.pack(_masked_crc(data)))))
         return frames
+
+    def _masks(self, lengths: np.ndarray) -> Iterator[bytes]:
+        """The map entries of attention_mask, a row each."""
+        for length in lengths.tolist():
+            yield self._mask_head + self._ones_and_zeros[self._max_length - length :][: self._max_length]
 
     def _entries(self, name: str, values: np.ndarray) -> Iterator[bytes]:
         """The map entries of one feature, a row each."""
@@ -102,13 +111,13 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=_HEADS)
 def _tagged(tag: int, length: int) -> bytes:
     """The head of a length-delimited protobuf field."""
     return bytes([tag]) + _varint(length)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=_HEADS)
 def _entry_head(name: str, size: int) -> bytes:
     """All bytes of a feature's map entry that stand before its `size` bytes of packed varints."""
     packed = _tagged(0x0A, size)  # Int64List.value
@@ -118,12 +127,7 @@ def _entry_head(name: str, size: int) -> bytes:
     return _tagged(0x0A, len(key) + len(feature) + size) + key + feature  # Features.feature
 
 
-@lru_cache(maxsize=1 << 14)
-def _mask_entry(length: int, max_length: int) -> bytes:
-    return _entry_head("attention_mask", max_length) + b"\x01" * length + b"\x00" * (max_length - length)
-
-
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=_HEADS)
 def _frame_head(size: int) -> bytes:
     length = _LENGTH.pack(size)
     return length + _CRC.pack(_masked_crc(length))

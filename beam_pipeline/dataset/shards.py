@@ -15,7 +15,7 @@ from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-(?P<records>\d+)\.tfrecord")
 
-_ROWS_PER_WRITE = 512
+_VALUES_PER_WRITE = 1 << 18  # encoding takes about 20 bytes for each value of a feature
 
 
 def shard_name(split: str, shard: int, records: int) -> str:
@@ -91,8 +91,9 @@ def write_shard(
     """Writes a shard's rows to the file `path`, by way of `temporary`; on failure neither is left."""
     size, crc = 0, 0
     with filesystem.create_whole(path, temporary) as file:
-        for first in range(0, len(block), _ROWS_PER_WRITE):
-            data = b"".join(encoder.encode(block.take(slice(first, first + _ROWS_PER_WRITE))))
+        rows = max(1, _VALUES_PER_WRITE // block.ids.shape[1])
+        for first in range(0, len(block), rows):
+            data = b"".join(encoder.encode(block.take(slice(first, first + rows))))
             file.write(data)
             size += len(data)
             crc = google_crc32c.extend(crc, data)

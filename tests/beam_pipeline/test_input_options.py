@@ -131,3 +131,21 @@ def test_train_tokenizer_takes_the_same_options() -> None:
     assert config.input == InputConfig(dataset=DatasetConfig("d", split="test"))
     config, _ = parse_train_tokenizer(["--mix", "a*1.5", "--document", "paragraph", "--output", "o"])
     assert config.input == InputConfig(mix=(MixItem("a", 1, 0.5),), document="paragraph")
+
+
+@pytest.mark.parametrize(
+    ("options", "records"),
+    [
+        ([], 5000),
+        (["--max_length", "8192"], 5000),
+        (["--max_length", "4096", "--segment_ids", "--position_ids"], 5000),
+        (["--max_length", "131072"], 512),
+        (["--max_length", "131072", "--no_attention_mask"], 682),
+        (["--max_length", "1048576", "--segment_ids", "--position_ids"], 36),
+        (["--max_length", "1048576", "--shard_size", "5000"], 5000),
+        (["--max_length", "1048576", "--num_shards", "7"], None),
+    ],
+)
+def test_a_shard_of_long_rows_has_fewer_records_by_default(options: list[str], records: int | None) -> None:
+    config, _ = parse_prepare(["--input", "a", *REST, *options])
+    assert config.shard_size == config.identity()["shard_size"] == records

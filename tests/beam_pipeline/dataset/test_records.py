@@ -114,6 +114,21 @@ def test_wrong_features_are_named():
         decode_examples(records, max_length=9, features=PLAIN)
 
 
+def test_masks_of_long_rows_are_not_kept():
+    import tracemalloc
+
+    max_length = 1 << 17
+    encoder = ExampleEncoder(max_length=max_length, max_value=300, features=PLAIN)
+    row = np.zeros((1, max_length), np.uint16)
+    encoder.encode(RowBlock(row, np.array([1], np.uint32)))
+    tracemalloc.start()
+    for length in range(2, 18):
+        encoder.encode(RowBlock(row, np.array([length], np.uint32)))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < max_length  # of 16 masks of 128 KiB
+
+
 def test_values_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="2097151"):
         ExampleEncoder(max_length=8, max_value=2**21, features=PLAIN)
