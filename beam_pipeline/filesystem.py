@@ -6,7 +6,8 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -90,6 +91,15 @@ class RemoteObject:
             self._blob.reload(retry=self._retry)
         return self._blob.size
 
+    def generation(self) -> int:
+        """Identifies the object's content among all that were ever at this path; takes a request of its own.
+
+        Raises:
+          OSError: if it cannot be read.
+        """
+        self.size()
+        return self._blob.generation
+
     def read(self, start: int, end: int) -> bytes:
         """The bytes [start, end), fewer if the object ends before.
 
@@ -104,6 +114,25 @@ class RemoteObject:
                 )
             except RequestRangeNotSatisfiable:
                 return b""
+
+
+def versions(paths: Sequence[str]) -> list[int]:
+    """A number for each file that is another one if the file was written again.
+
+    Raises:
+      OSError: if one of them cannot be read.
+    """
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        return list(pool.map(_version, paths))
+
+
+def _version(path: str) -> int:
+    if is_local(path):
+        return Path(path).stat().st_mtime_ns
+    if path.startswith("gs://"):
+        return RemoteObject(path).generation()
+    with _plain_errors(path):
+        return int(1000 * FileSystems.get_filesystem(path).last_updated(path))
 
 
 @functools.cache

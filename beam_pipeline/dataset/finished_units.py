@@ -8,7 +8,7 @@ function of the run's fingerprint and the unit: attempts that overlap publish eq
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from beam_pipeline.dataset.sections import (
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail
+from beam_pipeline.sources.units import WorkUnit
 
 _FOLDER = "units"
 _SUFFIX = ".rows"
@@ -73,6 +74,16 @@ class FinishedUnit:
         return sum(block.rows for block in self.blocks if block.split == split)
 
 
+def identity_of(fingerprint: str, unit: WorkUnit) -> dict[str, Any]:
+    """What must be the same for a unit's file to be of use: the run, the unit, and the versions of the files it reads.
+
+    Raises:
+      OSError: if one of the files cannot be read.
+    """
+    paths = list(dict.fromkeys(unit.root + part.name for part in unit.parts))
+    return {"fingerprint": fingerprint, "unit": unit.index, "versions": filesystem.versions(paths)}
+
+
 def unit_path(staging: str, unit: int) -> str:
     """The file of a work unit's rows."""
     return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}{_SUFFIX}")
@@ -97,9 +108,9 @@ def count_finished(files: Sequence[str]) -> int:
 class UnitWriter:
     """Takes a unit's blocks as they come, and what else it gave at the end."""
 
-    def __init__(self, sections: SectionWriter, *, fingerprint: str, unit: int, splits: int):
+    def __init__(self, sections: SectionWriter, *, identity: Mapping[str, Any], splits: int):
         self._sections = sections
-        self._identity = {"fingerprint": fingerprint, "unit": unit}
+        self._identity = identity
         self._counts = [0] * splits
         self._blocks: list[BlockPlace] = []
 
@@ -135,20 +146,21 @@ class UnitWriter:
 
 
 @contextlib.contextmanager
-def create_unit(path: str, *, fingerprint: str, unit: int, splits: int) -> Iterator[UnitWriter]:
-    """The file of a work unit, to be ended with `UnitWriter.end`; if the block fails there is none."""
+def create_unit(path: str, *, identity: Mapping[str, Any], splits: int) -> Iterator[UnitWriter]:
+    """The file of the unit with this `identity_of`, ended with `UnitWriter.end`; if the block fails there is none."""
     with create_sections(path) as sections:
-        yield UnitWriter(sections, fingerprint=fingerprint, unit=unit, splits=splits)
+        yield UnitWriter(sections, identity=identity, splits=splits)
 
 
-def find_unit(path: str, *, fingerprint: str, unit: int) -> FinishedUnit | None:
-    """The unit that an earlier attempt finished, if every byte of its file is as it was written; else None."""
+def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
+    """The unit with this `identity_of`, if an earlier attempt finished it and every byte of its file is as it was
+    written; else None."""
     if not filesystem.exists(path):
         return None
     try:
         with open_sections(path) as file:
             index = read_index(file, path)
-            if (index["fingerprint"], index["unit"]) != (fingerprint, unit):
+            if not identity.items() <= index.items():
                 return None
             blocks = tuple(BlockPlace(*place[:3], Section(*place[3:])) for place in index["blocks"])
             for block in blocks:

@@ -19,7 +19,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset.finished_units import hashes_path
+from beam_pipeline.dataset.finished_units import hashes_path, identity_of
 from beam_pipeline.dataset.sections import (
     Section,
     SectionError,
@@ -132,7 +132,7 @@ class HashDocuments(beam.DoFn):
     def _hashes(self, unit: WorkUnit) -> np.ndarray:
         """uint64 [documents, 2]: of all documents of the unit, in their order."""
         path = hashes_path(self._job.staging, unit.index)
-        identity = {"fingerprint": self._job.fingerprint, "unit": unit.index}
+        identity = identity_of(self._job.fingerprint, unit)
         kept = _kept_hashes(path, identity)
         if kept is not None:
             return kept

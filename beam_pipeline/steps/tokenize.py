@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -11,7 +12,7 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded, write_bad_records
-from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit, unit_path
+from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit, identity_of, unit_path
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
@@ -84,14 +85,17 @@ class TokenizeUnit(beam.DoFn):
         _, line, duplicates = element
         unit = WorkUnit.from_json(line)
         path = unit_path(self._job.staging, unit.index)
-        done = find_unit(path, fingerprint=self._job.fingerprint, unit=unit.index)
+        identity = identity_of(self._job.fingerprint, unit)
+        done = find_unit(path, identity=identity)
         if done is None:
-            done = self._tokenize(unit, path, duplicates)
+            done = self._tokenize(unit, path, identity, duplicates)
         else:
             self._kept.inc()
         yield from self._outputs(unit, done)
 
-    def _tokenize(self, unit: WorkUnit, path: str, duplicates: list[bytes]) -> FinishedUnit:
+    def _tokenize(
+        self, unit: WorkUnit, path: str, identity: Mapping[str, Any], duplicates: list[bytes]
+    ) -> FinishedUnit:
         """Tokenizes and packs the unit; its rows are in the file `path` afterwards."""
         job, config = self._job, self._job.config
         if self._tokenizer is None:  # only now: an engine takes seconds to start
@@ -114,8 +118,7 @@ class TokenizeUnit(beam.DoFn):
         )
         most = rows_per_block(config.max_length, job.vocab_size)
         misses = self._tokenizer.misses
-        kept = create_unit(path, fingerprint=job.fingerprint, unit=unit.index, splits=len(config.splits))
-        with kept as writer:
+        with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 for split, packed in rows.blocks(self._documents(unit, dropped, excluded, bad)):
                     for first in range(0, len(packed), most):

@@ -40,7 +40,8 @@ def undisturbed(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> dict[
 
 
 def test_killed_at_every_change_of_the_file_system(tmp_path: Path, corpus: Path, tokenizer_folder: Path):
-    arguments = command(corpus, tokenizer_folder, "{OUT}", "--shard_size", "400")
+    few = ("--unit_bytes", "50000", "--shard_size", "400")  # each unit and each shard is a few kills
+    arguments = command(corpus, tokenizer_folder, "{OUT}", *few)
     script = Path(__file__).with_name("kill_runs.py")
     result = subprocess.run(
         [sys.executable, str(script), str(tmp_path), *arguments], stdout=subprocess.PIPE, check=True

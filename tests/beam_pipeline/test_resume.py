@@ -108,6 +108,19 @@ def test_a_damaged_or_cut_unit_is_done_again(run, tmp_path, monkeypatch):
     assert content(out) == expected
 
 
+def test_units_of_an_input_that_was_edited_in_place_are_done_again(run, source, tmp_path, monkeypatch):
+    edited = tmp_path / "edited.jsonl"
+    edited.write_bytes(source.read_bytes())
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        Watch(patch, fail_at=4)
+        run("--dedup", "exact", "--input", str(edited))
+    data = edited.read_bytes()
+    edited.write_bytes(data[::-1].replace(b"a", b"e", 5)[::-1].replace(b"b", b"d", 5))
+    assert len(data) == edited.stat().st_size and data != edited.read_bytes()
+    out = run("--dedup", "exact", "--resume", "--input", str(edited))
+    assert content(out) == content(run("--dedup", "exact", "--input", str(edited), output="whole"))
+
+
 def test_bad_records_that_are_gone_are_written_again(run, tmp_path, monkeypatch):
     expected = content(run(output="whole"))
     assert any(name.startswith("bad_records/") for name in expected)

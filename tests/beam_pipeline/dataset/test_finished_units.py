@@ -25,7 +25,7 @@ def statistics(seed: int) -> SplitStatistics:
 def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
     ids = np.arange(40, dtype=np.uint16).reshape(5, 8)
     block = RowBlock(ids, np.full(5, 8, np.uint32), np.zeros((5, 1), np.uint8))
-    with create_unit(str(path), fingerprint=fingerprint, unit=unit, splits=2) as writer:
+    with create_unit(str(path), identity={"fingerprint": fingerprint, "unit": unit}, splits=2) as writer:
         for split, part in [(1, slice(0, 2)), (0, slice(0, 1)), (1, slice(2, 5))]:
             writer.add(split, block.take(part))
         return writer.end(
@@ -38,7 +38,7 @@ def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
 
 def test_what_was_finished_is_found_again(tmp_path: Path):
     path = str(tmp_path / "units" / "unit")
-    made, found = write(Path(path)), find_unit(path, fingerprint="f", unit=3)
+    made, found = write(Path(path)), find_unit(path, identity={"fingerprint": "f", "unit": 3})
     assert found.blocks == made.blocks
     assert [(place.split, place.first, place.rows) for place in found.blocks] == [
         (1, 0, 2),
@@ -58,10 +58,10 @@ def test_what_was_finished_is_found_again(tmp_path: Path):
 
 def test_another_runs_unit_and_a_missing_one_are_not_found(tmp_path: Path):
     path = tmp_path / "unit"
-    assert find_unit(str(path), fingerprint="f", unit=3) is None
+    assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is None
     write(path)
-    assert find_unit(str(path), fingerprint="g", unit=3) is None
-    assert find_unit(str(path), fingerprint="f", unit=4) is None
+    assert find_unit(str(path), identity={"fingerprint": "g", "unit": 3}) is None
+    assert find_unit(str(path), identity={"fingerprint": "f", "unit": 4}) is None
 
 
 def test_no_damaged_byte_and_no_cut_goes_unnoticed(tmp_path: Path):
@@ -73,18 +73,18 @@ def test_no_damaged_byte_and_no_cut_goes_unnoticed(tmp_path: Path):
         damaged = bytearray(data)
         damaged[position] ^= int(rng.integers(1, 256))
         path.write_bytes(damaged)
-        assert find_unit(str(path), fingerprint="f", unit=3) is None, position
+        assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is None, position
     for size in [0, 1, 19, 20, len(data) // 2, len(data) - 1]:
         path.write_bytes(data[:size])
-        assert find_unit(str(path), fingerprint="f", unit=3) is None, size
+        assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is None, size
     path.write_bytes(data)
-    assert find_unit(str(path), fingerprint="f", unit=3) is not None
+    assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is not None
 
 
 def test_a_unit_that_fails_leaves_no_file(tmp_path: Path):
     with (
         pytest.raises(RuntimeError, match="bad data"),
-        create_unit(str(tmp_path / "unit"), fingerprint="f", unit=0, splits=1),
+        create_unit(str(tmp_path / "unit"), identity={}, splits=1),
     ):
         raise RuntimeError("bad data")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
