@@ -51,6 +51,7 @@ class PrepareConfig:
     analyze: bool
     overwrite: bool
     resume: bool
+    skip_memory_check: bool
     wait: bool
 
     @property
@@ -246,6 +247,11 @@ def prepare_parser() -> argparse.ArgumentParser:
         "--resume", action="store_true", help="keep what an earlier run with the same options finished in OUT"
     )
     add(
+        "--skip_memory_check",
+        action="store_true",
+        help="run here even if more memory seems to be needed than there is (default: that is an error)",
+    )
+    add(
         "--wait",
         action="store_true",
         help="Dataflow: follow the job to its end, with its messages and counters, and cancel it on Ctrl-C or SIGTERM; "
@@ -300,6 +306,7 @@ def parse_prepare(argv: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
         analyze=args.analyze,
         overwrite=args.overwrite,
         resume=args.resume,
+        skip_memory_check=args.skip_memory_check,
         wait=args.wait,
     )
     return config, beam

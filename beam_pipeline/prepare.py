@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from beam_pipeline import __version__, beam_options, filesystem, graph
+from beam_pipeline import __version__, beam_options, filesystem, graph, memory
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataflow import job_options, launch
 from beam_pipeline.dataset import manifest, output_folder
@@ -16,6 +16,7 @@ from beam_pipeline.errors import StillRunning, UsageError
 from beam_pipeline.job import TOKENIZER, Job
 from beam_pipeline.options import PrepareConfig, parse_prepare
 from beam_pipeline.report import write_report
+from beam_pipeline.rows.blocks import id_dtype
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
@@ -53,6 +54,8 @@ def main(argv: Sequence[str]) -> None:
     for note in tokenizer.notes:
         print(note, file=sys.stderr)
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
+    if beam_options.runs_here(options) and not config.skip_memory_check:
+        _check_memory(config, planned, tokenizer)
     description = _describe(config, planned, tokenizer, pad_id)
     fingerprint = manifest.fingerprint(
         description["bytes_version"], description["config"], description["inputs"], description["tokenizer"]
@@ -148,6 +151,29 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
         file=sys.stderr,
     )
     return pad_id
+
+
+def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> None:
+    """Refuses a local run that needs more memory than there is, before anything is written.
+
+    Worker processes do not help: the runner keeps what it groups in this one.
+    """
+    local = filesystem.is_local(config.output)
+    remedies = ["choose --runner DataflowRunner"]
+    if not local:
+        remedies.append("write to a local folder and copy it")
+    if config.dedup == "exact":
+        remedies.append("leave --dedup exact out")
+    memory.check(
+        memory.needed(
+            input_bytes=planned.bytes,
+            id_bytes=id_dtype(tokenizer.vocab_size).itemsize,
+            groups_rows=not local,
+            groups_hashes=config.dedup == "exact",
+        ),
+        memory.available(),
+        remedy=", or ".join(remedies),
+    )
 
 
 def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription, pad_id: int) -> dict:

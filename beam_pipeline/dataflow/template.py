@@ -36,8 +36,8 @@ _PATTERNS = {
     "pad_token": r".+",
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
-# Templates are not waited for: their launcher ends when the job is described.
-_LEFT_OUT = ("help", "wait")
+# Templates are not waited for: their launcher ends when the job is described. Nor do they run in its memory.
+_LEFT_OUT = ("help", "skip_memory_check", "wait")
 
 
 def metadata() -> dict:
