@@ -116,8 +116,8 @@ def gather_rows(
     order = np.argsort(holding, kind="stable")
     for slots in np.split(order, np.flatnonzero(np.diff(holding[order])) + 1):
         number = int(holding[slots[0]])
-        _, unit, first, _, offset, size, _ = blocks[number].tolist()
-        block = _open_block(block_path(job, split, unit, first), offset, size)
+        _, unit, first, _, *section = blocks[number].tolist()
+        block = open_block(block_path(job, split, unit, first), Section(*section))
         yield block.take(ranks[slots] - first_ranks[number], slots)
 
 
@@ -143,9 +143,12 @@ def _blocks_by_rank(blocks_bytes: bytes, table_bytes: bytes, split: int) -> tupl
 
 
 @lru_cache(maxsize=_OPEN_BLOCKS)
-def _open_block(path: str, offset: int, size: int) -> RowBlock:
-    """A block as views of its file: only the rows that are taken are read. Files of staging never change."""
+def open_block(path: str, section: Section) -> RowBlock:
+    """A block as views of its file: only the rows that are taken are read.
+
+    The section's checksum is part of the cache's key, so that a file that replaced another is not taken for it.
+    """
     with Path(path).open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     mapped.madvise(mmap.MADV_RANDOM)
-    return RowBlock.from_bytes(memoryview(mapped)[offset : offset + size])
+    return RowBlock.from_bytes(memoryview(mapped)[section.offset : section.offset + section.size])

@@ -19,7 +19,7 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.steps.route import gather_rows, layout_of
+from beam_pipeline.steps.route import gather_rows, layout_of, open_block
 from beam_pipeline.steps.tables import row_table, tail_table
 
 
@@ -76,6 +76,9 @@ class GatherShard(WriteShard):
     ) -> Iterator[ShardInfo]:
         rows = gather_rows(self._job, *element, table_bytes=table_bytes, blocks_bytes=blocks_bytes)
         yield self._write(*element, rows, table_bytes)
+
+    def teardown(self) -> None:
+        open_block.cache_clear()
 
 
 class CommitDataset(beam.DoFn):

@@ -119,6 +119,10 @@ def test_units_of_an_input_that_was_edited_in_place_are_done_again(run, source, 
     assert len(data) == edited.stat().st_size and data != edited.read_bytes()
     out = run("--dedup", "exact", "--resume", "--input", str(edited))
     assert content(out) == content(run("--dedup", "exact", "--input", str(edited), output="whole"))
+    # Nor does a later run in this process take rows of the earlier one's files, whose names were the same.
+    edited.write_bytes(data)
+    out = run("--dedup", "exact", "--overwrite", "--input", str(edited))
+    assert content(out) == content(run("--dedup", "exact", "--input", str(edited), output="first"))
 
 
 def test_bad_records_that_are_gone_are_written_again(run, tmp_path, monkeypatch):
