@@ -10,7 +10,7 @@ from beam_pipeline.errors import UsageError
 _BASE = 400 << 20  # the program, its libraries and a work unit
 
 # Of docs/preparing.md: what a local runner holds at its peak, when it groups all rows or all documents' hashes.
-_PER_BYTE_OF_ROWS = 5.0
+_PER_BYTE_OF_ROWS = 6.5
 _PER_BYTE_OF_TEXT_FOR_HASHES = 0.25
 _TEXT_BYTES_PER_TOKEN = 4.2
 
