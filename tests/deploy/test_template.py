@@ -62,7 +62,7 @@ def test_the_file_is_up_to_date():
 
 
 def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(parameters):
-    options = {action.dest for action in prepare_parser()._actions} - {"help", "wait"}
+    options = {action.dest for action in prepare_parser()._actions} - {"help", "skip_memory_check", "wait"}
     assert set(parameters) == options | {"sdk_container_image"}
     for parameter in parameters.values():
         assert parameter.label and parameter.regexes and parameter.help_text.endswith("."), parameter.name
