@@ -25,7 +25,7 @@ from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.export import trim_vocabulary, write_network
 from tpu_trainer.exports.exported import open_model, open_tokenizer
-from tpu_trainer.exports.pytorch_layout import EXPORTABLE
+from tpu_trainer.exports.model_types import EXPORTABLE
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
 from tpu_trainer.generate import Generator

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import tensorflow as tf
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.exports.initial_weights import resolved
 from tpu_trainer.network.model import LanguageModel, network_config, target_counts, unigram_entropy
 
 LENGTH = 12
@@ -126,7 +129,18 @@ def test_unigram_entropy_leaves_out_special_tokens(vocabulary: Vocabulary) -> No
             r"--model.config.hidden_sise: configurations of type 'roberta' have no such",
         ),
         ("roberta", {"vocab_size": 8}, r"--model.config.vocab_size: it follows from the tokenizer"),
-        ("bert", {"tie_word_embeddings": False}, r"--model.config.tie_word_embeddings: .* always tie"),
+        (
+            "bert",
+            {"tie_word_embeddings": False},
+            r"--model.config.tie_word_embeddings is False: bert in Tens",
+        ),
+        ("bert", {"position_embedding_type": "relative_key"}, r"ignores it, .* another one than the trained"),
+        (
+            "bert",
+            {"hidden_act": "relu2"},
+            r"--model.config.hidden_act is 'relu2': must be one of gelu, gelu_10",
+        ),
+        ("flaubert", {"layerdrop": 0.1}, r"--model.config.layerdrop is 0.1: flaubert in TensorFlow ignores"),
         (
             "roberta",
             {"max_position_embeddings": 13},
@@ -144,3 +158,50 @@ def test_configurations_that_cannot_be(
             vocabulary=vocabulary,
             max_length=LENGTH,
         )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values"),
+    [
+        ("gpt2", {"scale_attn_weights": False}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+        ("opt", {"enable_bias": False}),
+    ],
+)
+def test_values_that_only_pytorch_respects_are_refused_also_of_a_model_to_start_from(
+    vocabulary: Vocabulary, tmp_path: Path, model_type: str, values: dict[str, Any]
+) -> None:
+    options = {"objective": "clm", "vocabulary": vocabulary, "max_length": LENGTH}
+    (name,) = values
+    with pytest.raises(
+        UsageError, match=rf"--model.config.{name} is .*: {model_type} in TensorFlow ignores it"
+    ):
+        network_config(ModelConfig(type=model_type, config=values), **options)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 50} | values))
+    config = resolved(ModelConfig(init_from=str(tmp_path)))
+    with pytest.raises(UsageError, match=rf"{name} is .* \(also by config.json in {tmp_path}\): "):
+        network_config(config, **options)
+
+
+def test_values_that_say_nothing_of_the_network_are_left_out_of_a_model_to_start_from(tmp_path: Path) -> None:
+    values = {
+        "model_type": "gpt2",
+        "n_ctx": 1024,
+        "n_embd": 32,
+        "summary_type": "last",
+        "task_specific_params": {},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(values | {"use_cache": False, "id2label": {0: "X"}}))
+    config = resolved(ModelConfig(init_from=str(tmp_path))).config
+    assert config["n_embd"] == 32
+    assert config.keys().isdisjoint(
+        {"n_ctx", "summary_type", "task_specific_params", "use_cache", "id2label"}
+    )
+
+
+def test_deberta_as_it_is_published_can_be_configured(vocabulary: Vocabulary) -> None:
+    # transformers reads these values without declaring them.
+    values = {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+    config = ModelConfig(type="deberta-v2", config=SMALL | values)
+    found = network_config(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH)
+    assert found.to_dict().items() >= values.items()

@@ -13,15 +13,18 @@ from tpu_trainer import files
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.exports.model_types import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from transformers import TFPreTrainedModel
 
 _CONFIG, _PYTORCH, _TENSORFLOW = "config.json", "model.safetensors", "tf_model.h5"
-# Values of a config.json that say nothing of the network's shape, or that follow from tokenizer and objective.
+# Values that all types of models have and that change the network; the others are of generation and of other heads.
+_COMMON_KEPT = frozenset(("add_cross_attention", "is_encoder_decoder", "pruned_heads", "tie_word_embeddings"))
+# Values that follow from tokenizer, objective and machine.
 _NOT_KEPT = frozenset(
-    ("architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "is_decoder",
-     "vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings")
+    ("model_type", "is_decoder", "vocab_size", "n_words", "pad_token_id", "bos_token_id", "eos_token_id",
+     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path")
 )  # fmt: skip
 
 
@@ -38,12 +41,13 @@ def resolved(config: ModelConfig) -> ModelConfig:
         raise UsageError(
             f"--model.type is {config.type!r}, but {config.init_from} holds a model of type {found!r}; leave it out"
         )
-    from transformers import CONFIG_MAPPING  # seconds to import
+    from transformers import CONFIG_MAPPING, PretrainedConfig  # seconds to import
 
     if found not in CONFIG_MAPPING:
         raise UsageError(f"{config.init_from}: a model of type {found!r}, which transformers does not know")
     kept: dict[str, Any] = CONFIG_MAPPING[found](**values).to_diff_dict()
-    kept = {name: value for name, value in kept.items() if name not in _NOT_KEPT and not name.startswith("_")}
+    dropped = (PretrainedConfig().to_dict().keys() - _COMMON_KEPT) | _NOT_KEPT | WITHOUT_EFFECT
+    kept = {name: value for name, value in kept.items() if name not in dropped}
     return replace(config, type=found, config=kept | config.config)
 
 
@@ -105,10 +109,9 @@ def _read_weights(network: TFPreTrainedModel, local: Path, folder: str) -> dict[
 
 def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, np.ndarray]:
     from safetensors import safe_open
-    from transformers.modeling_tf_pytorch_utils import (
-        apply_transpose,
-        convert_tf_weight_name_to_pt_weight_name,
-    )
+    from transformers.modeling_tf_pytorch_utils import apply_transpose
+
+    from tpu_trainer.exports.pytorch_layout import pytorch_name
 
     weights = {}
     with safe_open(path, "np") as file:
@@ -118,9 +121,7 @@ def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, np.ndarra
             )
         names = set(file.keys())
         for variable in network.weights:
-            name, transposed = convert_tf_weight_name_to_pt_weight_name(
-                variable.name, tf_weight_shape=variable.shape
-            )
+            name, transposed = pytorch_name(variable, network.config.model_type)
             if name in names:
                 value = file.get_tensor(name).astype(np.float32)
                 value = apply_transpose(transposed, value, pt_to_tf=True)

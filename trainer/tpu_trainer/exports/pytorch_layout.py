@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import tensorflow as tf
 from transformers import TFPreTrainedModel
-from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
+from transformers.modeling_tf_pytorch_utils import (
+    TransposeType,
+    apply_transpose,
+    convert_tf_weight_name_to_pt_weight_name,
+)
 
-from tpu_trainer.config import ObjectiveName
+# Where transformers' two classes of one model call a layer by two names: TensorFlow's, PyTorch's.
+_OTHER_NAMES = {"deberta-v2": {".pos_proj.": ".pos_key_proj.", ".pos_q_proj.": ".pos_query_proj."}}
 
-# Model types whose exports give the same logits in PyTorch, in transformers 4 and 5: `make test-export` compares them.
-# Not among them, though transformers has TensorFlow classes: albert and mpnet have weights that nothing trains;
-# convbert, esm, mobilebert, openai-gpt and xglm differ between frameworks or transformers' versions; funnel, layoutlm
-# and tapas need more than tokens; longformer does not compile with XLA; as causal models, transfo-xl, xlm and xlnet
-# have no plain next-token form, and TensorFlow's roformer sees the tokens that are to come.
-EXPORTABLE: dict[ObjectiveName, frozenset[str]] = {
-    "mlm": frozenset(
-        (
-            "bert",
-            "camembert",
-            "deberta",
-            "deberta-v2",
-            "distilbert",
-            "electra",
-            "flaubert",
-            "rembert",
-            "roberta",
-            "roberta-prelayernorm",
-            "roformer",
-            "xlm",
-            "xlm-roberta",
-        )
-    ),
-    "clm": frozenset(
-        (
-            "bert",
-            "camembert",
-            "ctrl",
-            "gpt2",
-            "gptj",
-            "mistral",
-            "opt",
-            "rembert",
-            "roberta",
-            "roberta-prelayernorm",
-            "xlm-roberta",
-        )
-    ),
-}
+
+def pytorch_name(variable: tf.Variable, model_type: str) -> tuple[str, TransposeType]:
+    """The name of `variable` in PyTorch, and how its axes are ordered there."""
+    name, transposed = convert_tf_weight_name_to_pt_weight_name(variable.name, tf_weight_shape=variable.shape)
+    for ours, theirs in _OTHER_NAMES.get(model_type, {}).items():
+        name = name.replace(ours, theirs)
+    return name, transposed
 
 
 def pytorch_weights(network: TFPreTrainedModel) -> dict[str, np.ndarray]:
@@ -57,9 +31,7 @@ def pytorch_weights(network: TFPreTrainedModel) -> dict[str, np.ndarray]:
     """
     weights = {}
     for variable in network.weights:
-        name, transposed = convert_tf_weight_name_to_pt_weight_name(
-            variable.name, tf_weight_shape=variable.shape
-        )
+        name, transposed = pytorch_name(variable, network.config.model_type)
         value = variable.numpy()
         if name.endswith(".bias") and value.ndim == 2:  # Conv1D's, and CTRL's output bias: [1, out]
             value = value[0]

@@ -22,7 +22,7 @@ from transformers import (
 from tpu_trainer.config import ModelConfig, ObjectiveName, Precision
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.pytorch_layout import EXPORTABLE
+from tpu_trainer.exports.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
 from tpu_trainer.network.documents import separate_documents
@@ -43,7 +43,7 @@ _POSITIONS_FROM_PADDING = frozenset(
 _NOT_CHOSEN = dict.fromkeys(
     ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"),
     "it follows from the tokenizer and cannot be set",
-) | {"tie_word_embeddings": "the TensorFlow models always tie the output weights to the input embeddings"}
+)
 
 
 def network_config(
@@ -68,10 +68,15 @@ def network_config(
     for name in config.config:
         if name in _NOT_CHOSEN:
             raise UsageError(f"--model.config.{name}: {_NOT_CHOSEN[name]}")
-        if not hasattr(defaults, name):
+        own = defaults.attribute_map.get(name, name)
+        if not hasattr(defaults, own) and own not in CONFIG_VALUES[config.type] | WITHOUT_EFFECT:
             raise UsageError(
                 f"--model.config.{name}: configurations of type {config.type!r} have no such value"
             )
+        reason = unsupported_reason(config.type, own, config.config[name])
+        if reason is not None and config.config[name] != getattr(defaults, own, None):
+            where = "" if config.init_from is None else f" (also by config.json in {config.init_from})"
+            raise UsageError(f"--model.config.{name} is {config.config[name]!r}{where}: {reason}")
     positions = defaults.attribute_map.get("max_position_embeddings", "max_position_embeddings")
     needed = max_length + _first_position(config.type, vocabulary)
     values = {positions: needed} | chosen

@@ -1,0 +1,70 @@
+"""A small configuration of every model type that can be trained and exported."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tpu_trainer.config import ObjectiveName
+from tpu_trainer.exports.model_types import EXPORTABLE
+
+_BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+_GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2}
+_XLM = {"emb_dim": 16, "n_layers": 2, "n_heads": 2}
+# DeBERTa as it is published; transformers' defaults are those of BERT.
+_RELATIVE = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
+_SIZES: dict[str, dict[str, Any]] = {
+    "ctrl": _GPT | {"dff": 24},
+    "deberta": _BERT | _RELATIVE,
+    "deberta-v2": _BERT | _RELATIVE,
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+    "electra": _BERT | {"embedding_size": 8},
+    "flaubert": _XLM,
+    "gpt2": _GPT,
+    "gptj": _GPT | {"rotary_dim": 4},
+    "mistral": _BERT | {"num_key_value_heads": 1},
+    "opt": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
+    | {"word_embed_proj_dim": 16},
+    "rembert": _BERT | {"input_embedding_size": 8, "output_embedding_size": 8},
+    "roformer": _BERT | {"embedding_size": 8},
+    "xlm": _XLM,
+}
+ALL: list[tuple[ObjectiveName, str]] = [
+    (objective, model_type) for objective in EXPORTABLE for model_type in sorted(EXPORTABLE[objective])
+]
+
+
+def small_config(model_type: str) -> dict[str, Any]:
+    """Values of --model.config for a model of two layers."""
+    return dict(_SIZES.get(model_type, _BERT))
+
+
+# Of wide models.
+VOCABULARY, LENGTH = 512, 64
+
+
+def wide_config(model_type: str) -> dict[str, Any]:
+    """The same, wide enough that the weights of a matrix show how they are drawn."""
+    return {
+        name: 4 * value if type(value) is int and value >= 8 else value
+        for name, value in small_config(model_type).items()
+    }
+
+
+def name_pattern(name: str) -> str:
+    """A weight's PyTorch name with * for the number of its layer."""
+    return re.sub(r"\.\d+\.", ".*.", name)
+
+
+_DROPOUT = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "resid_pdrop", "embd_pdrop",
+    "attn_pdrop",
+)  # fmt: skip
+
+
+def dropout_config(model_type: str, rate: float) -> dict[str, Any]:
+    """Values of --model.config that set every dropout of the network to `rate`."""
+    from transformers import CONFIG_MAPPING
+
+    defaults = CONFIG_MAPPING[model_type]()
+    return {name: rate for name in _DROPOUT if hasattr(defaults, name)}

@@ -1,0 +1,141 @@
+"""Types and configurations of models that compute the same in PyTorch when they are exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpu_trainer.config import ObjectiveName
+
+# Model types whose exports give the same logits in PyTorch, in transformers 4 and 5: `make test-export` compares them.
+# Not among them, though transformers has TensorFlow classes: albert and mpnet have weights that nothing trains;
+# convbert, esm, mobilebert, openai-gpt and xglm differ between frameworks or transformers' versions; funnel, layoutlm
+# and tapas need more than tokens; longformer does not compile with XLA; as causal models, transfo-xl, xlm and xlnet
+# have no plain next-token form, and TensorFlow's roformer sees the tokens that are to come.
+EXPORTABLE: dict[ObjectiveName, frozenset[str]] = {
+    "mlm": frozenset(
+        (
+            "bert",
+            "camembert",
+            "deberta",
+            "deberta-v2",
+            "distilbert",
+            "electra",
+            "flaubert",
+            "rembert",
+            "roberta",
+            "roberta-prelayernorm",
+            "roformer",
+            "xlm",
+            "xlm-roberta",
+        )
+    ),
+    "clm": frozenset(
+        (
+            "bert",
+            "camembert",
+            "ctrl",
+            "gpt2",
+            "gptj",
+            "mistral",
+            "opt",
+            "rembert",
+            "roberta",
+            "roberta-prelayernorm",
+            "xlm-roberta",
+        )
+    ),
+}
+
+_ENCODER = frozenset(
+    ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+     "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+     "initializer_range", "layer_norm_eps")
+)  # fmt: skip
+_DEBERTA = _ENCODER | {
+    "relative_attention",
+    "max_relative_positions",
+    "position_biased_input",
+    "pos_att_type",
+}
+_GPT = frozenset(
+    ("n_positions", "n_embd", "n_layer", "n_head", "resid_pdrop", "embd_pdrop", "layer_norm_epsilon",
+     "initializer_range")
+)  # fmt: skip
+_XLM = frozenset(
+    ("emb_dim", "n_layers", "n_heads", "dropout", "attention_dropout", "gelu_activation", "sinusoidal_embeddings",
+     "layer_norm_eps", "max_position_embeddings", "embed_init_std", "init_std")
+)  # fmt: skip
+# By model type, the values of a configuration that may differ from the type's own: TensorFlow's class and PyTorch's
+# both respect them. `make test-export` derives this table: it compares the two for every value that a type has.
+CONFIG_VALUES: dict[str, frozenset[str]] = {
+    "bert": _ENCODER,
+    "camembert": _ENCODER,
+    "ctrl": _GPT | {"dff"},
+    "deberta": _DEBERTA,
+    "deberta-v2": _DEBERTA
+    | {"position_buckets", "norm_rel_ebd", "share_att_key", "conv_kernel_size", "conv_act", "conv_groups"},
+    "distilbert": frozenset(
+        ("max_position_embeddings", "n_layers", "n_heads", "dim", "hidden_dim", "dropout", "attention_dropout",
+         "activation", "initializer_range")
+    ),
+    "electra": _ENCODER | {"embedding_size"},
+    "flaubert": _XLM,
+    "gpt2": _GPT | {"n_inner", "activation_function", "attn_pdrop"},
+    "gptj": _GPT | {"n_inner", "rotary_dim", "activation_function", "attn_pdrop"},
+    "mistral": frozenset(
+        ("max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+         "num_key_value_heads", "hidden_act", "initializer_range", "rms_norm_eps", "rope_theta", "attention_dropout")
+    ),
+    "opt": frozenset(
+        ("max_position_embeddings", "num_attention_heads", "word_embed_proj_dim", "ffn_dim", "hidden_size",
+         "num_hidden_layers", "dropout", "attention_dropout", "activation_function", "init_std")
+    ),
+    "rembert": _ENCODER | {"input_embedding_size"},
+    "roberta": _ENCODER,
+    "roberta-prelayernorm": _ENCODER,
+    "roformer": _ENCODER | {"embedding_size", "rotary_value"},
+    "xlm": _XLM,
+    "xlm-roberta": _ENCODER,
+}  # fmt: skip
+# Values that no language model here reads: of other heads, of generation, of earlier releases.
+WITHOUT_EFFECT = frozenset(
+    ("classifier_dropout", "classifier_dropout_prob", "end_n_top", "gradient_checkpointing", "lang_id", "mask_index",
+     "mask_token_id", "n_ctx", "pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "qa_dropout",
+     "reorder_and_upcast_attn", "seq_classif_dropout", "start_n_top", "summary_activation", "summary_first_dropout",
+     "summary_last_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_cache",
+     "bos_index", "eos_index", "pad_index", "unk_index")
+)  # fmt: skip
+_ACTIVATIONS = frozenset(
+    (
+        "gelu",
+        "gelu_10",
+        "gelu_fast",
+        "gelu_new",
+        "mish",
+        "quick_gelu",
+        "relu",
+        "sigmoid",
+        "silu",
+        "swish",
+        "tanh",
+    )
+)
+_ACTIVATION_NAMES = frozenset(("hidden_act", "activation", "activation_function", "conv_act"))
+
+
+def unsupported_reason(model_type: str, name: str, value: Any) -> str | None:
+    """Why a model cannot be trained with this value, which is not its type's own; None: it can.
+
+    `name` is the configuration's own name, not one that its attribute_map gives another.
+    """
+    if name in WITHOUT_EFFECT:
+        return None
+    if name not in CONFIG_VALUES[model_type]:
+        return (
+            f"{model_type} in TensorFlow ignores it, or computes something else with it than in PyTorch: the exported "
+            f"model would be another one than the trained; values that can be set: "
+            f"{', '.join(sorted(CONFIG_VALUES[model_type]))}"
+        )
+    if name in _ACTIVATION_NAMES and value not in _ACTIVATIONS:
+        return f"must be one of {', '.join(sorted(_ACTIVATIONS))}, which TensorFlow's classes and PyTorch's share"
+    return None
