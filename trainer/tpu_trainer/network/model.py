@@ -27,6 +27,7 @@ from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
 from tpu_trainer.network.documents import separate_documents
 from tpu_trainer.network.dropout import key_dropout
+from tpu_trainer.network.library_functions import replace_functions
 from tpu_trainer.network.output_layer import find_output_layer, head_of
 from tpu_trainer.network.recomputation import recompute_blocks
 
@@ -142,6 +143,7 @@ class LanguageModel:
         self.objective = objective
         self.context = CallContext()
         """What dropout draws from: to be set where the model is called in training."""
+        replace_functions(network)
         key_dropout(network, self.context)
         self._heeds_segments = objective == "clm" and separate_documents(network, self.context)
         self._first_position = _first_position(network.config.model_type, vocabulary)

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
+from tf_keras.src.engine import base_layer_utils
 
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.call_context import CallContext
@@ -49,6 +50,10 @@ def _recompute(block: keras.layers.Layer, context: CallContext) -> None:
         arguments = tf.nest.flatten((args, kwargs))
         places = [i for i, value in enumerate(arguments) if tf.is_tensor(value) and value.dtype.is_floating]
         values = context.values
+        call_context = base_layer_utils.call_context()
+        call_arguments = dict(
+            call_context.call_context_args
+        )  # `training`, for layers that are called without it
         structure: Any = None
 
         def run(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -58,8 +63,11 @@ def _recompute(block: keras.layers.Layer, context: CallContext) -> None:
             for place, tensor in zip(places, tensors, strict=True):
                 given[place] = tensor
             again_args, again_kwargs = tf.nest.pack_sequence_as((args, kwargs), given)
-            # The second time is outside the call of the model.
-            with context.using(values):
+            # The second time is outside the call of the model, from which layers inside the block take both.
+            entered = call_context.enter(
+                block, inputs=None, build_graph=not tf.executing_eagerly(), call_context_args=call_arguments
+            )
+            with context.using(values), entered:
                 result = original(*again_args, **again_kwargs)
             structure = result
             return tuple(value for value in tf.nest.flatten(result) if tf.is_tensor(value))

@@ -16,6 +16,7 @@ import tf_keras as keras
 from tpu_trainer.network.call_context import CallValues
 from tpu_trainer.network.objectives import Batch, Objective, Sums
 from tpu_trainer.network.random_bits import step_key
+from tpu_trainer.network.stateful_random import refuse_stateful_random
 from tpu_trainer.training.average import WeightAverage
 from tpu_trainer.training.spikes import SpikeGuard, put_back
 
@@ -173,6 +174,8 @@ class Task(keras.Model):
         ]
         if unused:
             raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
+        if not tf.executing_eagerly():
+            refuse_stateful_random(tf.compat.v1.get_default_graph())
         # Slices of a tied or repeated embedding would count more than once in the norm.
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
