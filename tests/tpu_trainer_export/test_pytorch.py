@@ -13,6 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
 
+from tests.tpu_trainer.model_types import ALL  # noqa: E402
+from tests.tpu_trainer_export.initial_weights import TABLE, measure  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
 _CLASSES = {"mlm": transformers.AutoModelForMaskedLM, "clm": transformers.AutoModelForCausalLM}
 
@@ -69,3 +72,13 @@ def test_pipelines_answer_as_the_verbs_do(exports: Path) -> None:
         (answer,) = generate(text, max_new_tokens=8, do_sample=False)
         # It spells the new tokens by themselves: this tokenizer has no decoder to put the space between.
         assert answer["generated_text"].replace(" ", "") == expected.replace(" ", "")
+
+
+def test_the_table_of_initial_weights_is_pytorchs(subtests: pytest.Subtests) -> None:
+    table = json.loads(TABLE.read_text())
+    for objective, model_type in ALL:
+        with subtests.test(f"{objective}-{model_type}"):
+            expected, found = table[f"{objective} {model_type}"], measure(objective, model_type)
+            assert found.keys() == expected.keys()
+            for name, moments in found.items():
+                assert moments == pytest.approx(expected[name], rel=0.1, abs=0.003), name

@@ -27,6 +27,7 @@ from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
 from tpu_trainer.network.documents import separate_documents
 from tpu_trainer.network.dropout import key_dropout
+from tpu_trainer.network.initial_weights import draw_as_pytorch
 from tpu_trainer.network.library_functions import replace_functions
 from tpu_trainer.network.output_layer import find_output_layer, head_of
 from tpu_trainer.network.recomputation import recompute_blocks
@@ -178,6 +179,7 @@ class LanguageModel:
         keras.mixed_precision.set_global_policy(precision)
         try:
             network = build_network(hf_config, objective)
+            draw_as_pytorch(network, seed=seed)
         finally:
             keras.mixed_precision.set_global_policy(before)
         return cls(network=network, vocabulary=vocabulary, objective=objective)

@@ -1,0 +1,59 @@
+"""The initial weights of every model type, held to how PyTorch's classes draw them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tpu_trainer.model_types import ALL, LENGTH, VOCABULARY, name_pattern, wide_config
+from tpu_trainer.config import ModelConfig, ObjectiveName
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.exports.pytorch_layout import pytorch_weights
+from tpu_trainer.network.model import LanguageModel
+
+# Measured in PyTorch by tests/tpu_trainer_export/initial_weights.py.
+EXPECTED = json.loads(Path(__file__).with_name("initial_weights.json").read_text())
+VOCAB = Vocabulary(size=VOCABULARY, special_ids=(0, 1, 2, 3, 4), pad_id=1, mask_id=4, bos_id=0, eos_id=2)
+
+
+@pytest.mark.parametrize(("objective", "model_type"), ALL, ids=lambda value: value)
+def test_every_weight_has_the_spread_that_pytorch_gives_it(objective: ObjectiveName, model_type: str) -> None:
+    model = LanguageModel.create(
+        ModelConfig(type=model_type, config=wide_config(model_type)),
+        objective=objective,
+        vocabulary=VOCAB,
+        max_length=LENGTH,
+        seed=3,
+    )
+    found = defaultdict(list)
+    for name, value in pytorch_weights(model.network).items():
+        found[name_pattern(name)].append(value.ravel())
+    expected = EXPECTED[f"{objective} {model_type}"]
+    for name, values in found.items():
+        # PyTorch names two tied weights by one of their names.
+        mean, std = expected[name if name in expected else "lm_head.decoder.weight"]
+        drawn = np.concatenate(values)
+        assert drawn.mean() == pytest.approx(mean, abs=0.02), name
+        drawn = drawn[drawn != 0]  # without the row of the padding token
+        # TensorFlow's classes cut their normal distributions at two standard deviations, which leaves 0.88 of them.
+        assert 0.82 * std <= (drawn.std() if drawn.size > 1 else 0) <= 1.12 * std, name
+
+
+def test_gpt2s_residual_projections_shrink_with_the_number_of_layers_and_follow_the_seed() -> None:
+    def projections(layers: int, seed: int) -> list[np.ndarray]:
+        config = ModelConfig(type="gpt2", config={"n_embd": 128, "n_layer": layers, "n_head": 2})
+        model = LanguageModel.create(config, objective="clm", vocabulary=VOCAB, max_length=16, seed=seed)
+        return [weight.numpy() for weight in model.network.weights if "c_proj/weight" in weight.name]
+
+    for layers in (1, 4):
+        found = projections(layers, 5)
+        assert len(found) == 2 * layers
+        for weight, again, other in zip(found, projections(layers, 5), projections(layers, 6), strict=True):
+            assert weight.std() == pytest.approx(0.02 / np.sqrt(2 * layers), rel=0.03)
+            np.testing.assert_array_equal(weight, again)
+            assert (weight != other).all()
+        assert len({weight.tobytes() for weight in found}) == 2 * layers
