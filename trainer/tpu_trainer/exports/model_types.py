@@ -62,15 +62,15 @@ _GPT = frozenset(
      "initializer_range")
 )  # fmt: skip
 _XLM = frozenset(
-    ("emb_dim", "n_layers", "n_heads", "dropout", "attention_dropout", "gelu_activation", "sinusoidal_embeddings",
+    ("emb_dim", "n_layers", "n_heads", "dropout", "attention_dropout", "gelu_activation",
      "layer_norm_eps", "max_position_embeddings", "embed_init_std", "init_std")
 )  # fmt: skip
 # By model type, the values of a configuration that may differ from the type's own: TensorFlow's class and PyTorch's
-# both respect them. `make test-export` derives this table: it compares the two for every value that a type has.
+# both respect them, as `make test-export` shows.
 CONFIG_VALUES: dict[str, frozenset[str]] = {
     "bert": _ENCODER,
     "camembert": _ENCODER,
-    "ctrl": _GPT | {"dff"},
+    "ctrl": _GPT - {"layer_norm_epsilon"} | {"dff"},
     "deberta": _DEBERTA,
     "deberta-v2": _DEBERTA
     | {"position_buckets", "norm_rel_ebd", "share_att_key", "conv_kernel_size", "conv_act", "conv_groups"},
@@ -84,13 +84,15 @@ CONFIG_VALUES: dict[str, frozenset[str]] = {
     "gptj": _GPT | {"n_inner", "rotary_dim", "activation_function", "attn_pdrop"},
     "mistral": frozenset(
         ("max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-         "num_key_value_heads", "hidden_act", "initializer_range", "rms_norm_eps", "rope_theta", "attention_dropout")
+         "num_key_value_heads", "hidden_act", "initializer_range", "rms_norm_eps", "rope_theta", "attention_dropout",
+         "sliding_window")
     ),
     "opt": frozenset(
         ("max_position_embeddings", "num_attention_heads", "word_embed_proj_dim", "ffn_dim", "hidden_size",
-         "num_hidden_layers", "dropout", "attention_dropout", "activation_function", "init_std")
+         "num_hidden_layers", "dropout", "attention_dropout", "activation_function", "init_std",
+         "do_layer_norm_before", "_remove_final_layer_norm")
     ),
-    "rembert": _ENCODER | {"input_embedding_size"},
+    "rembert": _ENCODER | {"input_embedding_size", "output_embedding_size"},
     "roberta": _ENCODER,
     "roberta-prelayernorm": _ENCODER,
     "roformer": _ENCODER | {"embedding_size", "rotary_value"},

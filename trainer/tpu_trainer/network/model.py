@@ -87,6 +87,12 @@ def network_config(
             f"--model.config.{positions} is {values[positions]}: rows of {max_length} tokens need {needed} in a model "
             f"of type {config.type!r}"
         )
+    window = values.get("sliding_window", getattr(defaults, "sliding_window", None))
+    if window is not None and window < max_length:
+        raise UsageError(
+            f"--model.config.sliding_window is {window}: {config.type} in TensorFlow ignores it: rows of {max_length}"
+            " tokens would train another model than PyTorch's; set it to null, or to the rows' length"
+        )
     if objective == "clm" and config.type in _ENCODERS:
         values["is_decoder"] = True
     return CONFIG_MAPPING[config.type](
