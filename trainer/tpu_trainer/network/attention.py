@@ -24,7 +24,7 @@ def attend(
     bias: tf.Tensor | None,
     dropout: KeyedDropout | None,
 ) -> tf.Tensor:
-    """[B, H, Q, D]: dropout(softmax(query · keyᵀ / √D + bias)) · value, in the inputs' type.
+    """[B, H, Q, D]: dropout(softmax(query · keyᵀ / √D + bias)) · value, in the inputs' type; the softmax in float32.
 
     Args:
         query: [B, H, Q, D].
@@ -35,29 +35,30 @@ def attend(
     """
     dtype = query.dtype
     scale = tf.cast(1 / math.sqrt(query.shape[-1]), dtype)
-    bias = tf.zeros([1, 1, 1, 1], dtype) if bias is None else tf.cast(bias, dtype)
+    bias = tf.zeros([1, 1, 1, 1]) if bias is None else tf.cast(bias, tf.float32)
     words = None if dropout is None else dropout.words(query.shape[:-1])
 
     def dropped(values: tf.Tensor) -> tf.Tensor:
         return values if dropout is None else dropout.masked(values, words)
 
     def softmax(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        return tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
+        return tf.nn.softmax(scores + bias)
 
     @tf.custom_gradient
     def core(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         scaled = query * scale
-        output = tf.matmul(dropped(softmax(scaled, key)), value)
+        output = tf.matmul(dropped(tf.cast(softmax(scaled, key), dtype)), value)
 
         def gradient(d_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             probabilities = softmax(after(scaled, d_output), key)
-            d_value = tf.matmul(dropped(probabilities), d_output, transpose_a=True)
+            d_value = tf.matmul(dropped(tf.cast(probabilities, dtype)), d_output, transpose_a=True)
             d_dropped = tf.cast(tf.matmul(d_output, value, transpose_b=True), tf.float32)
             # The softmax's Σ p · dp for each query is d_output · output.
             dot = tf.reduce_sum(
                 tf.cast(d_output, tf.float32) * tf.cast(output, tf.float32), axis=-1, keepdims=True
             )
-            d_scores = tf.cast(tf.cast(probabilities, tf.float32) * (dropped(d_dropped) - dot), dtype)
+            d_scores = tf.cast(probabilities * (dropped(d_dropped) - dot), dtype)
             return tf.matmul(d_scores, key) * scale, tf.matmul(d_scores, scaled, transpose_a=True), d_value
 
         return output, gradient
