@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
-from beam_pipeline.errors import DataError, UsageError, WorkerDied
+from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
 
 # Each verb's module; a module is imported only when its verb is used.
 _VERBS = {
@@ -33,7 +37,32 @@ def main() -> int:
 
 
 def run(verb: str, argv: Sequence[str]) -> int:
-    """Runs a verb; returns the process's exit status: 0 fine, 1 bad data, 2 wrong usage."""
+    """Runs a verb; returns the process's exit status: 0 fine, 1 bad data, 2 wrong usage.
+
+    After SIGINT and SIGTERM it does not return: the process ends with 130 or 143, since a runner's threads would go on.
+    """
+    with _terminated_by_exception():
+        return _run(verb, argv)
+
+
+@contextlib.contextmanager
+def _terminated_by_exception() -> Iterator[None]:
+    """Makes SIGTERM raise an exception, so that a run can say what is left, and release what it holds."""
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(verb: str, argv: Sequence[str]) -> int:
     wants_help = "-h" in argv or "--help" in argv
     try:
         if wants_help:  # without the verb's module, which imports Beam
@@ -46,6 +75,14 @@ def run(verb: str, argv: Sequence[str]) -> int:
     except WorkerDied as error:
         print(f"{verb}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
+    except KeyboardInterrupt as interrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        terminated = isinstance(interrupt, Terminated)
+        said = "terminated" if terminated else "interrupted"
+        print("; ".join([f"{verb}: {said}", *map(str, interrupt.args)]), file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(128 + (signal.SIGTERM if terminated else signal.SIGINT))
     except BrokenPipeError:  # whoever read our output (`head`, say) has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

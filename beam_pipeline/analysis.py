@@ -14,6 +14,7 @@ imports TensorFlow, and only while it analyzes.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -26,7 +27,8 @@ import apache_beam as beam
 import numpy as np
 
 from beam_pipeline import beam_options, filesystem
-from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset import lock, manifest
+from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
 from beam_pipeline.options import parse_analyze
 from beam_pipeline.run import run
 from beam_pipeline.views.reading import Split, open_dataset
@@ -43,8 +45,10 @@ def main(argv: Sequence[str]) -> None:
     Raises:
       DataError: where it is no finished dataset.
     """
-    for line in analyze(filesystem.absolute(parse_analyze(argv))):
-        print(line, flush=True)
+    dataset = filesystem.absolute(parse_analyze(argv))
+    with lock.hold_dataset(dataset, verb="analyze"):
+        for line in analyze(dataset):
+            print(line, flush=True)
 
 
 def analyze(dataset: str) -> Iterator[str]:
@@ -160,8 +164,16 @@ def _look_up(tf: Any, tft: Any, folder: str) -> dict[str, tuple[float, float]]:
 
 
 def _publish(made: Path, split_folder: str) -> None:
-    """Puts the saved function into the split's folder: whole, or without what makes it one."""
+    """Puts the saved function into the split's folder: whole, or without what makes it one.
+
+    Raises:
+      DataError: if the folder holds files that this program did not write.
+    """
     target = filesystem.join(split_folder, manifest.TRANSFORM_FN)
+    old = own_saved_model(target)
+    files = sorted(filter(Path.is_file, made.rglob("*")), key=lambda path: path.name == "saved_model.pb")
+    record = [manifest.describe_file(file.relative_to(made).as_posix(), file.read_bytes()) for file in files]
+    (made / SAVED_MODEL_RECORD).write_text(json.dumps(record))
     if filesystem.is_local(split_folder):
         temporary = Path(f"{target}.{uuid.uuid4().hex}")
         try:
@@ -173,7 +185,7 @@ def _publish(made: Path, split_folder: str) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         return
-    filesystem.delete([path for path, _ in filesystem.match(filesystem.join(target, "**"))])
-    # Loading begins with saved_model.pb: while it is not there, nobody takes this for a model.
-    for file in sorted(filter(Path.is_file, made.rglob("*")), key=lambda path: path.name == "saved_model.pb"):
+    filesystem.delete(old)
+    # Loading begins with saved_model.pb: while it is not there, nothing takes this for a model.
+    for file in [made / SAVED_MODEL_RECORD, *files]:
         filesystem.write_bytes(filesystem.join(target, file.relative_to(made).as_posix()), file.read_bytes())

@@ -6,6 +6,7 @@ seed alone, whatever the runner and its bundles. The sample goes through a few f
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _FILES = 64
 # Where sizes say little (a compressed file's, say) the sample may come out larger than wanted; up to here it is left.
 _MOST_ABOVE = 1.25
 
+_SAMPLE_FILE = re.compile(r"/sample-\d+\.bin$")
 _COUNTS = struct.Struct("<QQ")  # documents, bytes of their texts
 
 
@@ -141,7 +143,7 @@ class Sample:
     """
 
     def __init__(self, folder: str, share: float, most_bytes: int):
-        self._paths = [path for path, _ in filesystem.match(filesystem.join(folder, "sample-*.bin"))]
+        self._paths = [path for path in filesystem.list_folder(folder) if _SAMPLE_FILE.search(path)]
         self._share = 1.0
         self.documents, self.bytes = self._measure()
         if self.bytes > _MOST_ABOVE * most_bytes:

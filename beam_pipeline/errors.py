@@ -18,14 +18,22 @@ class WorkerDied(DataError):
     at once ends the run."""
 
 
+class LockLost(DataError):
+    """Another run has taken the output folder over: what is there must be left alone."""
+
+
 class StillRunning(DataError):
     """A job that was submitted cannot be followed any more: what it has written must be left alone."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end, by SIGTERM; a KeyboardInterrupt of another class is Ctrl-C."""
 
 
 # What a runner quotes of a worker's traceback: our own errors, those of the operating system (a full disk) and of Cloud
 # Storage (no right to write there).
 _IN_TRACEBACK = re.compile(
-    r"(?:beam_pipeline\.errors\.(?:Data|Usage)Error: |\b\w*Error: (?=\[Errno|gs://))"
+    r"(?:beam_pipeline\.errors\.(?:DataError|UsageError|LockLost): |\b\w*Error: (?=\[Errno|gs://))"
     r"(.*?)(?: \[while running|\n\n|\nTraceback|\Z)",
     re.DOTALL,
 )

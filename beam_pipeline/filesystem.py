@@ -1,30 +1,29 @@
-"""Files by path or URL (local, gs://, …): the few calls the pipeline needs, all through Beam's file systems."""
+"""Files by path or URL (local, gs://, …): the few calls the pipeline needs.
+
+Only `match` takes a pattern; everything else means the very name, whatever characters it has.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import errno
+import glob
 import os
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
-from apache_beam.io.gcp.gcsio_retry import get_retry
+from apache_beam.io.gcp.gcsio import parse_gcs_path
 from apache_beam.options.pipeline_options import PipelineOptions
 from google.api_core.exceptions import RequestRangeNotSatisfiable
-from requests.adapters import HTTPAdapter
 
-if TYPE_CHECKING:
-    from google.api_core.retry import Retry
-    from google.cloud import storage
+from beam_pipeline import buckets
 
-_CONNECTIONS = 64  # more are opened if so many are in use, and closed after one request
-_ONE_CLIENT = threading.Lock()
+_ASKED_AT_ONCE = 64
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
 def configure(options: PipelineOptions) -> None:
@@ -47,21 +46,89 @@ def match(pattern: str) -> list[tuple[str, int]]:
     if is_local(pattern) and Path(pattern).is_dir():
         return []  # Beam takes a folder's path for a file
     try:
-        with _plain_errors(pattern):
+        with plain_errors(pattern):
             found = FileSystems.match([pattern])[0].metadata_list
     except BeamIOError as error:
         raise OSError(f"{pattern}: {error}") from error
     return sorted((file.path, file.size_in_bytes) for file in found)
 
 
+def list_files(folder: str, *, recursive: bool = True) -> list[tuple[str, int]]:
+    """The files below a folder, as (path, size in bytes), sorted by path; [] if there is no such folder.
+
+    A local symbolic link to a folder is listed as a file, not followed.
+
+    Args:
+      folder: its very name.
+      recursive: whether to include the files in its subfolders.
+
+    Raises:
+      OSError: if the file system cannot list them.
+    """
+    if is_local(folder):
+        return sorted(_scan(folder, recursive))
+    prefix = folder.rstrip("/") + "/"
+    if is_bucket(folder):
+        with plain_errors(folder):
+            found = buckets.list_objects(prefix)
+    else:
+        found = match(glob.escape(prefix) + "**")
+    return [
+        (path, size)
+        for path, size in found
+        if path.startswith(prefix) and (recursive or "/" not in path[len(prefix) :])
+    ]
+
+
+def _scan(folder: str, recursive: bool) -> Iterator[tuple[str, int]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    if recursive:
+                        yield from _scan(entry.path, recursive)
+                elif entry.is_file():
+                    yield entry.path, entry.stat().st_size
+                elif recursive or not entry.is_dir():
+                    yield entry.path, entry.stat(follow_symlinks=False).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
 def list_folder(folder: str) -> list[str]:
-    """The paths of all files below a folder, sorted; [] where there is no such folder."""
-    return [path for path, _ in match(join(folder, "**"))]
+    """The paths of all files below a folder, sorted; [] if there is no such folder."""
+    return [path for path, _ in list_files(folder)]
+
+
+def list_subfolders(folder: str) -> list[str]:
+    """The names of the folders directly below a folder, sorted; [] if there is no such folder."""
+    if is_local(folder):
+        try:
+            with os.scandir(folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    if is_bucket(folder):
+        with plain_errors(folder):
+            return buckets.list_subfolders(folder)
+    prefix = folder.rstrip("/") + "/"
+    below = (path[len(prefix) :] for path in list_folder(folder))
+    return sorted({rest.partition("/")[0] for rest in below if "/" in rest})
+
+
+def size_of(path: str) -> int | None:
+    """A file's size in bytes; None if there is no such file."""
+    if is_local(path):
+        return Path(path).stat().st_size if Path(path).is_file() else None
+    if not exists(path):
+        return None
+    with plain_errors(path):
+        return FileSystems.get_filesystem(path).metadata(path).size_in_bytes
 
 
 def open_file(path: str) -> BinaryIO:
     """Opens a file's own bytes for reading (nothing is decompressed); seekable."""
-    with _plain_errors(path):
+    with plain_errors(path):
         return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
@@ -76,8 +143,7 @@ class RemoteObject:
 
     def __init__(self, path: str):
         self._path = path
-        with _ONE_CLIENT:
-            client, self._retry = _storage()
+        client, self._retry = buckets.client()
         bucket, name = parse_gcs_path(path)
         self._blob = client.bucket(bucket).blob(name)
 
@@ -87,7 +153,7 @@ class RemoteObject:
         Raises:
           OSError: if it cannot be read.
         """
-        with _plain_errors(self._path):
+        with plain_errors(self._path):
             self._blob.reload(retry=self._retry)
         return self._blob.size
 
@@ -106,7 +172,7 @@ class RemoteObject:
         Raises:
           OSError: if it cannot be read.
         """
-        with _plain_errors(self._path):
+        with plain_errors(self._path):
             try:
                 # Cloud Storage knows the checksum of the whole object only.
                 return self._blob.download_as_bytes(
@@ -122,68 +188,94 @@ def versions(paths: Sequence[str]) -> list[int]:
     Raises:
       OSError: if one of them cannot be read.
     """
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         return list(pool.map(_version, paths))
 
 
 def _version(path: str) -> int:
     if is_local(path):
         return Path(path).stat().st_mtime_ns
-    if path.startswith("gs://"):
+    if is_bucket(path):
         return RemoteObject(path).generation()
-    with _plain_errors(path):
+    with plain_errors(path):
         return int(1000 * FileSystems.get_filesystem(path).last_updated(path))
 
 
-@functools.cache
-def _storage() -> tuple[storage.Client, Retry]:
-    """One client for the process, whose connections are kept open, with Beam's credentials and retries.
-
-    Beam makes a client for each file that it opens, and so a connection, which costs as much as reading a small file.
-    """
-    options = FileSystems.get_filesystem("gs://")._pipeline_options or PipelineOptions()
-    client = GcsIO(pipeline_options=options).client
-    client._http.mount(client.api_endpoint, HTTPAdapter(pool_maxsize=_CONNECTIONS))
-    return client, get_retry(options)
-
-
 def read_bytes(path: str) -> bytes:
-    with _plain_errors(path), open_file(path) as file:
+    with plain_errors(path), open_file(path) as file:
         return file.read()
 
 
 @contextlib.contextmanager
 def create(path: str) -> Iterator[BinaryIO]:
-    """A new file to write to; a local file's folder is made where it is missing."""
+    """A new file to write to; a local file's folder is made if it is missing."""
     make_parent(path)
     with (
-        _plain_errors(path),
+        plain_errors(path),
         FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file,
     ):
         yield file
 
 
 @contextlib.contextmanager
-def create_whole(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
+def create_whole(
+    path: str, temporary: str | None = None, *, put: Callable[[str, str], None] | None = None
+) -> Iterator[BinaryIO]:
     """A new file that readers see complete or not at all: it is there when the block has ended well.
 
     Args:
       path: of the file; what was there is replaced.
-      temporary: its name until it is complete, `path`.tmp if not given. In Cloud Storage there is no need of one: an
-        object appears when its upload is finished, and a copy would be paid for.
+      temporary: its name until it is complete, `path`.tmp if not given. Cloud Storage needs none: an object appears
+        when its upload is finished, and a copy would be paid for.
+      put: moves the temporary file to its place; `rename` if not given.
     """
-    if path.startswith("gs://"):
+    if is_bucket(path):
         with create(path) as file:
             yield file
         return
     temporary = temporary or path + ".tmp"
     try:
-        with create(temporary) as file:
-            yield file
-        rename(temporary, path)
+        with _naming(path, instead_of=temporary):
+            with create(temporary) as file:
+                yield file
+            (put or rename)(temporary, path)
     except BaseException:
         delete([temporary])
         raise
+
+
+@contextlib.contextmanager
+def create_new(path: str, temporary: str) -> Iterator[BinaryIO]:
+    """As `create_whole`, but what is there already is never replaced.
+
+    Raises:
+      FileExistsError: when the block ends, if there is a file at `path` by then.
+    """
+    if is_bucket(path):
+        with plain_errors(path), buckets.create_new(path) as file:
+            yield file
+    else:
+        with create_whole(path, temporary, put=_move_to_new) as file:
+            yield file
+
+
+def _move_to_new(source: str, target: str) -> None:
+    """Moves a file to a name that must be free: in one step, by a hard link, if the file system has them."""
+    make_parent(target)
+    if is_local(target):
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except FileExistsError as error:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from error
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+        else:
+            Path(source).unlink()
+            return
+    if exists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+    rename(source, target)
 
 
 def write_bytes(path: str, data: bytes) -> None:
@@ -208,30 +300,48 @@ def rename(source: str, target: str) -> None:
 
 
 def exists(path: str) -> bool:
-    with _plain_errors(path):
+    with plain_errors(path):
         return FileSystems.exists(path)
 
 
 def delete(paths: Iterable[str]) -> None:
-    """Deletes files and local folders; what is already gone is fine."""
-    present = [path for path in paths if exists(path)]
-    if present:
-        FileSystems.delete(present)
+    """Deletes files, each by its very name; what is already gone is fine.
+
+    Raises:
+      OSError: if one could not be deleted.
+    """
+    paths = list(paths)
+    remote = [path for path in paths if is_bucket(path)]
+    if remote:
+        with plain_errors(remote[0]):
+            buckets.delete_objects(remote)
+    for path in paths:
+        if is_local(path):
+            Path(path).unlink(missing_ok=True)
+        elif not is_bucket(path) and exists(path):
+            FileSystems.delete([glob.escape(path)])
 
 
 def delete_folder(folder: str) -> None:
     """Deletes a folder with all that is in it; one that is already gone is fine.
 
     Raises:
-      OSError: where some of it is still there afterwards; of failures in buckets Beam only logs a warning.
+      OSError: if some of it could not be deleted.
     """
+    delete(list_folder(folder))
     if is_local(folder):
-        delete([folder])
-    elif list_folder(folder):
-        FileSystems.delete([folder + "/"])  # lists once, and deletes many at a time
-        left = list_folder(folder)
-        if left:
-            raise OSError(f"{folder} was deleted, but {left[0]} is still there")
+        for path, _, _ in os.walk(folder, topdown=False):
+            remove_empty(path)
+
+
+def remove_empty(folder: str) -> None:
+    """Removes a local folder if it is empty; does nothing if it is not, is missing, or is remote."""
+    if is_local(folder):
+        try:
+            Path(folder).rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EBUSY):
+                raise
 
 
 def make_parent(path: str) -> None:
@@ -244,20 +354,37 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
+def is_bucket(path: str) -> bool:
+    """Whether a path is in Cloud Storage."""
+    return path.startswith(buckets.SCHEME)
+
+
 def absolute(path: str) -> str:
     """Local paths made absolute, since workers may run in another folder; URLs as they are."""
     return os.path.abspath(path) if is_local(path) else path.rstrip("/")  # noqa: PTH100 (keeps symbolic links)
 
 
 @contextlib.contextmanager
-def _plain_errors(path: str) -> Iterator[None]:
+def plain_errors(path: str) -> Iterator[None]:
     """Makes OSErrors, which name the path, of what Google's clients raise: refusals, missing credentials, time-outs."""
     try:
-        yield
+        with _naming(path):
+            yield
     except Exception as error:
         if not type(error).__module__.startswith("google."):
             raise
         raise OSError(f"{path}: {_said_by(error)}") from error
+
+
+@contextlib.contextmanager
+def _naming(path: str, *, instead_of: str | None = None) -> Iterator[None]:
+    """Gives an operating system's error that names no file (a full disk, a limit on a file's size) this one's name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, instead_of) and error.filename2 is None:
+            error.filename = path
+        raise
 
 
 def _said_by(error: Exception) -> str:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset import lock
+from beam_pipeline.dataset.lock import STAGING as STAGING
+from beam_pipeline.dataset.lock_holder import check_held
 from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
 from beam_pipeline.tokenization.documents import Template
 
-STAGING = "_staging"
 TOKENIZER = "tokenizer"
+FINISHED = "finished"
+WRITTEN = "written"
+TEMPORARY = "temporary"  # where files are until they are complete
+
+
+def staging_folder(output: str, fingerprint: str) -> str:
+    """The folder for everything that is gone when the dataset with this fingerprint is finished.
+
+    Its content is a function of the fingerprint, so that attempts that overlap can only write the same bytes, and runs
+    with different fingerprints share nothing.
+    """
+    return filesystem.join(output, STAGING, fingerprint[:16])
 
 
 @dataclass(frozen=True)
@@ -22,6 +37,8 @@ class Job:
     Attributes:
       config: the options.
       output: the dataset's folder, absolute.
+      run: the id that the output folder's lock must have.
+      detached: whether the launcher does not wait for the run's end, so that the run itself gives up the lock.
       fingerprint: of config, inputs and tokenizer: the same fingerprint, the same shards.
       num_units: how many work units the plan has.
       input_bytes: the size of all input files.
@@ -34,6 +51,8 @@ class Job:
 
     config: PrepareConfig
     output: str
+    run: str
+    detached: bool
     fingerprint: str
     num_units: int
     input_bytes: int
@@ -46,8 +65,24 @@ class Job:
 
     @property
     def staging(self) -> str:
-        """The folder for everything that is gone when the dataset is finished."""
-        return filesystem.join(self.output, STAGING)
+        """See `staging_folder`."""
+        return staging_folder(self.output, self.fingerprint)
+
+    @property
+    def lock_path(self) -> str:
+        return filesystem.join(self.output, STAGING, lock.NAME)
+
+    def check_lock(self) -> None:
+        """To be called before anything is published.
+
+        Raises:
+          LockLost: if another run has taken the output folder over.
+        """
+        check_held(self.lock_path, self.run)
+
+    def temporary_path(self, name: str) -> str:
+        """A new path for a file until it is complete; unique, so that attempts that overlap do not meet."""
+        return filesystem.join(self.staging, TEMPORARY, f"{name}.{uuid.uuid4().hex}")
 
     @property
     def plan_path(self) -> str:
@@ -57,7 +92,12 @@ class Job:
     @property
     def finished_folder(self) -> str:
         """A file for each shard that is finished: what `--resume` goes by."""
-        return filesystem.join(self.staging, "finished")
+        return filesystem.join(self.staging, FINISHED)
+
+    @property
+    def written_folder(self) -> str:
+        """Lists of the files that are written besides the shards, each written before the files it lists."""
+        return filesystem.join(self.staging, WRITTEN)
 
     @property
     def description_path(self) -> str:

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig, add_input_options, input_config
@@ -16,6 +17,7 @@ _SHARD_BYTES = 256 << 20
 ENGINES = ("auto", "hf", "gigatoken", "tokie")
 TOKENIZER_MODELS = ("unigram", "bpe", "wordpiece")
 
+_RESERVED = ("tokenizer", "bad_records", "report.html")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
@@ -523,9 +525,9 @@ def _default_shard_size(args: argparse.Namespace) -> int:
 
 
 def _split_name(name: str) -> str:
-    if not _SPLIT_NAME.fullmatch(name) or name in ("tokenizer", "bad_records"):
+    if not _SPLIT_NAME.fullmatch(name) or name in _RESERVED:
         raise UsageError(
-            f"split {name!r}: a name is made of letters, digits, '_' and '.', and is not 'tokenizer'"
+            f"split {name!r}: a name is made of letters, digits, '_' and '.', and is none of {', '.join(_RESERVED)}"
         )
     return name
 
@@ -543,7 +545,12 @@ def _splits(text: str) -> tuple[tuple[str, float], ...]:
         if _split_name(name) in splits:
             raise UsageError(f"--splits {text}: {name!r} is named twice")
         splits[name] = value
-    total = sum(splits.values())
+    bounds = list(accumulate(splits.values()))
+    if any(bound >= 1 for bound in bounds[:-1]):
+        raise UsageError(
+            f"--splits {text}: the shares of the others leave nothing for {name!r}, the last split"
+        )
+    total = bounds[-1]
     if abs(total - 1) > 1e-9:
         raise UsageError(
             f"--splits {text}: the shares add up to {total:g}, not 1; a document must go somewhere"

@@ -6,20 +6,24 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
+
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline import __version__, beam_options, filesystem, graph, memory
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataflow import job_options, launch
-from beam_pipeline.dataset import manifest, output_folder
-from beam_pipeline.errors import StillRunning, UsageError
-from beam_pipeline.job import TOKENIZER, Job
+from beam_pipeline.dataset import lock, manifest, output_folder
+from beam_pipeline.errors import LockLost, StillRunning, UsageError
+from beam_pipeline.job import STAGING, TOKENIZER, Job
 from beam_pipeline.options import PrepareConfig, parse_prepare
 from beam_pipeline.report import write_report
 from beam_pipeline.rows.blocks import id_dtype
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
+from beam_pipeline.tokenization.documents import Template
 from beam_pipeline.tokenization.engine import check_engine
 
 # Part of every fingerprint: raised whenever a change to the code changes the shards.
@@ -60,19 +64,68 @@ def main(argv: Sequence[str]) -> None:
     fingerprint = manifest.fingerprint(
         description["bytes_version"], description["config"], description["inputs"], description["tokenizer"]
     )
-    if beam_options.runs_on_dataflow(options):
-        launch.refuse_second(options)
-    if output_folder.claim(
-        output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
-    ):
-        print(f"{config.output} holds this very dataset, finished: nothing to do")
-        _add_views(config, output)
-        _summarise(config, output, None)
+    output_folder.refuse_overlap(
+        output, config.split_names, (file.path for file in planned.files), config.tokenizer
+    )
+    kept = config.resume and output_folder.is_finished(output, config.split_names, fingerprint)
+    done = True
+    locked = partial(
+        lock.hold,
+        filesystem.join(output, STAGING),
+        verb="prepare",
+        fingerprint=fingerprint,
+        job_runs=partial(launch.is_active, options),
+    )
+    if not kept:
+        with locked() as held:
+            kept = output_folder.claim(
+                output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
+            )
+            if not kept:
+                done = _run(
+                    held,
+                    config,
+                    options,
+                    output=output,
+                    tokenizer=tokenizer,
+                    planned=planned,
+                    description=description,
+                    fingerprint=fingerprint,
+                    template=template,
+                    pad_id=pad_id,
+                )
+    if not done:
+        print(f"{config.output} is a dataset when the job is done")
         return
+    seconds = time.monotonic() - began
+    if kept:
+        print(f"{config.output} holds this very dataset, finished: nothing to do")
+    if not _has_views(config, output):
+        with locked():
+            _add_views(config, output)
+    _summarise(config, output, None if kept else seconds)
+
+
+def _run(
+    held: lock.Lock,
+    config: PrepareConfig,
+    options: PipelineOptions,
+    *,
+    output: str,
+    tokenizer: TokenizerDescription,
+    planned: Plan,
+    description: dict,
+    fingerprint: str,
+    template: Template,
+    pad_id: int,
+) -> bool:
+    """Runs the pipeline; returns whether the dataset is finished, and not only submitted."""
     with progress(options, _STAGES, planned.bytes) as display:
         job = Job(
             config=config,
             output=output,
+            run=held.holder.run,
+            detached=beam_options.runs_on_dataflow(options),
             fingerprint=fingerprint,
             num_units=len(planned.units),
             input_bytes=planned.bytes,
@@ -85,24 +138,27 @@ def main(argv: Sequence[str]) -> None:
         )
         try:
             _stage(job, planned, tokenizer, description)
-            done = run(lambda pipeline: graph.build(pipeline, job), options, wait=config.wait)
+            return run(lambda pipeline: graph.build(pipeline, job), options, lock=held, wait=config.wait)
         except StillRunning:
             raise
-        except Exception:
-            _give_up(output, len(planned.units))
+        except KeyboardInterrupt as interrupt:
+            if held.holder.job:
+                interrupt.args = (f"{held.holder.job} may be active: see `follow`",)
+            else:
+                interrupt.args = ("the same command with --resume continues with what is finished",)
             raise
-    if not done:
-        print(f"{config.output} is a dataset when the job is done")
-        return
-    seconds = time.monotonic() - began
-    _add_views(config, output)
-    _summarise(config, output, seconds)
+        except Exception:
+            _give_up(held, output, len(planned.units))
+            raise
 
 
-def _give_up(output: str, num_units: int) -> None:
-    """Clears away what a failed run left. Its own failure is told, but it does not hide the run's."""
+def _give_up(held: lock.Lock, output: str, num_units: int) -> None:
+    """Clears away what a failed run left. Reports its own failure without hiding the run's."""
     try:
+        held.check()
         units, shards = output_folder.give_up(output)
+    except LockLost:
+        return  # what is there may be another run's
     except OSError as error:
         print(f"what the run left could not be cleared away: {error}", file=sys.stderr)
         return
@@ -113,14 +169,26 @@ def _give_up(output: str, num_units: int) -> None:
         )
 
 
-def _add_views(config: PrepareConfig, output: str) -> None:
-    """What is made of the finished dataset, where it is not there yet: the report, and the analysis if asked for."""
-    if not filesystem.exists(filesystem.join(output, manifest.REPORT)):
-        write_report(output)
+def _has_views(config: PrepareConfig, output: str) -> bool:
+    return not _lacks_report(output) and not _lacks_analysis(config, output)
+
+
+def _lacks_report(output: str) -> bool:
+    return not filesystem.exists(filesystem.join(output, manifest.REPORT))
+
+
+def _lacks_analysis(config: PrepareConfig, output: str) -> bool:
     models = [
         filesystem.join(output, name, manifest.TRANSFORM_FN, "saved_model.pb") for name in config.split_names
     ]
-    if config.analyze and not all(map(filesystem.exists, models)):
+    return config.analyze and not all(map(filesystem.exists, models))
+
+
+def _add_views(config: PrepareConfig, output: str) -> None:
+    """What is made of the finished dataset, if it is not there yet: the report, and the analysis if asked for."""
+    if _lacks_report(output):
+        write_report(output)
+    if _lacks_analysis(config, output):
         for line in analyze(output):
             print(line)
 
@@ -198,10 +266,11 @@ def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescript
 def _stage(job: Job, planned: Plan, tokenizer: TokenizerDescription, description: dict) -> None:
     """Writes what the workers read: the tokenizer, the plan and the run's description."""
     plan_lines = "".join(unit.to_json() + "\n" for unit in planned.units)
-    files = {filesystem.join(job.output, TOKENIZER, name): data for name, data in tokenizer.files.items()}
-    files[job.plan_path] = plan_lines.encode()
-    files[job.description_path] = json.dumps(description).encode()
-    output_folder.write_staging(job.output, job.fingerprint, files)
+    output_folder.write_recorded(
+        job, "tokenizer", {f"{TOKENIZER}/{name}": data for name, data in tokenizer.files.items()}
+    )
+    filesystem.write_bytes(job.plan_path, plan_lines.encode())
+    filesystem.write_bytes(job.description_path, json.dumps(description).encode())
 
 
 def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> None:

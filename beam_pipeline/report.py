@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset import lock
 from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.own_files import is_own_page, signed_page
+from beam_pipeline.errors import DataError
 from beam_pipeline.options import parse_report
 from beam_pipeline.views.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.views.decoding import RowDecoder, visible
@@ -32,7 +35,9 @@ def main(argv: Sequence[str]) -> None:
     Raises:
       DataError: where it is no finished dataset.
     """
-    print(write_report(filesystem.absolute(parse_report(argv))))
+    dataset = filesystem.absolute(parse_report(argv))
+    with lock.hold_dataset(dataset, verb="report"):
+        print(write_report(dataset))
 
 
 def write_report(dataset: str) -> str:
@@ -42,7 +47,10 @@ def write_report(dataset: str) -> str:
       DataError: where that is no finished dataset.
     """
     path = filesystem.join(dataset, manifests.REPORT)
-    filesystem.write_bytes(path, build_report(open_dataset(dataset)))
+    page = signed_page(build_report(open_dataset(dataset)))
+    if filesystem.exists(path) and not is_own_page(filesystem.read_bytes(path)):
+        raise DataError(f"{path}: was not written by this program, or was changed since; move it away")
+    filesystem.write_bytes(path, page)
     return path
 
 

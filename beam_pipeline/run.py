@@ -6,17 +6,21 @@ import contextlib
 import logging
 import os
 import queue
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineRunner, PipelineState
+from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
 from beam_pipeline import beam_options
 from beam_pipeline.dataflow import launch
+from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.errors import DataError, WorkerDied, message_of
 from beam_pipeline.progress import ProgressDisplay
 
@@ -33,11 +37,23 @@ def progress(
         yield display
 
 
-def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, *, wait: bool = True) -> bool:
-    """Builds a pipeline, runs it and waits for its end; on Dataflow only where `wait` says so.
+def run(
+    build: Callable[[beam.Pipeline], None],
+    options: PipelineOptions,
+    *,
+    lock: Lock | None = None,
+    wait: bool = True,
+) -> bool:
+    """Builds a pipeline, runs it and waits for its end; on Dataflow only if `wait` is set.
+
+    Args:
+      build: adds the pipeline's steps.
+      options: Beam's.
+      lock: of the folder that the pipeline writes; with a job on Dataflow, it names the job.
+      wait: whether to wait for a job on Dataflow.
 
     Returns:
-      Whether it is done; False where it was submitted only.
+      Whether it is done; False if it was submitted only.
 
     Raises:
       DataError: where the pipeline failed because of the data, with the message of the step that found it.
@@ -45,7 +61,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, *, wai
       RuntimeError: where the job ended in any other state than DONE.
     """
     if beam_options.runs_on_dataflow(options):
-        return launch.run(build, options, wait=wait)
+        return launch.run(build, options, lock=lock, wait=wait)
     runner = _local_runner(options) if beam_options.runs_here(options) else None
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
@@ -95,8 +111,11 @@ def _wait(pipeline: beam.Pipeline) -> str:
     try:
         threading.Thread(target=run_to_end, daemon=True).start()
         end = ended.get()
-    finally:
-        threading.excepthook = before
+    except KeyboardInterrupt:
+        logging.disable(logging.CRITICAL)  # what the runner says of the workers that end now
+        _end_children(os.getpid())
+        raise  # with our hook in place: the process is about to end, and its threads end badly
+    threading.excepthook = before
     if isinstance(end, WorkerDied):
         _end_children(os.getpid())
     if isinstance(end, BaseException):
@@ -105,15 +124,26 @@ def _wait(pipeline: beam.Pipeline) -> str:
 
 
 def _end_children(parent: int) -> None:
-    """Ends the processes below `parent`: without their runner the other workers would linger for minutes."""
-    listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    ).stdout
-    pairs = [tuple(map(int, line.split())) for line in listing.splitlines()]
-    for pid in [pid for pid, above in pairs if above == parent]:
+    """Ends the processes below `parent`: nothing is written any more when this returns, but by this process."""
+    for pid in [pid for pid, above in _processes() if above == parent]:
         _end_children(pid)
         with contextlib.suppress(ProcessLookupError):  # it ended by itself
             os.kill(pid, signal.SIGKILL)
+
+
+def _processes() -> list[tuple[int, int]]:
+    """(process, its parent) of all that run."""
+    if not Path("/proc/self/stat").exists():  # macOS
+        listing = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+        ).stdout
+        return [(int(pid), int(parent)) for pid, parent in map(str.split, listing.splitlines())]
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended in the meantime
+            # "PID (NAME) STATE PARENT …"; a name may hold anything, ")" included
+            found.append((int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])))
+    return found
 
 
 @contextlib.contextmanager
@@ -139,15 +169,26 @@ def _local_runner(options: PipelineOptions) -> PipelineRunner:
     """Beam's FnApiRunner, which the DirectRunner falls back to; chosen by name, since the DirectRunner first
     tries to download another.
 
-    Its worker processes (`--direct_running_mode multi_processing`) get the pipeline's options only through the
-    provision information, as in apache_beam/runners/direct/direct_runner.py.
+    Its worker processes (`--direct_running_mode multi_processing`) end with this one. They get the pipeline's options
+    only through the provision information, as in apache_beam/runners/direct/direct_runner.py.
     """
-    from apache_beam.portability.api import beam_provision_api_pb2
+    from apache_beam.portability import python_urns
+    from apache_beam.portability.api import beam_provision_api_pb2, beam_runner_api_pb2
     from apache_beam.runners.portability.fn_api_runner import fn_runner
     from apache_beam.runners.portability.portable_runner import JobServiceHandle
+
+    class Runner(fn_runner.FnApiRunner):
+        def run_via_runner_api(
+            self, pipeline_proto: beam_runner_api_pb2.Pipeline, options: PipelineOptions
+        ) -> PipelineResult:
+            command = [sys.executable, "-m", "beam_pipeline.worker_process", str(os.getpid())]
+            for environment in pipeline_proto.components.environments.values():
+                if environment.urn == python_urns.SUBPROCESS_SDK:
+                    environment.payload = f"exec {shlex.join(command)}".encode()  # a shell runs it
+            return super().run_via_runner_api(pipeline_proto, options)
 
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
     provision = fn_runner.ExtendedProvisionInfo(
         beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
     )
-    return fn_runner.FnApiRunner(provision_info=provision)
+    return Runner(provision_info=provision)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
+
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline import __version__, beam_options, corpus_sample, filesystem
 from beam_pipeline.corpus_sample import Sample, SampleJob
 from beam_pipeline.dataflow import job_options, launch
-from beam_pipeline.errors import DataError
+from beam_pipeline.dataset import lock
+from beam_pipeline.dataset.output_folder import refuse_overlap
+from beam_pipeline.errors import DataError, LockLost
 from beam_pipeline.options import TrainTokenizerConfig, parse_train_tokenizer
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
@@ -44,13 +50,32 @@ def main(argv: Sequence[str]) -> None:
     planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
     made_from = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
-    if beam_options.runs_on_dataflow(options):
-        launch.refuse_second(options)
-    if tokenizer_folder.claim(output, fingerprint, overwrite=config.overwrite, resume=config.resume):
-        print(f"{config.output} holds this very tokenizer already: nothing to do")
-        _push(config, output)
-        return
-    staging = tokenizer_folder.staging(output)
+    refuse_overlap(output, (), (file.path for file in planned.files))
+    with lock.hold(
+        tokenizer_folder.lock_folder(output),
+        verb="train-tokenizer",
+        fingerprint=fingerprint,
+        job_runs=partial(launch.is_active, options),
+    ) as held:
+        if tokenizer_folder.claim(output, fingerprint, overwrite=config.overwrite, resume=config.resume):
+            print(f"{config.output} holds this very tokenizer already: nothing to do")
+        else:
+            summary = _make(held, config, options, planned, output, made_from, fingerprint)
+            print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
+    _push(config, output)
+
+
+def _make(
+    held: lock.Lock,
+    config: TrainTokenizerConfig,
+    options: PipelineOptions,
+    planned: Plan,
+    output: str,
+    made_from: dict,
+    fingerprint: str,
+) -> str:
+    """Samples, trains and writes the tokenizer; returns what it is made of, for the user."""
+    staging = tokenizer_folder.staging(output, fingerprint)
     try:
         with progress(options, _STAGES, planned.bytes) as display:
             job = SampleJob(
@@ -65,7 +90,7 @@ def main(argv: Sequence[str]) -> None:
             )
             lines = "".join(unit.to_json() + "\n" for unit in planned.units)
             filesystem.write_bytes(job.plan_path, lines.encode())
-            run(lambda pipeline: corpus_sample.build(pipeline, job), options)
+            run(lambda pipeline: corpus_sample.build(pipeline, job), options, lock=held)
         sample = Sample(staging, job.share, config.sample_bytes)
         if not sample.bytes:
             raise DataError(
@@ -84,15 +109,23 @@ def main(argv: Sequence[str]) -> None:
             "sample": {"documents": sample.documents, "bytes": sample.bytes},
             "bytes_per_token": round(bytes_per_token, 4),
         }
+        held.check()
         tokenizer_folder.commit(output, fingerprint, made, files)
     finally:
-        tokenizer_folder.clear(output)
-    print(
+        _clear(held, output, fingerprint)
+    return (
         f"{config.model} tokenizer of {trained.tokenizer.get_vocab_size():,} tokens from {sample.documents:,} "
-        f"documents ({sample.bytes / 1e6:,.1f} of {planned.bytes / 1e6:,.1f} MB), {bytes_per_token:.2f} bytes per "
-        f"token, in {time.monotonic() - began:.1f} s: {output}"
+        f"documents ({sample.bytes / 1e6:,.1f} of {planned.bytes / 1e6:,.1f} MB), {bytes_per_token:.2f} bytes per token"
     )
-    _push(config, output)
+
+
+def _clear(held: lock.Lock, output: str, fingerprint: str) -> None:
+    """Deletes the staging folder, unless it is another run's by now, or a job may be writing there."""
+    if held.kept:
+        return
+    with contextlib.suppress(LockLost):
+        held.check()
+        tokenizer_folder.clear(output, fingerprint)
 
 
 def _push(config: TrainTokenizerConfig, output: str) -> None:

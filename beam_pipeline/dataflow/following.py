@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LOOKS = 10.0
 # A job's last messages arrive late: a failed job is looked at this many more times for the reason.
 _LOOKS_FOR_A_REASON = 6
-_ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
+ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
 _SHOWN = ("BASIC", "WARNING", "ERROR")  # and not DEBUG and DETAILED
 _NAMESPACES = ("prepare", "train-tokenizer")
 _OF_DISTRIBUTIONS = (
@@ -111,7 +111,7 @@ class JobFollower:
                 self._try(lambda: self._client.modify_job_state(self._id, "JOB_STATE_CANCELLED"))
                 cancelled = True
             state = self._look()
-            if state in _ENDED and (state != "FAILED" or self._errors or not looks_left):
+            if state in ENDED and (state != "FAILED" or self._errors or not looks_left):
                 break
             looks_left -= state == "FAILED"
             if cancelled:

@@ -5,51 +5,79 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
-from beam_pipeline.dataflow.following import CancelRequest, JobFollower
-from beam_pipeline.errors import DataError, StillRunning, UsageError
+from beam_pipeline.dataflow.following import ENDED, CancelRequest, JobFollower
+from beam_pipeline.dataset.lock_holder import CloudJob, Lock
+from beam_pipeline.errors import DataError, StillRunning
 
 if TYPE_CHECKING:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
 
 Answer = TypeVar("Answer")
 
+_SECONDS_TO_ANSWER = 30.0
 
-def refuse_second(options: PipelineOptions) -> None:
-    """Makes sure that no active job has the same name: it would be writing the same folder.
 
-    Must come before the folder is touched. In a Flex Template's launcher Dataflow has made sure of it already, and the
-    active job of that name is our own.
+def job_of(options: PipelineOptions) -> CloudJob:
+    """The job that these options submit; they are complete, see `job_options.complete`."""
+    cloud = options.view_as(GoogleCloudOptions)
+    return CloudJob(project=cloud.project, region=cloud.region, name=cloud.job_name)
+
+
+def is_active(options: PipelineOptions, job: CloudJob) -> bool:
+    """Whether a job that a folder's lock names is active.
+
+    In a Flex Template's launcher, an active job of the name that it launches is its own: Dataflow takes no second one.
+
+    Args:
+      options: of this run; the job may be of another project or region.
+      job: named in the lock.
 
     Raises:
-      UsageError: naming the active job.
+      DataError: if Dataflow does not say.
     """
     from google.cloud import dataflow_v1beta3 as api
 
-    cloud = options.view_as(GoogleCloudOptions)
-    if cloud.template_location:
-        return
-    request = api.ListJobsRequest(
-        project_id=cloud.project, location=cloud.region, filter=api.ListJobsRequest.Filter.ACTIVE
+    own = options.view_as(GoogleCloudOptions)
+    if own.template_location and (job.project, job.region, job.name) == (
+        own.project,
+        own.region,
+        own.job_name,
+    ):
+        return False
+    asking = PipelineOptions.from_dictionary(
+        options.get_all_options(drop_default=True) | {"project": job.project, "region": job.region}
     )
-    for job in _asked(lambda: list(new_client(options)._jobs_client.list_jobs(request))):
-        if job.name == cloud.job_name:
-            raise UsageError(
-                f"the Dataflow job {job.id} is named {cloud.job_name}, too, and is active, so it may be writing the "
-                f"same output: wait for it (follow {job.id}), cancel it, or give this one another --job_name"
-            )
+    jobs = new_client(asking)._jobs_client  # Beam's own calls try for many minutes
+    where = {"project_id": job.project, "location": job.region}
+    try:
+        if job.id:
+            one = api.GetJobRequest(job_id=job.id, **where)
+            found = [_asked(lambda: jobs.get_job(one, timeout=_SECONDS_TO_ANSWER))]
+        else:
+            active = api.ListJobsRequest(filter=api.ListJobsRequest.Filter.ACTIVE, **where)
+            found = _asked(lambda: list(jobs.list_jobs(active, timeout=_SECONDS_TO_ANSWER)))
+    except OSError as error:
+        raise DataError(f"Dataflow does not answer: {error}") from error
+    states = [one.current_state.name.removeprefix("JOB_STATE_") for one in found if one.name == job.name]
+    return any(state not in ENDED for state in states)
 
 
-def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, *, wait: bool) -> bool:
+def run(
+    build: Callable[[beam.Pipeline], None], options: PipelineOptions, *, lock: Lock | None, wait: bool
+) -> bool:
     """Builds a pipeline and submits it.
 
     Args:
       build: adds the pipeline's steps.
       options: complete, see `job_options.complete`.
+      lock: of the folder that the job writes: it names the job, and stays if the job may be active when this returns
+        or raises.
       wait: follows the job to its end; SIGINT and SIGTERM cancel it then.
 
     Returns:
@@ -59,23 +87,34 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, *, wai
       DataError: where it could not be submitted, or failed, or was cancelled.
       StillRunning: where it cannot be followed any more.
     """
-    cloud = options.view_as(GoogleCloudOptions)
+    cloud, job = options.view_as(GoogleCloudOptions), job_of(options)
     pipeline = beam.Pipeline(options=options)
     build(pipeline)
     request = CancelRequest()
-    with request.watched() if wait else contextlib.nullcontext():
-        result = _asked(pipeline.run)
-        if not getattr(result, "has_job", False):  # for a template, or with --dry_run
-            where = f"is described in {cloud.template_location}: Dataflow starts it"
-            print(f"the job {where if cloud.template_location else 'was not submitted'}", file=sys.stderr)
-            return False
-        follower = JobFollower(new_client(options), result.job_id(), cancel=request)
-        print(f"Dataflow job {result.job_id()}: {follower.url}", file=sys.stderr, flush=True)
-        if not wait:
-            where = f"--project {cloud.project} --region {cloud.region}"
-            print(f"python -m beam_pipeline follow {result.job_id()} {where}", file=sys.stderr)
-            return False
-        follower.follow()
+    if lock:
+        lock.name_job(job, renewed=True)  # from here on there may be one, even if this process ends
+    try:
+        with request.watched() if wait else contextlib.nullcontext():
+            result = _asked(pipeline.run)
+            if not getattr(result, "has_job", False):  # for a template, or with --dry_run
+                where = f"is described in {cloud.template_location}: Dataflow starts it"
+                print(f"the job {where if cloud.template_location else 'was not submitted'}", file=sys.stderr)
+                if lock and cloud.template_location:
+                    lock.name_job(job, renewed=False)
+                return False
+            if lock:
+                lock.name_job(replace(job, id=result.job_id()), renewed=wait)
+            follower = JobFollower(new_client(options), result.job_id(), cancel=request)
+            print(f"Dataflow job {result.job_id()}: {follower.url}", file=sys.stderr, flush=True)
+            if not wait:
+                where = f"--project {cloud.project} --region {cloud.region}"
+                print(f"python -m beam_pipeline follow {result.job_id()} {where}", file=sys.stderr)
+                return False
+            follower.follow()
+    except (StillRunning, KeyboardInterrupt):
+        if lock:
+            lock.keep()
+        raise
     return True
 
 
@@ -90,7 +129,7 @@ def _asked(call: Callable[[], Answer]) -> Answer:
     """What a call to Dataflow or Cloud Storage returns.
 
     Raises:
-      DataError: where it was refused, with what the service says.
+      DataError: if it was refused, with what the service says.
       StillRunning: where it was refused because there is such a job already: what that has written is left alone.
     """
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError

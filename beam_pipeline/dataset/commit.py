@@ -11,8 +11,8 @@ import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded
-from beam_pipeline.dataset import manifest
-from beam_pipeline.dataset.output_folder import clear_staging
+from beam_pipeline.dataset import lock, manifest
+from beam_pipeline.dataset.output_folder import clear_staging, write_recorded
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
@@ -47,28 +47,28 @@ def commit(
       AssertionError: where rows, tokens or shards were lost or doubled.
     """
     if not filesystem.exists(job.description_path) and _is_committed(job):
-        clear_staging(job.output)
+        _finish(job)
         return
+    job.check_lock()
     run = json.loads(filesystem.read_bytes(job.description_path))
     excluded.check(job.config.max_bad_ratio)
     if not any(counted.documents for counted in statistics.values()):
         raise DataError(
             f"the input ({len(run['inputs'])} files) holds no documents, only blank records or none at all"
         )
+    files: dict[str, bytes] = {}  # by their paths below the output folder
     manifests: dict[str, bytes] = {}
     for split, layout in enumerate(layouts):
         own = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
         counted = statistics[split]
         _check(layout, job.config.max_length, counted, own)
-        folder = job.split_folder(split)
-        files = {
+        own_files = {
             manifest.STATISTICS: manifest.to_bytes(counted.to_json()),
             manifest.UNITS: _units(job, table, split, tail_sizes),
             manifest.SCHEMA: manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
         }
-        for name, data in files.items():
-            filesystem.write_bytes(filesystem.join(folder, name), data)
-        manifests[filesystem.join(folder, manifest.MANIFEST)] = manifest.with_checksum(
+        files |= {f"{layout.split}/{name}": data for name, data in own_files.items()}
+        manifests[f"{layout.split}/{manifest.MANIFEST}"] = manifest.with_checksum(
             {
                 "format": manifest.FORMAT,
                 "version": manifest.VERSION,
@@ -80,7 +80,7 @@ def commit(
                 "features": list(job.features),
                 "num_records": layout.num_rows,
                 "shards": [info.to_json() for info in own],
-                "files": [manifest.describe_file(name, data) for name, data in sorted(files.items())],
+                "files": [manifest.describe_file(name, data) for name, data in sorted(own_files.items())],
                 "totals": counted.totals(),
                 "excluded": asdict(excluded),
                 "rows_checksum": f"{counted.rows_checksum:016x}",
@@ -88,9 +88,16 @@ def commit(
                 **run,
             }
         )
-    for path, data in manifests.items():
-        filesystem.write_bytes(path, data)
-    clear_staging(job.output)
+    write_recorded(job, "splits", files)
+    job.check_lock()
+    write_recorded(job, "manifests", manifests)
+    _finish(job)
+
+
+def _finish(job: Job) -> None:
+    clear_staging(job.output, job.fingerprint)
+    if job.detached:
+        lock.release_of_job(job.lock_path, job.run)
 
 
 def _is_committed(job: Job) -> bool:

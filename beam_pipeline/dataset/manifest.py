@@ -81,6 +81,12 @@ def checksum_defect(data: bytes, manifest: Mapping[str, Any]) -> str | None:
     )
 
 
+def finished_splits(dataset: str) -> list[str]:
+    """The names of the folders in a dataset's folder that have a manifest, sorted."""
+    names = filesystem.list_subfolders(dataset)
+    return [name for name in names if filesystem.exists(filesystem.join(dataset, name, MANIFEST))]
+
+
 def read_manifest(folder: str) -> dict[str, Any]:
     """The manifest of the split in `folder`.
 

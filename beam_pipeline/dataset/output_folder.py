@@ -1,89 +1,150 @@
-"""The output folder before and after a run: what may be written over, and what a run leaves behind."""
+"""The output folder before and after a run: what may be deleted, and what a run leaves.
+
+All of it needs the folder's lock (`dataset.lock`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from beam_pipeline import filesystem
 from beam_pipeline.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.finished_units import count_finished
+from beam_pipeline.dataset.own_files import FolderContent, inspect_output
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.job import STAGING, TOKENIZER
+from beam_pipeline.job import STAGING, TEMPORARY, TOKENIZER, Job, staging_folder
 
 _OF_A_SPLIT = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
-
-
-@dataclass(frozen=True)
-class Found:
-    """What an output folder holds.
-
-    Attributes:
-      files: all files below it.
-      fingerprint: of the run that made them, finished or not; None where no run left its description.
-      splits: the splits that are finished.
-    """
-
-    files: tuple[str, ...]
-    fingerprint: str | None
-    splits: tuple[str, ...]
-
-
-def look(output: str) -> Found:
-    """Looks at what the folder holds."""
-    files = tuple(filesystem.list_folder(output))
-    fingerprint = None
-    splits = []
-    for path in files:
-        if path.endswith("/" + manifest.MANIFEST):
-            try:
-                found = manifest.read_manifest(path.rpartition("/")[0])
-            except DataError:  # some other program's manifest.json; then the folder is not ours either
-                continue
-            fingerprint = found["fingerprint"]
-            splits.append(found["split"])
-    staged = filesystem.join(output, STAGING, "fingerprint.json")
-    if staged in files:
-        fingerprint = json.loads(filesystem.read_bytes(staged))
-    return Found(files, fingerprint, tuple(sorted(splits)))
+_MOST_NAMED = 5
 
 
 def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
-    """Decides whether a run may use the folder, and clears away what is in its way.
+    """Decides whether a run may use the folder, and deletes what an earlier run left in its way.
 
-    What a run left that ended before its first shard, and what the very same run left at any time, is in nobody's way.
+    What a run left that ended before its first shard, and what the very same run left at any time, can safely be
+    deleted. Files that are not this program's own are never deleted.
 
     Returns:
-      True where the folder holds the finished dataset already, and `resume` asks to keep it.
+      True if the folder holds the finished dataset already, and `resume` asks to keep it.
 
     Raises:
-      UsageError: where the folder is used by something else.
+      UsageError: if the folder is used by something else.
     """
-    found = look(output)
-    if not found.files:
-        return False
-    if overwrite:
-        _delete_ours(output, found.files)
-        return False
-    if found.fingerprint == fingerprint and set(splits) <= set(found.splits):
+    content = inspect_output(output)
+    if set(splits) <= {name for name, found in content.finished.items() if found == fingerprint}:
+        if not overwrite and not resume:
+            raise UsageError(
+                f"--output {output}: holds this very dataset, finished; --resume keeps it, --overwrite makes it again"
+            )
         if resume:
-            clear_staging(output)  # a run killed in its last moment leaves it
+            clear_staging(output, fingerprint)  # a run killed in its last moment leaves it
             return True
+    same = fingerprint[:16] in content.staged
+    if same and resume:
+        _refuse_in_the_way(content, splits)
+        return False
+    used = content.shards or content.finished
+    if not overwrite and not same and (used or content.kept):
+        foreign = f"other files, {filesystem.join(output, content.kept[0])} for one" if content.kept else ""
+        what = "another run's dataset" if used else foreign
         raise UsageError(
-            f"--output {output}: holds this very dataset, finished; --resume keeps it, --overwrite makes it again"
+            f"--output {output}: already in use, it holds {what}; name an empty folder, or use --overwrite, which "
+            "deletes what this program has written there, and nothing else"
         )
-    if found.fingerprint == fingerprint and resume:
+    _refuse_in_the_way(content, splits)
+    delete_own(content)
+    return False
+
+
+def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
+    """Whether the folder holds the finished dataset, with nothing left to clear away; needs no lock."""
+    if filesystem.list_files(filesystem.join(output, STAGING)):
         return False
-    if found.fingerprint == fingerprint or _is_a_beginning(output, found.files):
-        _delete_ours(output, found.files)
-        return False
-    what = "another run's dataset" if found.fingerprint else f"other files, {found.files[0]} for one"
-    raise UsageError(
-        f"--output {output}: already in use, it holds {what}; name an empty folder, or use --overwrite"
+    for split in splits:
+        folder = filesystem.join(output, split)
+        if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
+            return False
+        try:
+            if manifest.read_manifest(folder)["fingerprint"] != fingerprint:
+                return False
+        except DataError:  # another program's file
+            return False
+    return True
+
+
+def refuse_overlap(
+    output: str, splits: Sequence[str], inputs: Iterable[str], tokenizer: str | None = None
+) -> None:
+    """Refuses an output folder that holds what the run reads.
+
+    Args:
+      output: the folder, absolute.
+      splits: the names of the folders that the run writes in it.
+      inputs: the paths of the input files.
+      tokenizer: the tokenizer's folder, or its name on the hub; None if the run reads none.
+
+    Raises:
+      UsageError: if the tokenizer or an input file is inside, symbolic links resolved.
+    """
+    inside = _Inside(
+        [output, *(filesystem.join(output, name) for name in (*splits, TOKENIZER, BAD_RECORDS, STAGING))]
     )
+    source = filesystem.absolute(tokenizer) if tokenizer else ""
+    if source and (not filesystem.is_local(source) or _identity(source)) and inside(source):
+        raise UsageError(
+            f"--output {output}: the folder of --tokenizer {tokenizer} is inside; a run must not write where it reads: "
+            "copy the tokenizer to another place, or name another --output"
+        )
+    for path in inputs:
+        if inside(path.rpartition("/")[0]) or (
+            filesystem.is_local(path) and Path(path).is_symlink() and inside(path)
+        ):
+            raise UsageError(
+                f"--output {output}: the input file {path} is inside; a run must not write where it reads: name "
+                "another --output"
+            )
+
+
+class _Inside:
+    """Whether a path is one of some folders, or is in one, whatever the names and links it is reached by."""
+
+    def __init__(self, folders: Sequence[str]):
+        self._prefixes = tuple(folder.rstrip("/") + "/" for folder in folders)
+        self._identities = {found for folder in folders if (found := _identity(folder))}
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, path: str) -> bool:
+        if path not in self._known:
+            self._known[path] = self._find(path)
+        return self._known[path]
+
+    def _find(self, path: str) -> bool:
+        if not filesystem.is_local(path):
+            return (path.rstrip("/") + "/").startswith(self._prefixes)
+        above = os.path.realpath(path)
+        while True:
+            if _identity(above) in self._identities:
+                return True
+            parent = os.path.dirname(above)  # noqa: PTH120
+            if parent == above:
+                return False
+            above = parent
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """A local file's or folder's device and inode; None if there is none."""
+    if not filesystem.is_local(path):
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def give_up(output: str) -> tuple[int, int]:
@@ -92,57 +153,83 @@ def give_up(output: str) -> tuple[int, int]:
     Returns:
       The numbers of finished work units and of finished shards.
     """
-    files = filesystem.list_folder(output)
-    units = count_finished([path for path in files if _folder_of(output, path) == STAGING])
-    shards = sum(SHARD_NAME.fullmatch(path.rpartition("/")[2]) is not None for path in files)
-    if not units and not shards and _is_a_beginning(output, files):
-        _delete_ours(output, [path for path in files if _folder_of(output, path) != BAD_RECORDS])
-    return units, shards
+    content = inspect_output(output)
+    units = count_finished([path for path in content.own if path.startswith(f"{STAGING}/")])
+    if not content.shards and not content.finished and not units:
+        delete_own(content, keep=BAD_RECORDS + "/")
+    return units, len(content.shards)
 
 
-def _is_a_beginning(output: str, files: Sequence[str]) -> bool:
-    """Whether there is nothing but what a run writes before its first shard."""
-    folders = {_folder_of(output, path) for path in files}
-    # A tokenizer alone may be anybody's; beside a staging folder it is a run's copy.
-    return folders <= {STAGING, TOKENIZER, BAD_RECORDS} and (STAGING in folders or TOKENIZER not in folders)
+def write_recorded(job: Job, name: str, files: Mapping[str, bytes]) -> None:
+    """Writes files after a record of them, so that a later run knows them for this program's own.
 
-
-def _folder_of(output: str, path: str) -> str:
-    return path[len(output) :].strip("/").partition("/")[0]
-
-
-def write_staging(output: str, fingerprint: str, files: dict[str, bytes]) -> None:
-    """Marks the folder as this run's, then writes what its workers will read, by path."""
-    filesystem.write_bytes(
-        filesystem.join(output, STAGING, "fingerprint.json"), json.dumps(fingerprint).encode()
-    )
+    Args:
+      job: the run.
+      name: of the record.
+      files: by their paths below the output folder; what is there is replaced.
+    """
+    record = [manifest.describe_file(path, data) for path, data in files.items()]
+    filesystem.write_bytes(filesystem.join(job.written_folder, f"{name}.json"), json.dumps(record).encode())
     for path, data in files.items():
-        filesystem.write_bytes(path, data)
+        temporary = job.temporary_path(path.rpartition("/")[2])
+        with filesystem.create_whole(filesystem.join(job.output, path), temporary) as file:
+            file.write(data)
 
 
-def clear_staging(output: str) -> None:
-    """Removes the staging folder with all that is in it."""
-    filesystem.delete_folder(filesystem.join(output, STAGING))
+def clear_staging(output: str, fingerprint: str) -> None:
+    """Deletes the staging folder of the run with this fingerprint."""
+    filesystem.delete_folder(staging_folder(output, fingerprint))
 
 
-def _delete_ours(output: str, files: Sequence[str]) -> None:
-    """Deletes what a run wrote there, manifests first, so that no half of a dataset ever has one."""
-    ours = sorted(_ours(output, files), key=lambda path: not path.endswith("/" + manifest.MANIFEST))
-    filesystem.delete(ours)
-    if filesystem.is_local(output):  # where folders are, they stay when their files go
-        inside = f"/{manifest.TRANSFORM_FN}/"
-        filesystem.delete({path.partition(inside)[0] + inside.rstrip("/") for path in ours if inside in path})
-    clear_staging(output)
+def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
+    """Refuses files that a run would replace, or that a reader would take for a part of its dataset."""
 
+    def in_the_way(path: str) -> bool:
+        folder, _, name = path.partition("/")
+        if not name:
+            return folder in (*splits, TOKENIZER, BAD_RECORDS, STAGING)
+        if folder in splits:
+            return name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name) is not None
+        return folder == TOKENIZER or (folder == BAD_RECORDS and name.startswith("unit-"))
 
-def _ours(output: str, files: Sequence[str]) -> Iterator[str]:
-    splits = {_folder_of(output, path) for path in files if SHARD_NAME.fullmatch(path.rpartition("/")[2])}
-    splits.update(look(output).splits)  # a split may have no shards
-    for path in files:
-        folder = _folder_of(output, path)
-        name = path[len(output) :].strip("/").removeprefix(folder + "/")
-        known = (
-            name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name) or name.startswith(manifest.TRANSFORM_FN + "/")
+    found = [path for path in content.kept if in_the_way(path)]
+    if found:
+        changed = content.changed.intersection(found)
+        raise UsageError(
+            f"--output {content.output}: {', '.join(found[:_MOST_NAMED])}{' and more' * (len(found) > _MOST_NAMED)} "
+            f"{'differ from what a run wrote there' if changed else 'were not written by this program'}, so they are "
+            "not deleted, and are in the way; move them away, or name another --output"
         )
-        if (folder in splits and known) or folder in (STAGING, TOKENIZER, BAD_RECORDS, manifest.REPORT):
-            yield path
+
+
+def delete_own(content: FolderContent, keep: str = "\0") -> None:
+    """Deletes this program's files: manifests first, so that no part of a dataset ever has one; then the staging
+    folder's temporary files, so that a process left over from a run can publish none; then the rest.
+
+    Args:
+      content: the folder's.
+      keep: the beginning of the paths to keep.
+    """
+    temporary = f"/{TEMPORARY}/"
+    order: tuple[list[str], ...] = ([], [], [], [])
+    for path in sorted(content.own):
+        staged = path.startswith(f"{STAGING}/")
+        if path.startswith(keep):
+            continue
+        if path.endswith("/" + manifest.MANIFEST) and not staged:
+            order[0].append(path)
+        elif staged and temporary in path:
+            order[1].append(path)
+        else:
+            order[3 if staged else 2].append(path)  # the records after the files that they list
+    for paths in order:
+        filesystem.delete(filesystem.join(content.output, path) for path in paths)
+    folders = {folder for path in (p for paths in order for p in paths) for folder in _folders(path)}
+    for folder in sorted(folders, key=len, reverse=True):
+        filesystem.remove_empty(filesystem.join(content.output, folder))
+
+
+def _folders(path: str) -> list[str]:
+    """The folders that a relative path is in, without the output folder."""
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 import google_crc32c
@@ -11,11 +11,13 @@ import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.records import ExampleEncoder
+from beam_pipeline.errors import DataError
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-(?P<records>\d+)\.tfrecord")
 
 _VALUES_PER_WRITE = 1 << 18  # encoding takes about 20 bytes for each value of a feature
+_READ_BYTES = 16 << 20
 
 
 def shard_name(split: str, shard: int, records: int) -> str:
@@ -86,18 +88,55 @@ def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
 
 
 def write_shard(
-    block: RowBlock, *, encoder: ExampleEncoder, path: str, temporary: str, split: int, shard: int
+    block: RowBlock,
+    *,
+    encoder: ExampleEncoder,
+    path: str,
+    temporary: str,
+    split: int,
+    shard: int,
+    before_publishing: Callable[[ShardInfo], None],
 ) -> ShardInfo:
-    """Writes a shard's rows to the file `path`, by way of `temporary`; on failure neither is left."""
+    """Writes a shard's rows to the file `path`, by way of `temporary`; on failure neither is left.
+
+    Args:
+      block: the shard's rows.
+      encoder: makes their records.
+      path, temporary: where the shard goes. If there is a file at `path` already, it is left as it is.
+      split, shard: the shard's place in the dataset.
+      before_publishing: called right before the file appears; if it raises, the file does not.
+
+    Raises:
+      DataError: if there is another file at `path`.
+    """
     size, crc = 0, 0
-    with filesystem.create_whole(path, temporary) as file:
-        rows = max(1, _VALUES_PER_WRITE // block.ids.shape[1])
-        for first in range(0, len(block), rows):
-            data = b"".join(encoder.encode(block.take(slice(first, first + rows))))
-            file.write(data)
+    checksum = rows_checksum(block.ids, block.lengths)
+    try:
+        with filesystem.create_new(path, temporary) as file:
+            rows = max(1, _VALUES_PER_WRITE // block.ids.shape[1])
+            for first in range(0, len(block), rows):
+                data = b"".join(encoder.encode(block.take(slice(first, first + rows))))
+                file.write(data)
+                size += len(data)
+                crc = google_crc32c.extend(crc, data)
+            info = ShardInfo(
+                split, shard, path.rpartition("/")[2], len(block), size, f"{crc:08x}", f"{checksum:016x}"
+            )
+            before_publishing(info)
+    except FileExistsError as error:
+        if not is_at(info, path):  # if it is, an earlier attempt has written it
+            raise DataError(
+                f"{path}: there is another file of this name, which this run did not write; it is left as it is: move "
+                "it away, or name another --output"
+            ) from error
+    return info
+
+
+def is_at(info: ShardInfo, path: str) -> bool:
+    """Whether the file at `path` is the shard, by its size and its checksum."""
+    size, crc = 0, 0
+    with filesystem.open_file(path) as file:
+        while data := file.read(_READ_BYTES):
             size += len(data)
             crc = google_crc32c.extend(crc, data)
-    checksum = rows_checksum(block.ids, block.lengths)
-    return ShardInfo(
-        split, shard, path.rpartition("/")[2], len(block), size, f"{crc:08x}", f"{checksum:016x}"
-    )
+    return size == info.bytes and f"{crc:08x}" == info.crc32c

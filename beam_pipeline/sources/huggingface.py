@@ -151,7 +151,7 @@ def _upload(listed: Sequence[Listed], cache: str) -> list[Listed]:
     copies = []
     for entry in listed:
         target = filesystem.join(folder, entry.file.path[len(root) :])
-        if filesystem.match(target) != [(target, entry.file.size)]:
+        if filesystem.size_of(target) != entry.file.size:
             with Path(entry.file.path).open("rb") as source, filesystem.create_whole(target) as copy:
                 shutil.copyfileobj(source, copy, 4 << 20)
         copies.append(replace(entry, file=replace(entry.file, path=target)))

@@ -14,14 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import apache_beam as beam
-import google_crc32c
 import numpy as np
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.finished_units import tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
-from beam_pipeline.dataset.shards import ShardInfo
+from beam_pipeline.dataset.shards import ShardInfo, is_at
 from beam_pipeline.job import Job
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.routing import Layout, RowTable
@@ -58,10 +57,12 @@ class KeptShards(beam.DoFn):
         info = ShardInfo(**json.loads(filesystem.read_bytes(path)))
         shard = filesystem.join(self._job.split_folder(info.split), info.name)
         if filesystem.exists(shard):
-            data = filesystem.read_bytes(shard)
-            if len(data) == info.bytes and f"{google_crc32c.value(data):08x}" == info.crc32c:
+            if is_at(info, shard):
                 self._kept.inc()
                 yield info
+            else:  # damaged: it is in the way of the one that is written now
+                self._job.check_lock()
+                filesystem.delete([shard])
 
 
 def block_path(job: Job, split: int, unit: int, first: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
@@ -54,18 +53,21 @@ class WriteShard(beam.DoFn):
             assemble(blocks, records, name),
             encoder=self._encoder,
             path=filesystem.join(job.split_folder(split), name),
-            # Unique, so that attempts that overlap do not meet: each of them writes the same bytes.
-            temporary=filesystem.join(job.staging, "shards", f"{name}.{uuid.uuid4().hex}"),
+            temporary=job.temporary_path(name),
             split=split,
             shard=shard,
-        )
-        filesystem.write_bytes(
-            filesystem.join(job.finished_folder, f"{name}.json"), json.dumps(asdict(info)).encode()
+            before_publishing=self._record,
         )
         self._records.inc(info.records)
         self._bytes.inc(info.bytes)
         self._reporter.add("write", info.records)
         return info
+
+    def _record(self, info: ShardInfo) -> None:
+        """Records a shard before it appears: so every shard has a record, by which a later run may delete it."""
+        path = filesystem.join(self._job.finished_folder, f"{info.name}.json")
+        filesystem.write_bytes(path, json.dumps(asdict(info)).encode())
+        self._job.check_lock()
 
 
 class GatherShard(WriteShard):

@@ -117,7 +117,7 @@ def additional_tokens(config: Mapping) -> list[str]:
 
 def _read_folder(path: str) -> dict[str, bytes]:
     """The files a tokenizer's folder holds (weights and the like are left where they are)."""
-    found = filesystem.match(filesystem.join(path, "*"))
+    found = filesystem.list_files(path, recursive=False)
     kept = [file for file, size in found if file.endswith(_SUFFIXES) and size < _MOST_BYTES]
     return {file.rpartition("/")[2]: filesystem.read_bytes(file) for file in kept}
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
 
 RECORD = "tokenmill.json"
+RUN_FOLDER = re.compile(r"[0-9a-f]{16}")
 _FORMAT = "tokenmill-tokenizer"
 
 
-def staging(output: str) -> str:
-    """The folder, beside the tokenizer's, for what is gone when the run ends."""
+def lock_folder(output: str) -> str:
+    """The folder, beside the tokenizer's, with the lock and what is gone when the run ends."""
     return output + ".partial"
 
 
+def staging(output: str, fingerprint: str) -> str:
+    """The run's own folder in it."""
+    return filesystem.join(lock_folder(output), fingerprint[:16])
+
+
 def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
-    """Decides whether a run may write the folder; clears away what a killed run left beside it.
+    """Decides whether a run may write the folder; clears away what a killed run left beside it. Needs the lock.
 
     Returns:
       True where it holds the tokenizer with this fingerprint already, and `resume` asks to keep it.
@@ -26,8 +33,11 @@ def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bo
     Raises:
       UsageError: where it holds something else.
     """
-    clear(output)
-    files = [path for path, _ in filesystem.match(filesystem.join(output, "**"))]
+    _restore(output)
+    for name in filesystem.list_subfolders(lock_folder(output)):
+        if RUN_FOLDER.fullmatch(name):
+            filesystem.delete_folder(filesystem.join(lock_folder(output), name))
+    files = filesystem.list_folder(output)
     if not files:
         return False
     record = _record(output, files)
@@ -57,7 +67,7 @@ def commit(output: str, fingerprint: str, made_from: dict, files: dict[str, byte
     record["files"] = sorted([*files, RECORD])
     files = {**files, RECORD: (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()}
     local = filesystem.is_local(output)
-    target = filesystem.join(staging(output), "new") if local else output
+    target = filesystem.join(staging(output, fingerprint), "new") if local else output
     if not local:
         _delete_old(output)
     for name, data in files.items():
@@ -80,20 +90,32 @@ def _put_in_place(new: Path, output: Path) -> None:
         raise
 
 
+def _restore(output: str) -> None:
+    """Puts back the old tokenizer, if a run was killed after it had moved it away and before the new one was there."""
+    if not filesystem.is_local(output) or filesystem.list_folder(output):
+        return
+    for name in filesystem.list_subfolders(lock_folder(output)):
+        old = filesystem.join(lock_folder(output), name, "old")
+        if RUN_FOLDER.fullmatch(name) and filesystem.exists(filesystem.join(old, RECORD)):
+            filesystem.remove_empty(output)
+            Path(old).replace(output)
+            return
+
+
 def read(output: str) -> dict[str, bytes]:
     """The files of a finished tokenizer, by name."""
     record = json.loads(filesystem.read_bytes(filesystem.join(output, RECORD)))
     return {name: filesystem.read_bytes(filesystem.join(output, name)) for name in record["files"]}
 
 
-def clear(output: str) -> None:
-    """Removes the staging folder."""
-    filesystem.delete_folder(staging(output))
+def clear(output: str, fingerprint: str) -> None:
+    """Removes the run's staging folder."""
+    filesystem.delete_folder(staging(output, fingerprint))
 
 
 def _delete_old(output: str) -> None:
     """Deletes the tokenizer that the folder holds, its record first: without it the rest is no tokenizer of ours."""
-    files = [path for path, _ in filesystem.match(filesystem.join(output, "**"))]
+    files = filesystem.list_folder(output)
     record = _record(output, files)
     if record is None:
         return

@@ -223,10 +223,10 @@ def open_dataset(path: str) -> list[Split]:
     """
     if filesystem.exists(filesystem.join(path, manifests.MANIFEST)):
         return [open_split(path)]
-    found = filesystem.match(filesystem.join(path, "*", manifests.MANIFEST))
+    found = manifests.finished_splits(path)
     if not found:
         raise DataError(f"{path}: no split in it has a {manifests.MANIFEST}, so this is no finished dataset")
-    names = open_split(found[0][0].rpartition("/")[0]).manifest["splits"]
+    names = open_split(filesystem.join(path, found[0])).manifest["splits"]
     return [open_split(filesystem.join(path, name)) for name in names]
 
 

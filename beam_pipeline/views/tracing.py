@@ -181,7 +181,7 @@ class Tracer:
         """Raises NotTraced where the units' files are not as they were."""
         sizes = {file["path"]: file["bytes"] for file in self._split.manifest["inputs"]}
         for path in sorted({unit.root + part.name for unit in units for part in unit.parts}):
-            found = dict(filesystem.match(path)).get(path)
+            found = filesystem.size_of(path)
             if found is None:
                 raise NotTraced(f"{path} is not there any more")
             if found != sizes[path]:

@@ -4,9 +4,9 @@ Run by test_faults.py as a program of its own, since it forks: a child per run, 
 
     python kill_runs.py FOLDER ARGUMENT…     ({OUT} in the arguments stands for the run's output folder)
 
-For k = 1, 2, …: a run is killed (SIGKILL) right before its k-th rename, or before it clears its staging folder away;
-what it left is checked, and the same command is run again, every other time with --resume. Ends when a run was not
-killed any more, and prints a JSON object: the number of kills, and a list of what was wrong.
+For k = 1, 2, …: a run is killed (SIGKILL) right before it moves its k-th file into place, clears its staging folder
+away, or gives up its lock. What it left is checked, and the same command is run again, every other time with --resume.
+Ends when a run was not killed any more, and prints a JSON object: the number of kills, and a list of what was wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 
 from beam_pipeline import filesystem, prepare
-from beam_pipeline.dataset import commit
+from beam_pipeline.dataset import commit, lock_kinds
 from beam_pipeline.dataset.manifest import MANIFEST
 from beam_pipeline.verify import check_split
 
@@ -55,7 +55,9 @@ def kill_at_change(number: int) -> None:
         return changed
 
     filesystem.rename = killing(filesystem.rename)
+    filesystem._move_to_new = killing(filesystem._move_to_new)
     commit.clear_staging = killing(commit.clear_staging)
+    lock_kinds.FileLock.release = killing(lock_kinds.FileLock.release)
 
 
 def content(folder: Path) -> dict[str, bytes]:

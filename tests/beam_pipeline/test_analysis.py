@@ -99,10 +99,12 @@ def test_nothing_else_changes_and_it_can_be_done_again(analyzed: Path, dataset: 
     assert content(analyzed) == content(dataset)
     assert all(not defects for _, defects in check_dataset(str(analyzed)))
     before = sorted(path.name for path in (analyzed / "train").iterdir())
-    (analyzed / "train" / "transform_fn" / "stale").touch()
     analysis.main([str(analyzed / "train")])
     assert sorted(path.name for path in (analyzed / "train").iterdir()) == before
-    assert not (analyzed / "train" / "transform_fn" / "stale").exists()
+    (analyzed / "train" / "transform_fn" / "mine").touch()
+    with pytest.raises(DataError, match="transform_fn/mine: was not written by this program"):
+        analysis.main([str(analyzed / "train")])
+    (analyzed / "train" / "transform_fn" / "mine").unlink()
 
 
 def test_a_failure_leaves_the_old_function_in_place(analyzed: Path, monkeypatch: pytest.MonkeyPatch):
@@ -147,11 +149,11 @@ def test_on_object_stores_the_model_itself_comes_last(tmp_path: Path, monkeypatc
     for name in ("saved_model.pb", "assets/token_ids", "fingerprint.pb"):
         (made / name).write_text(name)
     written: list[str] = []
-    monkeypatch.setattr(filesystem, "match", lambda pattern: [])
+    monkeypatch.setattr(analysis, "own_saved_model", lambda folder: [])
     monkeypatch.setattr(filesystem, "write_bytes", lambda path, data: written.append(path))
     analysis._publish(made, "gs://bucket/out/train")
     assert written[-1] == "gs://bucket/out/train/transform_fn/saved_model.pb"
-    assert "gs://bucket/out/train/transform_fn/assets/token_ids" in written and len(written) == 3
+    assert "gs://bucket/out/train/transform_fn/assets/token_ids" in written and len(written) == 4
 
 
 def test_no_dataset(tmp_path: Path):

@@ -85,7 +85,6 @@ def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
         arguments(dataflow, tokenizer_folder, "--wait", "--labels", "commit=abc", "--no_use_public_ips")
     )
     seen = capsys.readouterr()
-    assert "Dataflow: pending" in seen.err
     assert "Dataflow: running" in seen.err
     assert "Dataflow: Worker configuration" in seen.err
     assert f"https://console.cloud.google.com/dataflow/jobs/{REGION}/2026-01-01_00_00_00-1" in seen.err
@@ -156,9 +155,17 @@ def test_without_wait_it_ends_when_the_job_is_submitted_and_follow_goes_on(
         assert "train/manifest.json" not in gcs.below(OUT)
         before = gcs.below(OUT)
         with pytest.raises(
-            UsageError, match=r"2026-01-01_00_00_00-1 is named prepare-small-\w+, too, and is active"
+            UsageError,
+            match=r"the Dataflow job prepare-small-\w+ \(2026-01-01_00_00_00-1\), .*the job is active",
         ):
-            prepare.main(given)
+            prepare.main([*given, "--overwrite"])
+        local = ["--input", "gs://data/corpus.txt", "--tokenizer", str(tokenizer_folder), "--output", OUT]
+        with pytest.raises(
+            UsageError, match=r"\(2026-01-01_00_00_00-1\).*delete gs://data/sets/small/_staging/run.lock"
+        ):
+            prepare.main(local)  # which cannot ask Dataflow
+        with pytest.raises(UsageError, match=r"\(2026-01-01_00_00_00-1\), .*the job is active"):
+            prepare.main([*local, "--dataflow_endpoint", dataflow.url])
         assert gcs.below(OUT) == before
         go.set()
         where = ["--project", PROJECT, "--region", REGION, f"--dataflow_endpoint={dataflow.url}"]
@@ -223,11 +230,11 @@ def test_a_job_that_dataflow_refuses(dataflow: Dataflow, gcs: Gcs, tokenizer_fol
     with pytest.raises(DataError, match=r"Dataflow does not take the job: .*quota of CPUs"):
         prepare.main(arguments(dataflow, tokenizer_folder))
     assert gcs.below(OUT) == {}
-    # Another job of this name has been quicker: what is there is its, not ours.
+    # There is a job of this name: by all that is known, it may be the one that was to write here.
     dataflow.refuse = (409, "(3c4d): There is already an active job named prepare-small")
     with pytest.raises(StillRunning, match="already an active job"):
         prepare.main(arguments(dataflow, tokenizer_folder))
-    assert "_staging/plan.jsonl" in gcs.below(OUT)
+    assert "_staging/run.lock" in gcs.below(OUT)
 
 
 def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_written(

@@ -81,7 +81,7 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
     run = subprocess.Popen(program(*arguments, *workers), stderr=subprocess.PIPE, start_new_session=True)
     try:
-        while not (out / "_staging" / "plan.jsonl").exists():
+        while not list(out.glob("_staging/*/plan.jsonl")):
             time.sleep(0.05)
             assert run.poll() is None
         workers_seen: list[int] = []
@@ -89,7 +89,7 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
             workers_seen = [
                 pid
                 for pid in children(run.pid)
-                if b"sdk_worker_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"beam_pipeline.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
             ]
         os.kill(workers_seen[-1], signal.SIGKILL)
         _, errors = run.communicate(timeout=180)
@@ -126,7 +126,7 @@ def test_a_full_disk_is_said_and_the_rest_can_be_resumed(
         assert "No space left on device" in run.stderr.splitlines()[-1], run.stderr
         assert "Traceback" not in run.stderr.splitlines()[-1]
         assert not list(disk.glob("out/*/manifest.json"))
-        assert not list(disk.glob("out/_staging/shards/*"))  # no half of a shard
+        assert not list(disk.glob("out/_staging/*/temporary/*"))  # no half of a shard
         subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
         subprocess.run(program(*arguments, "--resume"), check=True)
         assert content(disk / "out") == undisturbed

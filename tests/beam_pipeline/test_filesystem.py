@@ -60,7 +60,9 @@ def test_a_remote_rename_that_did_nothing_is_an_error(monkeypatch) -> None:
 def test_delete_takes_files_and_folders_and_what_is_gone(tmp_path: Path) -> None:
     filesystem.write_bytes(f"{tmp_path}/folder/a", b"")
     filesystem.write_bytes(f"{tmp_path}/b", b"")
-    filesystem.delete([f"{tmp_path}/folder", f"{tmp_path}/b", f"{tmp_path}/gone"])
+    filesystem.delete([f"{tmp_path}/b", f"{tmp_path}/gone"])
+    filesystem.delete_folder(f"{tmp_path}/folder")
+    filesystem.delete_folder(f"{tmp_path}/gone")
     assert list(tmp_path.iterdir()) == []
 
 

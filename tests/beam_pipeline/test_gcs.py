@@ -80,6 +80,11 @@ def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
     assert gcs.below(OUT) == undisturbed
 
 
+def take_over_the_lock(gcs: Gcs) -> None:
+    """Lets the lock of a run that was killed grow older than what a living run's can be."""
+    gcs.age(f"{OUT}/_staging/run.lock", 11 * 60)
+
+
 def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undisturbed: dict[str, bytes]):
     def run(*more: str, kill_at: str) -> None:
         program = [sys.executable, "-m", "beam_pipeline", "prepare", *arguments(OUT, *more)]
@@ -98,10 +103,12 @@ def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undistu
         assert "no finished dataset" in defects[0]
 
     run(kill_at="%2Ftrain%2Ftrain-00002-150.tfrecord")  # while a shard is written
-    finished = {name for name in gcs.below(OUT) if name.startswith("_staging/finished")}
+    finished = {name for name in gcs.below(OUT) if "/finished/" in name}
     assert finished
+    take_over_the_lock(gcs)
     run("--resume", kill_at="/a%2Fdataset%2Ftrain%2Fmanifest.json")
-    assert {name for name in gcs.below(OUT) if name.startswith("_staging/finished")} > finished
+    assert {name for name in gcs.below(OUT) if "/finished/" in name} > finished
+    take_over_the_lock(gcs)
     prepare.main(arguments(OUT, "--resume"))
     assert gcs.below(OUT) == undisturbed
 
@@ -197,8 +204,9 @@ def test_what_cannot_be_reached_is_said_in_a_line(gcs: Gcs, capsys: pytest.Captu
     gcs.on_request = lambda method, path: (
         refused if method == "POST" and path.startswith("/upload/") else None
     )
-    assert f"{OUT}/_staging/fingerprint.json: 403 somebody@example.com" in said(*arguments(OUT))
-    gcs.on_request = lambda method, path: refused if "tfrecord" in path and method == "PUT" else None
+    assert f"{OUT}/_staging/run.lock: 403 somebody@example.com" in said(*arguments(OUT))
+    gcs.on_request = lambda method, path: refused if path.endswith("tfrecord") and method == "PUT" else None
     assert re.search(r"/train/train-\d+-\d+\.tfrecord: 403 somebody@example.com", said(*arguments(OUT)))
     gcs.on_request = None
-    assert gcs.below(OUT) == {}
+    ends = (".tfrecord", "manifest.json", "run.lock")
+    assert not [name for name in gcs.below(OUT) if name.endswith(ends)]

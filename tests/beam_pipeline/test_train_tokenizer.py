@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from beam_pipeline import corpus_sample, train_tokenizer
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.rows.permutation import key64, mix64
-from beam_pipeline.tokenization.tokenizer_folder import RECORD, staging
+from beam_pipeline.tokenization.tokenizer_folder import RECORD, lock_folder
 
 
 @pytest.fixture(scope="module")
@@ -155,13 +155,13 @@ def test_a_run_that_fails_leaves_what_was_there(
     with pytest.raises(OSError, match="No space left"):
         run(corpus_files, output, "--model", "wordpiece", "--overwrite")
     assert files_of(output) == made
-    assert not Path(staging(str(output))).exists()
+    assert not Path(lock_folder(str(output))).exists()
 
 
 def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Path):
     output = tmp_path / "out"
-    left = Path(staging(str(output)))
-    left.mkdir()
+    left = Path(lock_folder(str(output)), "0123456789abcdef")
+    left.mkdir(parents=True)
     (left / "sample-07.bin").write_bytes(b"half a sample")
     run(corpus_files, output, "--model", "bpe")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

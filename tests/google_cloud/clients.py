@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud.storage import retry
 
-from beam_pipeline import filesystem
+from beam_pipeline import buckets
 from tests.google_cloud.gcs import Gcs
 
 
@@ -29,7 +29,7 @@ def use(gcs: Gcs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "GOOGLE_APPLICATION_CREDENTIALS", str(_write_account(folder / "account.json", gcs.url))
     )
     monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
-    filesystem._storage.cache_clear()  # its client is of the stand-in before
+    buckets._client.cache_clear()  # its client is of the stand-in before
     for policy in (retry.DEFAULT_RETRY, gcsio_retry.DEFAULT_RETRY_WITH_THROTTLING_COUNTER):
         monkeypatch.setattr(policy, "_initial", 0.01)
 

@@ -18,7 +18,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from urllib.parse import quote, unquote
 
 from tests.google_cloud.loopback import Loopback, Request, Response
@@ -53,9 +54,10 @@ class Blob:
     data: bytes
     content_type: str
     generation: int
+    written: float
 
     def metadata(self, bucket: str, name: str) -> dict:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime()) + f"{self.generation % 1000:03d}Z"
+        moment = datetime.fromtimestamp(self.written, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         found = {
             "kind": "storage#object",
             "id": f"{bucket}/{name}/{self.generation}",
@@ -131,8 +133,15 @@ class Gcs(Loopback):
         """Makes the object gs://bucket/name."""
         bucket, name = url.removeprefix("gs://").split("/", 1)
         with self._lock:
-            blob = Blob(bytes(data), content_type, next(self._counts["generation"]))
+            blob = Blob(bytes(data), content_type, next(self._counts["generation"]), time.time())
             self.objects[bucket, name] = blob
+
+    def age(self, url: str, seconds: float) -> None:
+        """Makes an object look as if it had been written so much earlier."""
+        bucket, name = url.removeprefix("gs://").split("/", 1)
+        with self._lock:
+            blob = self.objects[bucket, name]
+            self.objects[bucket, name] = replace(blob, written=blob.written - seconds)
 
     def below(self, url: str) -> dict[str, bytes]:
         """The objects below gs://bucket/folder/, by their names from there on."""
@@ -219,6 +228,8 @@ class Gcs(Loopback):
     def _get(self, request: Request, bucket: str, name: str) -> Response:
         if (bucket, name) not in self.objects:
             return Response.error(404, f"no object gs://{bucket}/{name}")
+        if refused := self._refused(request.query, bucket, name):
+            return refused
         if request.query.get("alt") == "media":
             return self._read(request, bucket, name)
         return Response.of_json(self.objects[bucket, name].metadata(bucket, name))

@@ -5,7 +5,8 @@ import pytest
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.records import ExampleEncoder, feature_names
-from beam_pipeline.dataset.shards import SHARD_NAME, assemble, shard_name, write_shard
+from beam_pipeline.dataset.shards import SHARD_NAME, ShardInfo, assemble, shard_name, write_shard
+from beam_pipeline.errors import DataError, LockLost
 from beam_pipeline.rows.blocks import RowBlock
 
 
@@ -47,10 +48,18 @@ ENCODER = ExampleEncoder(
 )
 
 
-def write(folder) -> object:
+def write(folder, before_publishing=lambda info: None) -> ShardInfo:
     whole = assemble([block(list(range(20)))], 20, "x")
     path, temporary = str(folder / "train" / "train-00000-20.tfrecord"), str(folder / "_staging" / "x")
-    return write_shard(whole, encoder=ENCODER, path=path, temporary=temporary, split=0, shard=0)
+    return write_shard(
+        whole,
+        encoder=ENCODER,
+        path=path,
+        temporary=temporary,
+        split=0,
+        shard=0,
+        before_publishing=before_publishing,
+    )
 
 
 def test_a_shard_is_written_whole_and_nothing_beside_it(tmp_path):
@@ -60,13 +69,55 @@ def test_a_shard_is_written_whole_and_nothing_beside_it(tmp_path):
     assert files[0].stat().st_size == info.bytes and info.records == 20
 
 
-@pytest.mark.parametrize("step", ["write", "rename"])
+def test_an_attempt_that_comes_second_writes_nothing(tmp_path):
+    info = write(tmp_path)
+    shard = tmp_path / "train" / info.name
+    before = shard.stat().st_ino
+    assert write(tmp_path) == info
+    assert shard.stat().st_ino == before
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [shard]
+
+
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_another_file_of_the_name_is_never_replaced(tmp_path, monkeypatch, hard_links):
+    if not hard_links:
+        monkeypatch.setattr(filesystem.os, "link", no_hard_links)
+    shard = tmp_path / "train" / "train-00000-20.tfrecord"
+    shard.parent.mkdir()
+    shard.write_bytes(b"precious")
+    with pytest.raises(DataError, match=r"train-00000-20\.tfrecord: there is another file of this name"):
+        write(tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [shard]
+    assert shard.read_bytes() == b"precious"
+
+
+def no_hard_links(*_, **__):
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_without_hard_links_a_shard_is_renamed(tmp_path, monkeypatch):
+    monkeypatch.setattr(filesystem.os, "link", no_hard_links)
+    info = write(tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.name for path in files] == [info.name]
+
+
+def test_what_is_raised_before_publishing_keeps_the_shard_back(tmp_path):
+    def lost(info):
+        raise LockLost("another run has taken it over")
+
+    with pytest.raises(LockLost):
+        write(tmp_path, lost)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("step", ["write", "publish"])
 def test_a_failure_leaves_neither_the_shard_nor_its_temporary_file(tmp_path, monkeypatch, step):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    if step == "rename":
-        monkeypatch.setattr(filesystem, "rename", fail)
+    if step == "publish":
+        monkeypatch.setattr(filesystem, "_move_to_new", fail)
     else:
         monkeypatch.setattr(ExampleEncoder, "encode", fail)
     with pytest.raises(OSError, match="No space left"):

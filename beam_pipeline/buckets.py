@@ -1,0 +1,189 @@
+"""Cloud Storage by exact names: listing by prefix, batched deletion, and writes that depend on an object's generation.
+
+Beam's own file system matches patterns where a name is meant, and cannot write on a condition; its client can do both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, BinaryIO
+
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.gcp.gcsio import GcsIO
+from apache_beam.io.gcp.gcsio_retry import get_retry
+from apache_beam.options.pipeline_options import PipelineOptions
+from requests.adapters import HTTPAdapter
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+    from google.cloud import storage
+
+SCHEME = "gs://"
+_PER_BATCH = 100  # the most that Cloud Storage takes
+_BATCHES_AT_ONCE = 8
+_PIECE_BYTES = 16 << 20
+_CONNECTIONS = 64  # more are opened if so many are in use, and closed after one request
+_ONE_CLIENT = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ObjectVersion:
+    """An object as it was when it was read or written.
+
+    Attributes:
+      data: its bytes.
+      generation: the number of this version: any later write to the object gives it another one.
+      updated: when it was written, by the service's clock.
+    """
+
+    data: bytes
+    generation: int
+    updated: datetime
+
+
+def list_objects(prefix: str) -> list[tuple[str, int]]:
+    """(URL, size in bytes) of all objects whose URLs begin with `prefix`, sorted; without placeholders of folders."""
+    found = _beam().list_files(prefix)
+    return sorted((url, size) for url, size in found if not url.endswith("/"))
+
+
+def list_subfolders(folder: str) -> list[str]:
+    """The names of the folders directly below `folder`, sorted."""
+    bucket, _, prefix = (folder.rstrip("/") + "/").removeprefix(SCHEME).partition("/")
+    made, retry = client()
+    pages = made.list_blobs(bucket, prefix=prefix, delimiter="/", retry=retry).pages
+    return sorted(found[len(prefix) :].rstrip("/") for page in pages for found in page.prefixes)
+
+
+def delete_objects(urls: Sequence[str]) -> None:
+    """Deletes objects, 100 in a request and several requests at a time; those that are gone already are fine.
+
+    Raises:
+      OSError: if one could not be deleted.
+    """
+    batches = [urls[first : first + _PER_BATCH] for first in range(0, len(urls), _PER_BATCH)]
+    if not batches:
+        return
+    beam = _beam()
+    with ThreadPoolExecutor(min(len(batches), _BATCHES_AT_ONCE)) as pool:
+        for statuses in pool.map(beam.delete_batch, map(list, batches)):
+            failed = [(url, status) for url, status in statuses if status]
+            if failed:
+                url, status = failed[0]
+                raise OSError(f"{url}: could not be deleted: Cloud Storage answers {status}")
+
+
+@contextlib.contextmanager
+def create_new(url: str) -> Iterator[BinaryIO]:
+    """A new object to write to; it appears when the block ends well.
+
+    Raises:
+      FileExistsError: if there is an object of that name; it is left as it is.
+    """
+    from google.cloud.storage.exceptions import InvalidResponse
+
+    blob, retry = _blob(url)
+    try:
+        with blob.open(
+            "wb", chunk_size=_PIECE_BYTES, if_generation_match=0, retry=retry, ignore_flush=True
+        ) as file:
+            yield file
+    except InvalidResponse as error:
+        if error.response.status_code != HTTPStatus.PRECONDITION_FAILED:
+            raise
+        raise FileExistsError(f"{url} exists already") from error
+
+
+def write_if(url: str, data: bytes, generation: int) -> ObjectVersion | None:
+    """Writes an object if its generation is the given one; 0 stands for no object.
+
+    Returns:
+      The new version, or None if the object's generation is another one. After an answer that was lost, that may be
+      the one which this very call has written.
+    """
+    from google.api_core.exceptions import PreconditionFailed
+
+    blob, retry = _blob(url)
+    try:
+        blob.upload_from_string(data, "application/octet-stream", if_generation_match=generation, retry=retry)
+    except PreconditionFailed:
+        return None
+    return ObjectVersion(data, blob.generation, blob.updated)
+
+
+def read_version(url: str) -> ObjectVersion | None:
+    """The object's current version; None if there is none."""
+    from google.api_core.exceptions import NotFound
+
+    blob, retry = _blob(url)
+    try:
+        blob.reload(retry=retry)
+        data = blob.download_as_bytes(if_generation_match=blob.generation, retry=retry)
+    except NotFound:
+        return None
+    return ObjectVersion(data, blob.generation, blob.updated)
+
+
+def delete_if(url: str, generation: int) -> bool:
+    """Deletes an object if its generation is the given one; returns whether it is gone."""
+    from google.api_core.exceptions import NotFound, PreconditionFailed
+
+    blob, retry = _blob(url)
+    try:
+        blob.delete(if_generation_match=generation, retry=retry)
+    except NotFound:
+        return True
+    except PreconditionFailed:
+        return False
+    return True
+
+
+def time_of_service(beside: str) -> datetime:
+    """The time by the clock that `ObjectVersion.updated` is of: that of an object written for it, then deleted."""
+    url = f"{beside}.time-{uuid.uuid4().hex}"
+    probe = write_if(url, b"", 0)
+    if probe is None:  # the answer to the first attempt was lost: the object is there
+        probe = read_version(url)
+    if probe is None:
+        raise OSError(f"{url}: was written, but is not there")
+    delete_if(url, probe.generation)
+    return probe.updated
+
+
+def client() -> tuple[storage.Client, Retry]:
+    """One client for the process, whose connections are kept open, with Beam's credentials and retries.
+
+    Beam makes a client for each file that it opens, and so a connection, which costs as much as reading a small file.
+    """
+    with _ONE_CLIENT:
+        return _client()
+
+
+@functools.cache
+def _client() -> tuple[storage.Client, Retry]:
+    options = _options()
+    made = GcsIO(pipeline_options=options).client
+    made._http.mount(made.api_endpoint, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+    return made, get_retry(options)
+
+
+def _options() -> PipelineOptions:
+    return FileSystems.get_filesystem(SCHEME)._pipeline_options or PipelineOptions()
+
+
+def _beam() -> GcsIO:
+    return GcsIO(client()[0], _options())
+
+
+def _blob(url: str) -> tuple[storage.Blob, Retry]:
+    made, retry = client()
+    bucket, _, name = url.removeprefix(SCHEME).partition("/")
+    return made.bucket(bucket).blob(name), retry

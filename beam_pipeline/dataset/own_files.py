@@ -1,0 +1,277 @@
+"""Which files of an output folder are this program's own: those that a record of ours lists, and that still fit it.
+
+The records are the manifests of finished splits and, while a run is not finished, the lists in its staging folder,
+each of which is written before the files it lists. A file is deleted only if it is here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+
+from beam_pipeline import bad_records, filesystem
+from beam_pipeline.dataset import lock, manifest
+from beam_pipeline.dataset.shards import SHARD_NAME
+from beam_pipeline.errors import DataError
+from beam_pipeline.job import FINISHED, STAGING, TOKENIZER, WRITTEN
+
+RUN_FOLDER = re.compile(r"[0-9a-f]{16}")  # in the staging folder, one for each fingerprint
+_BAD_RECORDS = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
+_BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
+_SMALL = 64 << 20  # files up to this size are compared by checksum
+_READS_AT_ONCE = 32
+# What version 1 of the format wrote without recording it.
+_OF_A_SPLIT = (manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
+_TOKENIZER_FILES = (".json", ".txt", ".model", ".jinja")
+_SAVED_MODEL = re.compile(
+    r"(saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+)"
+)
+# In the folder of the function that `analyze` saves.
+SAVED_MODEL_RECORD = "tokenmill_files.json"
+_PAGE_HEAD = b'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '
+_PAGE_TITLE = b"<title>Dataset report</title>"  # of pages without a last line, by earlier versions
+_PAGE_END = re.compile(rb"<!-- tokenmill: crc32c ([0-9a-f]{8}) of all lines above -->\n\Z")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a record says of a file; None for what it does not say."""
+
+    size: int | None = None
+    crc32c: str | None = None
+
+
+def signed_page(page: bytes) -> bytes:
+    """An HTML page with a last line that tells, with a checksum, that this program wrote it."""
+    return page + f"<!-- tokenmill: crc32c {google_crc32c.value(page):08x} of all lines above -->\n".encode()
+
+
+def is_own_page(page: bytes) -> bool:
+    """Whether this program wrote the page, and nobody has changed it since."""
+    end = _PAGE_END.search(page)
+    if end:
+        return f"{google_crc32c.value(page[: end.start()]):08x}".encode() == end[1]
+    return page.startswith(_PAGE_HEAD) and _PAGE_TITLE in page
+
+
+def _is_begun_page(page: bytes) -> bool:
+    """Whether it is the beginning of a page of ours: of a run that was killed while it wrote it."""
+    return page.startswith(_PAGE_HEAD) or _PAGE_HEAD.startswith(page)
+
+
+@dataclass(frozen=True)
+class FolderContent:
+    """What an output folder holds; all paths are relative to it.
+
+    Attributes:
+      output: the folder.
+      own: this program's files.
+      changed: files that a record lists, but that differ from it.
+      foreign: all other files.
+      finished: the fingerprint of each finished split, by its name.
+      staged: the names of the runs' folders in the staging folder.
+    """
+
+    output: str
+    own: frozenset[str]
+    changed: frozenset[str]
+    foreign: frozenset[str]
+    finished: Mapping[str, str]
+    staged: frozenset[str]
+
+    @property
+    def kept(self) -> list[str]:
+        """The files that are never deleted, sorted."""
+        return sorted(self.changed | self.foreign)
+
+    @property
+    def shards(self) -> list[str]:
+        return [path for path in self.own if SHARD_NAME.fullmatch(path.rpartition("/")[2])]
+
+
+def inspect_output(output: str) -> FolderContent:
+    """Reads the records in a folder, and compares its files with them. The lock is no part of the content."""
+    sizes = {path[len(output) :].lstrip("/"): size for path, size in filesystem.list_files(output)}
+    sizes = {path: size for path, size in sizes.items() if not path.startswith(f"{STAGING}/{lock.NAME}")}
+    expected: dict[str, Expected] = {}
+    finished: dict[str, str] = {}
+    for path in sorted(sizes):
+        folder, _, name = path.rpartition("/")
+        if name == manifest.MANIFEST and folder and "/" not in folder:
+            try:
+                found = manifest.read_manifest(filesystem.join(output, folder))
+            except DataError:  # another program's manifest.json, or a damaged one, which is nobody's
+                continue
+            finished[folder] = found["fingerprint"]
+            expected |= _of_manifest(output, folder, found, sizes)
+    staged = {name for name in _children(sizes, STAGING) if RUN_FOLDER.fullmatch(name)}
+    for name in staged:
+        expected |= dict.fromkeys(
+            (path for path in sizes if path.startswith(f"{STAGING}/{name}/")), Expected()
+        )
+        expected |= _of_run(output, f"{STAGING}/{name}", sizes)
+    if finished or staged:
+        expected |= _bad_records(output, sizes)
+    listed = {path: expected[path] for path in sizes if path in expected}
+    changed = _changed(output, listed, sizes)
+    return FolderContent(
+        output=output,
+        own=frozenset(listed) - changed,
+        changed=changed,
+        foreign=frozenset(sizes) - frozenset(listed),
+        finished=finished,
+        staged=frozenset(staged),
+    )
+
+
+def _children(paths: Iterable[str], folder: str) -> set[str]:
+    below = (path[len(folder) + 1 :] for path in paths if path.startswith(folder + "/"))
+    return {rest.partition("/")[0] for rest in below if "/" in rest}
+
+
+def _of_manifest(
+    output: str, split: str, found: Mapping[str, Any], sizes: Mapping[str, int]
+) -> dict[str, Expected]:
+    """The files of a finished split, and of its tokenizer, report and analysis."""
+    expected = {f"{split}/{manifest.MANIFEST}": Expected()}
+    for shard in found["shards"]:
+        expected[f"{split}/{shard['name']}"] = Expected(shard["bytes"], shard["crc32c"])
+    if "files" in found:
+        expected |= _entries(split, found["files"])
+        expected |= _entries(TOKENIZER, found["tokenizer"]["files"])
+    else:
+        expected |= {f"{split}/{name}": Expected() for name in _OF_A_SPLIT}
+        expected |= _tokenizer_of_version_1(output, found, sizes)
+    for folder in {folder for path in sizes if (folder := _saved_model_folder(path, split))}:
+        expected |= _saved_model(output, folder, sizes)
+    for report in (manifest.REPORT, f"{split}/{manifest.REPORT}"):
+        if report in sizes and is_own_page(filesystem.read_bytes(filesystem.join(output, report))):
+            expected[report] = Expected()
+        temporary = report + ".tmp"
+        if temporary in sizes and _is_begun_page(filesystem.read_bytes(filesystem.join(output, temporary))):
+            expected[temporary] = Expected()
+    return expected
+
+
+def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Expected]:
+    return {f"{folder}/{entry['path']}": Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
+
+
+def _tokenizer_of_version_1(
+    output: str, found: Mapping[str, Any], sizes: Mapping[str, int]
+) -> dict[str, Expected]:
+    """The copied tokenizer, if its model is the one that the manifest names."""
+    model = f"{TOKENIZER}/tokenizer.json"
+    if model not in sizes:
+        return {}
+    data = filesystem.read_bytes(filesystem.join(output, model))
+    if hashlib.sha256(data).hexdigest() != found["tokenizer"]["sha256"]:
+        return {}
+    return {
+        path: Expected()
+        for path in sizes
+        if path.startswith(f"{TOKENIZER}/") and path.count("/") == 1 and path.endswith(_TOKENIZER_FILES)
+    }
+
+
+def _saved_model_folder(path: str, split: str) -> str | None:
+    """The folder of a saved function that a file is in, complete or as a killed run left it."""
+    found = re.match(rf"{re.escape(split)}/{manifest.TRANSFORM_FN}(\.[0-9a-f]{{32}})?(?=/)", path)
+    return found[0] if found else None
+
+
+def own_saved_model(folder: str) -> list[str]:
+    """The paths of the files of the function that `analyze` saved in a folder; [] if there is none.
+
+    Raises:
+      DataError: if the folder holds other files, too.
+    """
+    above, _, name = folder.rpartition("/")
+    sizes = {path[len(above) + 1 :]: size for path, size in filesystem.list_files(folder)}
+    listed = {path: own for path, own in _saved_model(above, name, sizes).items() if path in sizes}
+    foreign = (sizes.keys() - listed.keys()) | _changed(above, listed, sizes)
+    if foreign:
+        raise DataError(
+            f"{above}/{min(foreign)}: was not written by this program, or was changed since; move it away"
+        )
+    return [filesystem.join(above, path) for path in listed]
+
+
+def _saved_model(output: str, folder: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
+    """The function that `analyze` saved: by its list of files, or by the names of a saved model if it has no list."""
+    record = f"{folder}/{SAVED_MODEL_RECORD}"
+    if record in sizes:
+        entries = json.loads(filesystem.read_bytes(filesystem.join(output, record)))
+        return {record: Expected(), **_entries(folder, entries)}
+    return {
+        path: Expected()
+        for path in sizes
+        if path.startswith(folder + "/") and _SAVED_MODEL.fullmatch(path[len(folder) + 1 :])
+    }
+
+
+def _of_run(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
+    """What the lists in an unfinished run's staging folder say."""
+    records = [path for path in sizes if path.startswith(f"{staging}/{WRITTEN}/")]
+    shards = [path for path in sizes if path.startswith(f"{staging}/{FINISHED}/")]
+    expected: dict[str, Expected] = {}
+    for entries in _read_all(output, records):
+        expected |= {entry["path"]: Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
+    for info in _read_all(output, shards):
+        split = SHARD_NAME.fullmatch(info["name"])["split"]
+        expected[f"{split}/{info['name']}"] = Expected(info["bytes"], info["crc32c"])
+    return expected
+
+
+def _read_all(output: str, paths: Sequence[str]) -> Iterator[Any]:
+    """The JSON content of files, several of which are read at a time."""
+    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+        yield from map(
+            json.loads, pool.map(lambda path: filesystem.read_bytes(filesystem.join(output, path)), paths)
+        )
+
+
+def _bad_records(output: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
+    """The files of bad records, known by their names and the form of their lines."""
+    folder = bad_records.FOLDER + "/"
+    paths = [
+        path for path in sizes if path.startswith(folder) and _BAD_RECORDS.fullmatch(path[len(folder) :])
+    ]
+
+    def is_own(path: str) -> bool:
+        if path.endswith(".tmp"):  # the run was killed while it wrote it
+            return True
+        try:
+            lines = filesystem.read_bytes(filesystem.join(output, path)).splitlines()
+            return bool(lines) and all(json.loads(line).keys() == _BAD_RECORD_KEYS for line in lines)
+        except (ValueError, AttributeError):
+            return False
+
+    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+        return {path: Expected() for path, own in zip(paths, pool.map(is_own, paths), strict=True) if own}
+
+
+def _changed(output: str, listed: Mapping[str, Expected], sizes: Mapping[str, int]) -> frozenset[str]:
+    """The files that differ from their records: all by size, small ones that are no shards by checksum, too."""
+
+    def differs(path: str) -> bool:
+        expected = listed[path]
+        if expected.size is None:
+            return False
+        if sizes[path] != expected.size:
+            return True
+        if SHARD_NAME.fullmatch(path.rpartition("/")[2]) or expected.size > _SMALL:
+            return False
+        data = filesystem.read_bytes(filesystem.join(output, path))
+        return f"{google_crc32c.value(data):08x}" != expected.crc32c
+
+    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+        paths = list(listed)
+        return frozenset(path for path, found in zip(paths, pool.map(differs, paths), strict=True) if found)

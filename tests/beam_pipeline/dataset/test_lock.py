@@ -1,0 +1,307 @@
+"""The lock of a folder: one holder at a time, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.dataset import lock, lock_holder
+from beam_pipeline.dataset.lock_holder import CloudJob, Holder, check_held
+from beam_pipeline.errors import DataError, LockLost, UsageError
+from tests.google_cloud.clients import use
+from tests.google_cloud.gcs import Faults, Gcs
+from tests.google_cloud.loopback import Request, Response
+
+URL = "gs://data/out/_staging"
+MINUTES = 60
+JOB = CloudJob(project="p", region="r", name="prepare-x", id="2026-1")
+
+
+def hold(folder: Path | str, **options):
+    return lock.hold(str(folder), verb="prepare", fingerprint="f", **options)
+
+
+@pytest.fixture
+def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs]:
+    with Gcs("data") as stand_in:
+        use(stand_in, tmp_path, monkeypatch)
+        yield stand_in
+
+
+def test_a_second_run_is_refused_with_the_firsts_name_and_leaves_nothing(tmp_path: Path):
+    folder = tmp_path / "deep" / "out" / "_staging"
+    with hold(folder) as held:
+        check_held(held.path, held.holder.run)
+        with (
+            pytest.raises(UsageError, match=rf"prepare, run by process {os.getpid()} on .* since .* UTC"),
+            hold(folder),
+        ):
+            pass
+        assert [path.name for path in folder.iterdir()] == ["run.lock"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_were_there_before_stay(tmp_path: Path):
+    with hold(tmp_path / "_staging"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "_staging").mkdir()
+    (tmp_path / "_staging" / "mine").touch()
+    with hold(tmp_path / "_staging"):
+        pass
+    assert [path.name for path in (tmp_path / "_staging").iterdir()] == ["mine"]
+
+
+def test_a_users_file_of_the_locks_name_is_left_alone(tmp_path: Path):
+    (tmp_path / "run.lock").write_text("my notes")
+    with pytest.raises(UsageError, match="is no lock of a run"), hold(tmp_path):
+        pass
+    assert (tmp_path / "run.lock").read_text() == "my notes"
+
+
+HOLDER = """
+import sys, time
+from beam_pipeline.dataset import lock
+with lock.hold(sys.argv[1], verb="prepare", fingerprint="f"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lock_ends_with_its_process_but_not_while_that_only_stands_still(
+    tmp_path: Path, number: signal.Signals
+):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        os.kill(holder.pid, number)
+        if number == signal.SIGKILL:
+            holder.wait(timeout=60)
+            with hold(tmp_path) as held:
+                held.check()
+        else:
+            os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+            with pytest.raises(UsageError, match=rf"process {holder.pid} on"), hold(tmp_path):
+                pass
+    finally:
+        holder.kill()
+        holder.communicate(timeout=60)
+
+
+def test_of_many_that_come_at_once_one_at_a_time_holds_it(tmp_path: Path):
+    inside: list[int] = []
+    most: list[int] = []
+    taken: list[int] = []
+
+    def contend(number: int) -> None:
+        while len(taken) < 12:
+            try:
+                with hold(tmp_path / "out" / "_staging"):
+                    inside.append(number)
+                    most.append(len(inside))
+                    time.sleep(0)
+                    inside.remove(number)
+                    taken.append(number)
+            except UsageError:
+                time.sleep(0.01)
+
+    threads = [threading.Thread(target=contend, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert set(most) == {1} and len(taken) >= 12
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def left_by(folder: Path, **fields: object) -> None:
+    """A lock that a run on another machine has left: nobody holds it with flock here."""
+    holder = json.loads(Holder.this_process("prepare", "f").to_json())
+    (folder / "run.lock").write_text(json.dumps({**holder, "boot": "another", "host": "node-7", **fields}))
+
+
+def test_a_lock_of_another_machine_is_only_free_when_it_is_silent_for_ten_minutes(tmp_path: Path):
+    left_by(tmp_path)
+    with pytest.raises(UsageError, match=r"on node-7, .*alive 0 s ago.*delete .*/run.lock"), hold(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+    before = time.time() - 11 * MINUTES
+    os.utime(tmp_path / "run.lock", (before, before))
+    with hold(tmp_path) as held:
+        held.check()
+
+
+def test_a_local_lock_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lock_holder, "_SECONDS_BETWEEN_RENEWALS", 0.02)
+    with hold(tmp_path) as held:
+        os.utime(held.path, (0, 0))
+        deadline = time.monotonic() + 60
+        while Path(held.path).stat().st_mtime == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_without_flock_the_files_existence_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    refused = pytest.raises(UsageError, match=r"if that run has ended, delete .*run\.lock\.held")
+    with hold(tmp_path / "out"), refused, hold(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_has_lost_the_lock_is_told(tmp_path: Path):
+    with pytest.raises(LockLost, match=r"run\.lock is gone"), hold(tmp_path) as held:
+        Path(held.path).unlink()
+        held.check()
+    with hold(tmp_path) as held:
+        run, path = held.holder.run, held.path
+    with hold(tmp_path), pytest.raises(LockLost, match="another run has taken it over"):
+        check_held(path, run)
+
+
+def test_in_a_bucket(gcs: Gcs):
+    with hold(URL) as held:
+        held.check()
+        with (
+            pytest.raises(
+                UsageError, match=rf"prepare, run by process {os.getpid()} .*taken over 0:10:00 after"
+            ),
+            hold(URL),
+        ):
+            pass
+        assert set(gcs.below(URL)) == {"run.lock"}
+    assert gcs.below(URL) == {}
+
+
+class LosingAnswers(Gcs):
+    """Does what it is asked to, but loses every second answer to an upload or a deletion."""
+
+    lost = 0
+    asked = 0
+
+    def serve(self, request: Request) -> Response:
+        answer = super().serve(request)
+        if request.method in ("POST", "DELETE") and request.path != "/token":
+            self.asked += 1
+            if self.asked % 2:
+                self.lost += 1
+                raise ConnectionAbortedError
+        return answer
+
+
+def test_in_a_bucket_with_errors_and_lost_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with LosingAnswers("data", faults=Faults(error_every=5)) as gcs:
+        use(gcs, tmp_path, monkeypatch)
+        with hold(URL) as held:
+            held.check()
+            with pytest.raises(UsageError, match="another run writes there"), hold(URL):
+                pass
+            held.name_job(JOB, renewed=True)
+            held.check()
+            held.name_job(JOB, renewed=True)
+        assert gcs.below(URL) == {}
+        assert gcs.lost > 4 and gcs.failures
+
+
+def test_a_stale_lock_in_a_bucket_is_taken_over_by_exactly_one(gcs: Gcs):
+    with hold(URL) as dead:
+        gcs.age(f"{URL}/run.lock", 11 * MINUTES)
+        start, refused, took = threading.Barrier(4), [], []
+        done = threading.Barrier(4)
+
+        def contend() -> None:
+            start.wait(30)
+            try:
+                with hold(URL) as held:
+                    took.append(held.holder.run)
+                    done.wait(60)
+            except UsageError as error:
+                refused.append(error)
+                done.wait(60)
+
+        threads = [threading.Thread(target=contend) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+        assert (len(took), len(refused)) == (1, 3)
+        with pytest.raises(LockLost):
+            dead.check()
+        with pytest.raises(LockLost):
+            dead.name_job(JOB, renewed=True)
+        dead.keep()
+    assert gcs.below(URL) == {}
+
+
+def test_a_lock_in_a_bucket_is_renewed_and_so_not_stale(gcs: Gcs, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lock_holder, "_SECONDS_BETWEEN_RENEWALS", 0.05)
+    with hold(URL):
+        gcs.age(f"{URL}/run.lock", 11 * MINUTES)
+        before = gcs.objects["data", "out/_staging/run.lock"].generation
+        deadline = time.monotonic() + 60
+        while gcs.objects["data", "out/_staging/run.lock"].generation == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(UsageError, match="alive"), hold(URL):
+            pass
+    assert gcs.below(URL) == {}
+
+
+def test_a_jobs_lock_is_stale_when_the_job_has_ended(gcs: Gcs):
+    with hold(URL) as held:
+        held.name_job(JOB, renewed=False)  # and the launcher does not wait
+    assert set(gcs.below(URL)) == {"run.lock"}
+    asked: list[CloudJob] = []
+
+    def runs(job: CloudJob) -> bool:
+        asked.append(job)
+        return True
+
+    gcs.age(f"{URL}/run.lock", 100 * MINUTES)
+    with (
+        pytest.raises(
+            UsageError, match=r"the Dataflow job prepare-x \(2026-1\), submitted by .*the job is active"
+        ),
+        hold(URL, job_runs=runs),
+    ):
+        pass
+    assert asked == [JOB]
+
+    def unknown(job: CloudJob) -> bool:
+        raise DataError("403 somebody may not list jobs")
+
+    with (
+        pytest.raises(
+            UsageError, match=r"403 somebody.*; if the job has ended, delete gs://data/out/_staging/run.lock"
+        ),
+        hold(URL, job_runs=unknown),
+    ):
+        pass
+    with hold(URL, job_runs=lambda job: False) as taken:
+        taken.check()
+    assert gcs.below(URL) == {}
+
+
+def test_a_jobs_last_act_gives_up_its_lock_once(gcs: Gcs):
+    with hold(URL) as held:
+        held.name_job(JOB, renewed=True)
+        lock.release_of_job(held.path, held.holder.run)
+        lock.release_of_job(held.path, held.holder.run)  # the step may run again
+    assert gcs.below(URL) == {}
+    with hold(URL) as other, pytest.raises(LockLost):
+        lock.release_of_job(other.path, held.holder.run)

@@ -1,0 +1,275 @@
+"""A run deletes and replaces nothing but what a run has written there; paths mean their very names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import inspection, prepare, train_tokenizer
+from beam_pipeline.dataset import manifest
+from beam_pipeline.errors import UsageError
+from beam_pipeline.verify import check_dataset
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    path = tmp_path_factory.mktemp("source") / "text.txt"
+    path.write_text("\n".join(documents[:60]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, source: Path, tokenizer_folder: Path) -> Path:
+    """A small dataset, to be copied."""
+    out = tmp_path_factory.mktemp("made") / "out"
+    prepare.main(command(source, tokenizer_folder, out))
+    return out
+
+
+def command(source: Path | str, tokenizer: Path | str, output: Path | str, *options: str) -> list[str]:
+    what = ["--input", str(source), "--tokenizer", str(tokenizer), "--output", str(output)]
+    return [*what, "--max_length", "32", "--shard_size", "20", *options]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"the user's {name}")
+
+
+def defects(folder: Path) -> list[str]:
+    return [defect for _, found in check_dataset(str(folder)) for defect in found]
+
+
+OF_A_USER = ("_staging/notes", "bad_records/notes.txt", "report.html", "train/notes.txt", "data/train/x.txt")
+
+
+@pytest.mark.parametrize(
+    "name", ["_staging/notes", "tokenizer/vocab.json", "bad_records/unit-000000.jsonl", "train/a"]
+)
+def test_a_folder_with_files_of_a_user_is_refused_and_left_as_it_is(
+    tmp_path: Path, source: Path, tokenizer_folder: Path, name: str
+):
+    write(tmp_path / "out", name)
+    before = content(tmp_path)
+    with pytest.raises(UsageError, match=f"holds other files, .*{name}"):
+        prepare.main(command(source, tokenizer_folder, tmp_path / "out"))
+    assert content(tmp_path) == before
+
+
+def test_overwrite_keeps_what_no_run_has_written(
+    tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path
+):
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    write(out, *OF_A_USER)
+    prepare.main(command(source, tokenizer_folder, out, "--overwrite", "--seed", "1"))
+    after = content(out)
+    assert {name: after[name].decode() for name in OF_A_USER} == {
+        name: f"the user's {name}" for name in OF_A_USER
+    }
+    assert manifest.read_manifest(str(out / "train"))["seed"] == 1
+    names = {path.name for path in (out / "train").glob("*.tfrecord")}
+    assert names == {shard["name"] for shard in manifest.read_manifest(str(out / "train"))["shards"]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train/statistics.json", "train/train-00000-7.tfrecord", "tokenizer/added_tokens.json", "tokenizer"],
+)
+def test_overwrite_refuses_what_is_in_the_way(
+    tmp_path: Path, source: Path, tokenizer_folder: Path, name: str
+):
+    write(tmp_path / "out", name)
+    before = content(tmp_path)
+    with pytest.raises(UsageError, match=f"{name} were not written by this program"):
+        prepare.main(command(source, tokenizer_folder, tmp_path / "out", "--overwrite"))
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["train/units.jsonl", "tokenizer/tokenizer.json", "train/train-00000-20.tfrecord"]
+)
+def test_overwrite_refuses_what_was_changed_since(
+    tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path, name: str
+):
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    (out / name).write_bytes((out / name).read_bytes() + b"\n")
+    before = content(out)
+    with pytest.raises(UsageError, match=f"{name} differ from what a run wrote there"):
+        prepare.main(command(source, tokenizer_folder, out, "--overwrite", "--seed", "1"))
+    assert content(out) == before
+
+
+def test_a_dataset_of_version_1_is_overwritten(
+    tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path
+):
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    path = out / "train" / "manifest.json"
+    old = {**json.loads(path.read_bytes()), "version": 1}
+    old["config"]["splits"] = dict(old["config"]["splits"])
+    for key in ("files", "checksum", "versions", "bytes_version"):
+        del old[key]
+    del old["tokenizer"]["files"]
+    path.write_bytes(manifest.to_bytes(old))
+    report = out / "report.html"
+    report.write_bytes(b"".join(report.read_bytes().splitlines(keepends=True)[:-1]))  # had no last line then
+    prepare.main(command(source, tokenizer_folder, out, "--overwrite"))
+    assert content(out) == content(made)
+
+
+@pytest.mark.parametrize("inside", ["tokenizer", "my-tokenizer", "link"])
+def test_a_tokenizer_inside_the_output_is_refused(
+    tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path, inside: str
+):
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    given = out / inside
+    if inside == "link":
+        (tmp_path / "elsewhere").symlink_to(out / "tokenizer")
+        given = tmp_path / "elsewhere"
+    elif inside != "tokenizer":
+        shutil.copytree(tokenizer_folder, given)
+    before = content(tmp_path)
+    for options in ([], ["--overwrite"], ["--resume"]):
+        with pytest.raises(UsageError, match="a run must not write where it reads: copy the tokenizer"):
+            prepare.main(command(source, given, out, *options))
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("by", ["name", "link to the folder", "link to the file", "linked split"])
+def test_an_input_inside_the_output_is_refused(tmp_path: Path, source: Path, tokenizer_folder: Path, by: str):
+    out = tmp_path / "out"
+    given = out / "deep" / "text.txt"
+    given.parent.mkdir(parents=True)
+    shutil.copy(source, given)
+    if by == "link to the folder":
+        (tmp_path / "corpus").symlink_to(out / "deep")
+        given = tmp_path / "corpus" / "*.txt"
+    elif by == "link to the file":
+        (tmp_path / "link.txt").symlink_to(given)
+        given = tmp_path / "link.txt"
+    elif by == "linked split":
+        (out / "deep").rename(tmp_path / "corpus")
+        (out / "train").symlink_to(tmp_path / "corpus")
+        given = tmp_path / "corpus" / "text.txt"
+    before = content(tmp_path)
+    with pytest.raises(UsageError, match=r"(text|link)\.txt is inside"):
+        prepare.main(command(given, tokenizer_folder, out, "--overwrite"))
+    assert content(tmp_path) == before
+
+
+def test_an_output_beside_its_input_and_in_its_tokenizers_folder(
+    tmp_path: Path, source: Path, tokenizer_folder: Path
+):
+    folder = tmp_path / "all"
+    shutil.copytree(tokenizer_folder, folder)
+    shutil.copy(source, folder)
+    prepare.main(command(folder / "*.txt", folder, folder / "out"))
+    assert defects(folder / "out") == []
+
+
+def test_a_tokenizers_run_leaves_a_users_partial_folder_alone(tmp_path: Path, source: Path):
+    write(tmp_path / "tok.partial", "mine", "new/mine", "old/mine")
+    before = content(tmp_path)
+    what = [
+        "--input",
+        str(source),
+        "--model",
+        "bpe",
+        "--vocab_size",
+        "300",
+        "--output",
+        str(tmp_path / "tok"),
+    ]
+    train_tokenizer.main(what)
+    assert {name: data for name, data in content(tmp_path).items() if not name.startswith("tok/")} == before
+    assert (tmp_path / "tok" / "tokenizer.json").exists()
+
+
+def test_a_tokenizer_that_was_moved_away_for_a_new_one_comes_back(tmp_path: Path, source: Path):
+    what = [
+        "--input",
+        str(source),
+        "--model",
+        "bpe",
+        "--vocab_size",
+        "300",
+        "--output",
+        str(tmp_path / "tok"),
+    ]
+    train_tokenizer.main(what)
+    made = content(tmp_path / "tok")
+    (tmp_path / "tok.partial" / ("0" * 16)).mkdir(parents=True)
+    (tmp_path / "tok").rename(
+        tmp_path / "tok.partial" / ("0" * 16) / "old"
+    )  # as a run that was killed leaves it
+    train_tokenizer.main([*what, "--resume"])
+    assert content(tmp_path) == {f"tok/{name}": data for name, data in made.items()}
+
+
+STRANGE = "da?a [v1] *{x}"
+
+
+def test_characters_of_patterns_in_paths_mean_themselves(
+    tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path, capsys: pytest.CaptureFixture
+):
+    for neighbour in ("data v x", "data v1", "daxa [v1] yx"):
+        shutil.copytree(made, tmp_path / neighbour)
+    shutil.copytree(tokenizer_folder, tmp_path / "tok[en]*")
+    shutil.copytree(tokenizer_folder, tmp_path / "toke")
+    (tmp_path / "toke" / "special_tokens_map.json").write_text("broken")
+    before = content(tmp_path)
+    out = tmp_path / STRANGE
+    prepare.main(command(source, tmp_path / "tok[en]*", out, "--on_bad_record", "skip"))
+    assert defects(out) == []
+    assert content(out).keys() == content(made).keys()
+    inspection.main([str(out), "--record", "train:0:3"])
+    assert "text.txt" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="holds this very dataset"):
+        prepare.main(command(source, tmp_path / "tok[en]*", out, "--on_bad_record", "skip"))
+    prepare.main(command(source, tmp_path / "tok[en]*", out, "--overwrite", "--seed", "1"))
+    assert defects(out) == []
+    train_tokenizer.main(
+        ["--input", str(source), "--model", "bpe", "--vocab_size", "300", "--output", str(tmp_path / "t[1]")]
+    )
+    after = content(tmp_path)
+    assert {
+        name: data for name, data in after.items() if name.split("/")[0] not in (STRANGE, "t[1]")
+    } == before
+
+
+def test_the_records_of_a_failed_run_are_enough_to_delete_it(
+    tmp_path: Path, source: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A run that fails after its shards leaves them; another one deletes them by their records, and nothing else."""
+    out = tmp_path / "out"
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("stopped before the manifests")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("beam_pipeline.steps.write.commit", fail)
+        with pytest.raises(RuntimeError, match="stopped before"):
+            prepare.main(command(source, tokenizer_folder, out))
+    write(out, "train/notes.txt")
+    with pytest.raises(UsageError, match="another run's dataset"):
+        prepare.main(command(source, tokenizer_folder, out, "--seed", "1"))
+    prepare.main(command(source, tokenizer_folder, out, "--seed", "1", "--overwrite"))
+    assert (out / "train" / "notes.txt").read_text() == "the user's train/notes.txt"
+    assert defects(out) == []
+
+
+@pytest.mark.parametrize("splits", ["train=1,validation=1e-10", "a=0.5,b=0.5,c=1e-10"])
+def test_a_split_for_which_nothing_is_left(tmp_path: Path, source: Path, tokenizer_folder: Path, splits: str):
+    with pytest.raises(UsageError, match="leave nothing for"):
+        prepare.main(command(source, tokenizer_folder, tmp_path / "out", "--splits", splits))
