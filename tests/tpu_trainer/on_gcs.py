@@ -47,8 +47,9 @@ def run_all_on_gcs(
     objects: Path,
     chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]],
     faults: dict[str, int],
+    page_size: int = 1000,
 ) -> tuple[list[list[tuple[int, str]]], Path, list[str]]:
-    """Like `faults.run_all`, with what is below `objects` as gs://bucket/…
+    """Like `faults.run_all`, with what is below `objects` as gs://bucket/…, listed in pages of `page_size`.
 
     Returns what the runs returned, a folder with all that the bucket held in the end, and the requests that it got.
     """
@@ -56,7 +57,9 @@ def run_all_on_gcs(
     hosts, plan = folder / "hosts", folder / "plan.json"
     hosts.write_text(f"127.0.0.1 {' '.join(_HOSTS)}\n")
     named = [[[[str(item) for item in arguments], fault] for arguments, fault in chain] for chain in chains]
-    plan.write_text(json.dumps({"objects": str(objects), "chains": named, "faults": faults}))
+    plan.write_text(
+        json.dumps({"objects": str(objects), "chains": named, "faults": faults, "page_size": page_size})
+    )
     inside = (
         f'mount --bind "{hosts}" /etc/hosts && exec "{sys.executable}" -m tests.tpu_trainer.on_gcs "{folder}"'
     )
@@ -96,8 +99,14 @@ def _loopback_up() -> None:
 def main(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
     _loopback_up()
-    os.environ |= {"CURL_CA_BUNDLE": str(folder / "ca.pem"), "NO_GCE_CHECK": "true"}
-    with Gcs(BUCKET, port=_PORT, tls=_certificate(folder), faults=Faults(**plan["faults"])) as gcs:
+    authority = str(folder / "ca.pem")
+    os.environ |= {
+        "CURL_CA_BUNDLE": authority,
+        "REQUESTS_CA_BUNDLE": authority,
+        "NO_GCE_CHECK": "true",
+    }
+    settings = {"faults": Faults(**plan["faults"]), "page_size": plan["page_size"]}
+    with Gcs(BUCKET, port=_PORT, tls=_certificate(folder), **settings) as gcs:
         objects = Path(plan["objects"])
         for path in objects.rglob("*"):
             if path.is_file():

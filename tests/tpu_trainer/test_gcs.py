@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from tests.google_cloud.gcs import Faults, Gcs
 from tests.tpu_trainer.on_gcs import run_all_on_gcs, skip_where_not_permitted
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.tiny import sequences, write_split
+from tpu_trainer import cloud_storage, files
+from tpu_trainer.errors import UsageError
 
 OPTIONS: dict[str, Any] = {
     "model.config.hidden_size": 16,
@@ -49,3 +55,48 @@ def test_killed_and_continued_on_cloud_storage(tmp_path: Path, dataset: Path) ->
         np.testing.assert_array_equal(found[name], values, err_msg=name)
     for name in ("config.yaml", "summary.json", "loss.svg", "tokenizer/tokenizer.json"):
         assert (run / name).is_file(), name
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_run_starts_without_a_request_for_each_shard(
+    tmp_path: Path, tokenizer_folder: Path, manifest: bool
+) -> None:
+    skip_where_not_permitted()
+    write_split(
+        tmp_path / "bucket" / "train",
+        sequences(300, 1),
+        tokenizer=tokenizer_folder if manifest else None,
+        shard_rows=1,
+    )
+    values = {"data.train": "gs://bucket/train", "data.tokenizer": tokenizer_folder, "train.steps": 1}
+    command = fit_arguments(tmp_path, tmp_path / "run", OPTIONS | values)
+    command = (
+        command[: command.index("--data.validation")] + command[command.index("--data.validation") + 2 :]
+    )
+    [[(status, log)]], _, requests = run_all_on_gcs(
+        tmp_path / "gcs", tmp_path / "bucket", [[(command, {})]], {}, page_size=100
+    )
+    assert status == 0, log
+    asked = [
+        found[1] for found in (re.search(r"train-(\d+)-1\.tfrecord", each) for each in requests) if found
+    ]
+    # One batch of 8 rows, and the windows of 2 shards that are read ahead: 3, and what the pipeline holds.
+    assert 8 <= len(set(asked)) < 40
+    # Pages of the listing, and what does not depend on the number of shards.
+    assert len(requests) - len(asked) < 40, requests
+
+
+def test_a_listing_takes_a_request_for_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with Gcs("bucket", page_size=100, faults=Faults(error_every=3)) as gcs:
+        monkeypatch.setattr(cloud_storage, "_URL", gcs.url + "/storage/v1/b/{bucket}/o")
+        for number in range(250):
+            gcs.put(f"gs://bucket/data/train/{number:05d}", bytes(number))
+        gcs.put("gs://bucket/data/train/", b"")
+        gcs.put("gs://bucket/data/train/below/file", b"1")
+        listed = files.list_files("gs://bucket/data/train/")
+        assert {name: each.size for name, each in listed.items()} == {f"{n:05d}": n for n in range(250)}
+        assert len(gcs.requests) - gcs.failures == 3
+        assert files.list_files("gs://bucket/nothing") == {}
+        with pytest.raises(UsageError, match=r"gs://other/data: cannot be listed: 404: .*no bucket other"):
+            files.list_files("gs://other/data")

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,31 @@ def list_names(folder: str) -> list[str]:
     if is_url(folder):
         return sorted(name.rstrip("/") for name in _gfile().listdir(folder))
     return sorted(entry.name for entry in Path(folder).iterdir())
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a listing tells of a file: its bytes, and their CRC-32C as 8 hex digits; None if the listing has none."""
+
+    size: int
+    crc32c: str | None = None
+
+
+def list_files(folder: str) -> dict[str, Listed]:
+    """The files in `folder` by name, without its subfolders; empty where there is no such folder.
+
+    On Cloud Storage this takes one request for a thousand files. tf.io.gfile would take more than one for each file.
+    """
+    if folder.startswith("gs://"):
+        from tpu_trainer.cloud_storage import list_objects
+
+        return list_objects(folder)
+    if is_url(folder):
+        names = [name for name in list_names(folder) if is_file(join(folder, name))]
+        return {name: Listed(size(join(folder, name))) for name in names}
+    if not is_dir(folder):
+        return {}
+    return {path.name: Listed(path.stat().st_size) for path in Path(folder).iterdir() if path.is_file()}
 
 
 def make_dirs(folder: str) -> None:

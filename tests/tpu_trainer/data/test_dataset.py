@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
+from tpu_trainer import files
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
 from tpu_trainer.errors import UsageError
@@ -111,6 +113,31 @@ def test_a_shard_cut_off(split_folder: Path) -> None:
     path = split_folder / "train-00001-40.tfrecord"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: \d+ bytes where .* says \d+"):
+        open_split(str(split_folder))
+
+
+def test_a_shard_with_another_checksum_than_the_manifest(
+    split_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a listing has checksums, as Cloud Storage's has, they are compared before anything is read."""
+    manifest = json.loads((split_folder / "manifest.json").read_text())
+    edit_manifest(split_folder, shards=[entry | {"crc32c": "0a1b2c3d"} for entry in manifest["shards"]])
+    listed = {
+        name: replace(each, crc32c="0a1b2c3d") for name, each in files.list_files(str(split_folder)).items()
+    }
+    monkeypatch.setattr(files, "list_files", lambda folder: listed)
+    assert open_split(str(split_folder)).num_rows == 90
+    listed["train-00001-40.tfrecord"] = replace(listed["train-00001-40.tfrecord"], crc32c="00000000")
+    with pytest.raises(
+        UsageError, match=r"train-00001-40.tfrecord: its CRC-32C is 00000000 where .* 0a1b2c3d"
+    ):
+        open_split(str(split_folder))
+
+
+def test_an_empty_bare_shard(split_folder: Path) -> None:
+    (split_folder / "manifest.json").unlink()
+    (split_folder / "train-00001-40.tfrecord").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: empty, though its name says 40 rows"):
         open_split(str(split_folder))
 
 

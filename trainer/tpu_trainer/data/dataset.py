@@ -126,17 +126,21 @@ def _read_manifest(path: str) -> dict[str, Any]:
 
 
 def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, tokenizer: str | None) -> Split:
+    listed = files.list_files(path)
     shards = []
     for entry in manifest["shards"]:
         shard_path = files.join(path, entry["name"])
-        if not files.is_file(shard_path):
+        found = listed.get(entry["name"])
+        remedy = "prepare or copy the dataset again"
+        if found is None:
+            raise UsageError(f"{shard_path}: named in {manifest_path} but missing; {remedy}")
+        if found.size != entry["bytes"]:
             raise UsageError(
-                f"{shard_path}: named in {manifest_path} but missing; prepare or copy the dataset again"
+                f"{shard_path}: {found.size} bytes where {manifest_path} says {entry['bytes']}; {remedy}"
             )
-        if files.size(shard_path) != entry["bytes"]:
+        if found.crc32c is not None and "crc32c" in entry and found.crc32c != entry["crc32c"]:
             raise UsageError(
-                f"{shard_path}: {files.size(shard_path)} bytes where {manifest_path} says {entry['bytes']}; "
-                "prepare or copy the dataset again"
+                f"{shard_path}: its CRC-32C is {found.crc32c} where {manifest_path} says {entry['crc32c']}; {remedy}"
             )
         shards.append(Shard(path=shard_path, rows=entry["records"]))
     return Split(
@@ -152,7 +156,8 @@ def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, toke
 
 def _from_names(path: str, tokenizer: str | None) -> Split:
     """Bare shards: the counts are in the names, the rest in the first record."""
-    matches = [match for match in map(_SHARD_NAME.match, files.list_names(path)) if match]
+    listed = files.list_files(path)
+    matches = [match for match in map(_SHARD_NAME.match, sorted(listed)) if match]
     if not matches:
         raise UsageError(
             f"{path}: neither manifest.json nor a file named <split>-<shard>-<count>.tfrecord; "
@@ -169,6 +174,11 @@ def _from_names(path: str, tokenizer: str | None) -> Split:
         raise UsageError(
             f"{path}: the shards' numbers are not 0 to {len(numbers) - 1}, each once; a shard is missing or doubled"
         )
+    for match in matches:
+        if int(match["count"]) and not listed[match[0]].size:
+            raise UsageError(
+                f"{files.join(path, match[0])}: empty, though its name says {match['count']} rows"
+            )
     shards = tuple(Shard(path=files.join(path, match[0]), rows=int(match["count"])) for match in matches)
     max_length, features = _first_record(next((shard for shard in shards if shard.rows), None), path)
     beside = files.join(path, "..", "tokenizer")
