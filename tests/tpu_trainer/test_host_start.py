@@ -108,7 +108,11 @@ def test_one_host_trains_and_reports_how_it_ended(tmp_path: Path, status: int) -
 @pytest.mark.parametrize("number", [0, 1])
 def test_on_a_slice_every_host_runs_the_image_and_the_first_one_trains(tmp_path: Path, number: int) -> None:
     hosts = {"attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"}
-    host = start(tmp_path, hosts | {"attributes/agent-worker-number": str(number)})
+    host = start(
+        tmp_path,
+        hosts | {"attributes/agent-worker-number": str(number)},
+        STATUS_OF_RUN=str(137 if number else 0),
+    )
     serves = host.ran("tokenmill-host")
     addresses = "10.0.0.2:8470,10.0.0.3:8470"
     assert serves[serves.index(IMAGE) + 1 :] == [
@@ -120,15 +124,19 @@ def test_on_a_slice_every_host_runs_the_image_and_the_first_one_trains(tmp_path:
     ]
     trains = host.ran("tokenmill")
     if number:
-        assert trains is None and host.uploads == []
+        # It serves until the end, and reports that under its number.
+        assert trains is None and "--detach" not in serves
+        assert [upload[0].rpartition("%2F")[2] for upload in host.uploads] == ["1a2b-1.txt"]
+        assert host.uploads[0][2].startswith("137\n")
     else:
         assert trains[-2:] == ["--tpu.name", "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"]
         assert "TPU_LOAD_LIBRARY=0" in trains
         assert host.uploads[0][2].startswith("0\n")
 
 
-def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path) -> None:
-    host = start(tmp_path, {}, STATUS_OF_PULL="1")
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path, number: int) -> None:
+    host = start(tmp_path, {"attributes/agent-worker-number": str(number)}, STATUS_OF_PULL="1")
     assert host.status != 0
     assert [call[0] for call in host.calls].count("pull") == 5
     assert host.ran("tokenmill") is None

@@ -283,6 +283,8 @@ class TpuConfig:
     accelerator_type: str | None = None
     """Its generation and size, such as v5litepod-8, for MFU and the attention kernel; default: what
     TPU_ACCELERATOR_TYPE or the machine's metadata server says."""
+    connect_minutes: float = 10.0
+    """How long to wait until every host of a TPU elsewhere serves its chips; after that the run ends."""
 
     def __post_init__(self) -> None:
         for field_name in ("zone", "project"):
@@ -293,6 +295,12 @@ class TpuConfig:
                 value,
                 "give the TPU's name, too, with --tpu.name",
             )
+        _require(
+            0 < self.connect_minutes < math.inf,
+            "tpu.connect_minutes",
+            self.connect_minutes,
+            "must be a positive number of minutes",
+        )
 
 
 @dataclass(frozen=True)

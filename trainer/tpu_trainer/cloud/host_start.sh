@@ -14,12 +14,14 @@ token() {
 }
 
 report() { # STATUS: the first line; then the end of the container's log
-  local url bucket object
+  local url bucket object container=tokenmill
   url=$(metadata attributes/tokenmill-report)
+  # The first host's report is the run's; the others' have their numbers in their names.
+  [ "${number:-0}" = 0 ] || { url=${url%.txt}-$number.txt; container=tokenmill-host; }
   bucket=${url#gs://}
   object=${bucket#*/}
   bucket=${bucket%%/*}
-  { echo "$1"; docker logs --tail 60 tokenmill 2>&1 || true; } > "$folder/report.txt"
+  { echo "$1"; docker logs --tail 60 "$container" 2>&1 || true; } > "$folder/report.txt"
   curl --silent --show-error --fail --retry 10 --retry-connrefused --output /dev/null \
     --header "Authorization: Bearer $(token)" --header 'Content-Type: text/plain' \
     --data-binary "@$folder/report.txt" \
@@ -28,7 +30,7 @@ report() { # STATUS: the first line; then the end of the container's log
 
 failed() { # what could not be done before the container ran is reported, too; 1: as any bug
   trap - ERR
-  [ "${number:-0}" != 0 ] || report 1
+  report 1
 }
 
 folder=${TOKENMILL_FOLDER:-/var/lib/tokenmill}
@@ -61,13 +63,18 @@ options=(--privileged --user 0 --net=host --shm-size 16g --stop-timeout 120 --la
 docker rm --force tokenmill tokenmill-host > /dev/null 2>&1 || true
 fit=(fit --config /config.yaml)
 if [ "${#addresses[@]}" -gt 1 ]; then
-  docker run --detach --name tokenmill-host "${options[@]}" "$image" \
-    host-server --addresses "$joined" --index "$number"
+  serve=(--name tokenmill-host "${options[@]}" "$image" host-server --addresses "$joined" --index "$number")
+  if [ "$number" != 0 ]; then
+    status=0
+    docker run "${serve[@]}" || status=$?
+    report "$status"
+    exit 0
+  fi
+  docker run --detach "${serve[@]}"
   # The chips are the server's of each host: the process that trains must not take them.
   options+=(--env TPU_LOAD_LIBRARY=0)
   fit+=(--tpu.name "grpc://${joined//,/,grpc://}")
 fi
-[ "$number" = 0 ] || exit 0
 status=0
 docker run --name tokenmill "${options[@]}" "$image" "${fit[@]}" || status=$?
 report "$status"

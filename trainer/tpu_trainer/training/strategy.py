@@ -7,6 +7,7 @@ import tensorflow as tf
 from tpu_trainer.config import StrategyName, TpuConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.training.cluster import cluster_from_environment
+from tpu_trainer.training.hosts import wait_for_hosts, watch_hosts
 from tpu_trainer.training.tpu_host import LOCAL, tpu_is_here
 
 
@@ -47,9 +48,29 @@ def _tpu_strategy(tpu: TpuConfig) -> tf.distribute.Strategy:
         )
     place = {} if tpu.name == LOCAL else {"zone": tpu.zone, "project": tpu.project}
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu.name, **place)
+    addresses = _addresses(resolver)
+    if addresses:
+        wait_for_hosts(addresses, minutes=tpu.connect_minutes)
+        watch_hosts(addresses)
     tf.config.experimental_connect_to_cluster(resolver)
+    return _strategy_of(resolver)
+
+
+def _strategy_of(resolver: tf.distribute.cluster_resolver.TPUClusterResolver) -> tf.distribute.Strategy:
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return tf.distribute.TPUStrategy(resolver)
+
+
+def _addresses(resolver: tf.distribute.cluster_resolver.ClusterResolver | None) -> list[str]:
+    """HOST:PORT of the hosts whose TPU this process drives from elsewhere, in the order of their numbers."""
+    if not isinstance(resolver, tf.distribute.cluster_resolver.TPUClusterResolver) or not resolver.master():
+        return []
+    return resolver.cluster_spec().as_dict().get("worker", [])
+
+
+def remote_hosts(strategy: tf.distribute.Strategy) -> list[str]:
+    """HOST:PORT of the hosts whose TPU `strategy` drives from another process, in the order of their numbers."""
+    return _addresses(strategy.cluster_resolver)
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
@@ -61,7 +82,7 @@ def num_hosts(strategy: tf.distribute.Strategy) -> int:
     """Hosts that feed the replicas, each its own rows."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return cluster_from_environment().workers
-    return strategy.extended.num_hosts if is_tpu(strategy) else 1
+    return len(remote_hosts(strategy)) or (strategy.extended.num_hosts if is_tpu(strategy) else 1)
 
 
 def check_batch_size(
