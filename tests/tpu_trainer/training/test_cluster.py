@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
@@ -24,6 +26,7 @@ from tpu_trainer.errors import ExitStatus, UsageError
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.cluster import Cluster, cluster_from_environment
+from tpu_trainer.training.interruption import AgreedEnd
 
 HOSTS = 2
 OPTIONS: dict[str, Any] = {
@@ -83,6 +86,34 @@ def environments(hosts: int = HOSTS) -> list[dict[str, str]]:
         }
         for index in range(hosts)
     ]
+
+
+@given(
+    signals=st.lists(st.none() | st.integers(0, 15), min_size=1, max_size=4),
+    lag=st.integers(0, AgreedEnd.AHEAD),
+)
+def test_all_processes_end_after_the_same_step_and_read_no_step_that_may_not_be_computed(
+    signals: list[int | None], lag: int
+) -> None:
+    """Each process gets a signal after the step of its number, or none; the device is `lag` steps behind."""
+    steps, ends = 30, [AgreedEnd() for _ in signals]
+
+    class Sum:
+        def __init__(self, step: int) -> None:
+            self.step = step
+
+        def __float__(self) -> float:
+            assert self.step + lag <= now
+            return float(sum(signal is not None and signal < self.step for signal in signals))
+
+    ended: list[set[int]] = [set() for _ in signals]
+    for now in range(steps):
+        for process, end in enumerate(ends):
+            if end.ends(Sum(now)):
+                ended[process].add(now)
+    asked = [signal for signal in signals if signal is not None]
+    expected = min(asked) + 1 + AgreedEnd.AHEAD if asked else None
+    assert [min(found, default=None) for found in ended] == [expected] * len(signals)
 
 
 def spoil(split: Split, keep: set[int]) -> None:
@@ -182,8 +213,10 @@ def test_a_signal_to_one_host_ends_all_after_the_same_step(outcomes: dict[str, A
     assert [status for status, _ in first] == [ExitStatus.INTERRUPTED, 0], first
     assert [status for status, _ in second] == [ExitStatus.INTERRUPTED], second
     last = int(re.search(r"fit: continues after step (\d+)\n", first[1][1])[1])
-    # Asked after step 5, or, if the signal was noticed no sooner, after 6: the others hear of it with the next step.
-    assert last in (6, 7)
+    # Asked after step 5, or, if the signal was noticed no sooner, after 6; counted in the next step, and read later.
+    assert last in (6 + AgreedEnd.AHEAD, 7 + AgreedEnd.AHEAD)
+    for _, output in (first[0], second[0]):
+        assert re.findall(r"^step (\d+)/14 ", output, re.MULTILINE)[-1] == str(last), output
     assert f"interrupted; the same command continues after step {last}\n" in first[0][1]
     assert "interrupted; the same command on all hosts continues after what the first one" in second[0][1]
     lines = metrics(run)

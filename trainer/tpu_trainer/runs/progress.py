@@ -86,7 +86,8 @@ class ProgressLog(StepCallback):
         self._peak_flops = peak_flops
         self._stopwatch = stopwatch
         self._timed_from: int | None = None  # the step after which the stopwatch was started
-        self._waited = 0.0
+        # Read only when a record is written: reading a step's figure may wait for the device.
+        self._waits: list[tf.Tensor] = []
         # Where the interval of the record to come began.
         self._interval = (0, 0.0, 0.0)  # timed steps, seconds, tokens that were not timed
         self._terminal = sys.stderr.isatty()
@@ -113,7 +114,7 @@ class ProgressLog(StepCallback):
                 self._interval = (0, 0.0, self._running().tokens)
                 self._timed_from = step
             else:
-                self._waited += float(logs["input_wait"])
+                self._waits.append(logs["input_wait"])
             if self.previous_step == 0 or self.passed(self._every) or step == self._steps:
                 self._append(step)
         if starts:
@@ -163,7 +164,8 @@ class ProgressLog(StepCallback):
         tokens -= untimed_tokens
         seconds -= seconds_before
         self.tokens += tokens
-        waited, self._waited = self._waited, 0.0
+        waited = sum(float(wait) for wait in self._waits)
+        self._waits = []
         rows_per_second = steps * self._batch_size / seconds
         found = {
             "tokens_per_second": round(tokens / seconds),

@@ -25,7 +25,9 @@ from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLangua
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.average import WeightAverage
+from tpu_trainer.training.cluster import cluster_from_environment
 from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.hosts import ends_if_lost
 from tpu_trainer.training.optimizer import build_optimizer
 from tpu_trainer.training.run import Run, report
 from tpu_trainer.training.schedule import Schedule
@@ -34,6 +36,7 @@ from tpu_trainer.training.strategy import (
     check_batch_size,
     is_tpu,
     num_hosts,
+    remote_hosts,
     same_on_all_hosts,
 )
 from tpu_trainer.training.task import Task
@@ -84,7 +87,7 @@ def build_task(
         accumulation=config.train.accumulation,
         compile_gradients=not alone and not is_tpu(strategy),
         deterministic=config.train.deterministic and not is_tpu(strategy),
-        hosts=num_hosts(strategy),
+        processes=cluster_from_environment().workers,
         skip_spikes=config.train.skip_spikes,
     )
     optimizer = build_optimizer(
@@ -157,6 +160,18 @@ def train_run(
     # Keras warns that evaluations and saves take longer than a step: they do.
     tf.get_logger().setLevel("ERROR")
     strategy = strategy or build_strategy(config.strategy, config.tpu)
+    with ends_if_lost(remote_hosts(strategy)):
+        return _train_with(strategy, config, folder=folder, train=train, validation=validation)
+
+
+def _train_with(
+    strategy: tf.distribute.Strategy,
+    config: FitConfig,
+    *,
+    folder: RunFolder,
+    train: Mixture,
+    validation: Split | None,
+) -> dict[str, Any]:
     if config.train.deterministic and not is_tpu(strategy):  # a TPU repeats itself anyway
         tf.config.experimental.enable_op_determinism()
     vocabulary = load_vocabulary(train.splits[0], config.objective)
@@ -170,7 +185,7 @@ def train_run(
     check_batch_size(
         config.train.batch_size, strategy, "train.batch_size", accumulation=config.train.accumulation
     )
-    hosts = num_hosts(strategy)
+    hosts, processes = num_hosts(strategy), cluster_from_environment().workers
     tpu = _generation(config) if is_tpu(strategy) else None
     # Refused here where there are too few shards for the hosts.
     MixedOrder(train, seed=config.seed, window_shards=config.data.window_shards, hosts=hosts)
@@ -218,8 +233,9 @@ def train_run(
         evaluator=evaluator,
         baselines=_baselines(train, vocabulary, config.objective),
         hosts=hosts,
+        processes=processes,
     )
-    if hosts > 1 and not is_tpu(strategy) and not same_on_all_hosts(strategy, run.first_step):
+    if processes > 1 and not same_on_all_hosts(strategy, run.first_step):
         raise UsageError(
             f"--output_dir is {folder.path!r}: this host found step {run.first_step} there and another host a "
             "different one; all must see the same folder, on a shared disk or in a bucket"

@@ -10,9 +10,29 @@ import signal
 import socket
 import sys
 import threading
+from collections import deque
 from types import TracebackType
+from typing import SupportsFloat
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class AgreedEnd:
+    """Lets processes that train together end after the same step, though a signal reaches only one of them.
+
+    Each step sums the requests to end over all processes. All processes read a sum after the same step: `AHEAD` steps
+    after its own, when the device has computed it. Reading the newest sum would make the device wait for the host.
+    """
+
+    AHEAD = 4
+
+    def __init__(self) -> None:
+        self._unread: deque[SupportsFloat] = deque()
+
+    def ends(self, requests: SupportsFloat) -> bool:
+        """Whether training ends after the present step, whose sum of requests is `requests`; call it for every step."""
+        self._unread.append(requests)
+        return len(self._unread) > self.AHEAD and float(self._unread.popleft()) > 0
 
 
 class Interruption:

@@ -25,7 +25,7 @@ from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.callbacks import NonFiniteStep, PeriodicCheckpoint, PeriodicEvaluation, Profile
 from tpu_trainer.training.evaluation import Evaluation, Evaluator
 from tpu_trainer.training.failure import diverged
-from tpu_trainer.training.interruption import Interruption
+from tpu_trainer.training.interruption import AgreedEnd, Interruption
 from tpu_trainer.training.schedule import Schedule
 from tpu_trainer.training.task import Task
 
@@ -44,6 +44,7 @@ class Run:
         evaluator: Evaluator | None,
         baselines: dict[str, float],
         hosts: int,
+        processes: int,
     ) -> None:
         """Reads the newest checkpoint, where there is one, into the task.
 
@@ -56,6 +57,7 @@ class Run:
             evaluator: Of the validation split; None: no evaluation.
             baselines: Losses to compare with, by name, nats.
             hosts: Hosts that share it.
+            processes: Processes that train together: one for each host, or one alone, which drives a TPU's hosts.
 
         Raises:
             UsageError: The checkpoint there is of other data or another model, or has more steps already.
@@ -68,6 +70,7 @@ class Run:
         self._evaluator = evaluator
         self._baselines = baselines
         self._hosts = hosts
+        self._alone = processes == 1
         self._checkpoints = Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints)
         self._pusher = None
         if config.hub_model_id is not None and folder.writable:
@@ -77,6 +80,7 @@ class Run:
         )
         self._stopwatch = Stopwatch()
         self._interruption = Interruption()
+        self._agreed_end = AgreedEnd()
         self._ends = False
         self._state = task.state()
         self.first_step = self._restore()
@@ -250,11 +254,11 @@ class Run:
         return callbacks
 
     def _must_end(self, logs: dict[str, Any]) -> bool:
-        """Whether training is to end after the step of these logs; all hosts say the same."""
-        if self._hosts == 1:
+        """Whether training is to end after the step of these logs; all processes say the same."""
+        if self._alone:
             self._ends = self._interruption.requested
         else:
-            self._ends = float(logs["end_requested"]) > 0
+            self._ends = self._agreed_end.ends(logs["end_requested"])
             if self._interruption.requested:
                 self._task.request_end()
         return self._ends
@@ -283,8 +287,8 @@ class Run:
         with self._stopwatch.paused():
             average = self._task.average
             with nullcontext() if average is None else average.in_place():
-                # Several hosts evaluate together, or wait for each other for ever.
-                figures = self._evaluator.run(stop=lambda: self._hosts == 1 and self._interruption.requested)
+                # Several processes evaluate together, or wait for each other for ever.
+                figures = self._evaluator.run(stop=lambda: self._alone and self._interruption.requested)
             if figures is None:
                 return None
             self._log.append({"step": step, "eval": figures.to_json()})
@@ -307,7 +311,7 @@ class Run:
             say(f"fit: {self._folder.loss_picture} cannot be written ({error}); training goes on")
 
     def _stop_if_interrupted(self) -> None:
-        if not (self._ends or (self._hosts == 1 and self._interruption.requested)):
+        if not (self._ends or (self._alone and self._interruption.requested)):
             return
         self._saver.wait()
         if self._saver.failed:

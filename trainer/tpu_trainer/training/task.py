@@ -61,7 +61,7 @@ class Task(keras.Model):
         accumulation: int,
         compile_gradients: bool,
         deterministic: bool = False,
-        hosts: int = 1,
+        processes: int = 1,
         skip_spikes: float | None = None,
     ) -> None:
         """
@@ -74,7 +74,7 @@ class Task(keras.Model):
             compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
                 not TPU cores: there the step as a whole holds communication, which XLA does not take.
             deterministic: TensorFlow is told to run only operations that give the same bits every time.
-            hosts: Processes that train together, each with replicas of its own.
+            processes: Processes that train together, each with replicas of its own.
             skip_spikes: Updates whose loss is that many standard deviations above the mean are left out; None: none.
         """
         super().__init__()
@@ -97,11 +97,11 @@ class Task(keras.Model):
         # Kept on the device, so that no step waits for the host to look at its loss: the step, then its two figures.
         self._non_finite_step = self._record(tf.constant(0), "non_finite_step")
         self._non_finite_figures = self._record(tf.zeros([2]), "non_finite_figures")
-        # 1 where this host is to end; the steps' sum over the hosts lets all end after the same step.
-        self._end_requested = self._record(tf.zeros([]), "end_requested") if hosts > 1 else None
+        # 1 where this process is to end; the steps' sum over the processes lets all end after the same step.
+        self._end_requested = self._record(tf.zeros([]), "end_requested") if processes > 1 else None
 
     def request_end(self) -> None:
-        """Has the logs of the steps to come say end_requested, on all hosts; where there are several."""
+        """Has the logs of the steps to come say end_requested, in all processes; if there are several."""
         if self._end_requested is not None:
             self._end_requested.assign(1.0)
 
