@@ -1,6 +1,7 @@
 # make setup   two environments: .venv (the pipeline) and trainer/.venv (the trainer)
 # make demo    text → tokenizer → shards → a trained model; INPUT=path uses your own text
 # make test    the whole test suite
+# make fuzz CASES=1000   seeded faults and hostile input against one oracle (make test runs a few dozen cases)
 # make test-export   exported models, loaded and compared in PyTorch and transformers 5 (an environment of its own)
 # make test-tpu-check   what needs the TPU compiler: three minutes of a core (an environment of its own)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   would this training fit a TPU, and what would it cost? (no TPU needed)
@@ -12,6 +13,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 INPUT ?=
 OUTPUT ?= demo-output
+CASES ?= 1000
+SEED ?= 0
 
 PIPELINE := .venv/bin/python
 TRAINER := trainer/.venv/bin/python
@@ -24,7 +27,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer test-export test-tpu-check compile-check kernels lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check compile-check kernels lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -62,10 +65,14 @@ demo: setup
 test: test-pipeline test-trainer
 
 test-pipeline: setup
-	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy
+	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy tests/fuzz
 
 test-trainer: setup
 	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
+
+# SEED=1 draws other cases; `-m tests.fuzz --seed S --only N` replays one.
+fuzz: setup
+	$(PIPELINE) -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
 # torch comes by pip, which takes the CPU's build of the locked version where it finds one; the lock names none of CUDA's.
 trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock

@@ -1,0 +1,303 @@
+"""Fuzzes `prepare`: seeded cases of inputs, options, tokenizers and faults, judged by one oracle.
+
+    python -m tests.fuzz --cases 1000 [--seed 0] [--only N] [--keep FOLDER]
+
+Prints a line for each case that is wrong, and the counts at the end; exit status 1 if any is wrong. The runs are forked
+from this process, which has imported the pipeline once and starts no threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAYON_NUM_THREADS"] = "1"
+
+from tests.fuzz import faults
+from tests.fuzz.cases import BEFORE, Case, make_case
+from tests.fuzz.faults import Child, Ended
+from tests.fuzz.oracle import Oracle, dataset_files, differences, snapshot
+from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
+
+_USERS_FILES = {
+    "notes": ("notes.txt", "sub/more.txt"),
+    "staging": ("_staging/mine.txt", "_staging/shards/x"),
+    "tokenizer": ("tokenizer/tokenizer.json", "tokenizer/mine.txt"),
+    "bad_records": ("bad_records/unit-000000.jsonl",),
+    "split": ("train/notes.txt", "train/train-00000-5.tfrecord"),
+    "report": ("report.html",),
+}
+
+
+class CaseRun:
+    """Runs one case in a folder of its own."""
+
+    def __init__(self, case: Case, root: Path, oracle: Oracle):
+        self._case = case
+        self._oracle = oracle
+        self._root = root
+        self._home = root / "home"
+        self._output = self._home / case.output
+        self._logs = root / "logs"
+        self._wrong: list[str] = []
+        self._users: dict[str, bytes] = {}
+
+    def wrong(self) -> list[str]:
+        """Everything that was found wrong."""
+        case = self._case
+        self._logs.mkdir(parents=True)
+        case.write_input(self._root / "input")
+        write_tokenizer(case.tokenizer, self._root / "tokenizer")
+        for name in case.neighbours:
+            if name != case.output:
+                (self._home / name / "train").mkdir(parents=True)
+                (self._home / name / "train" / "train-00000-5.tfrecord").write_bytes(b"not yours")
+                (self._home / name / "x.tmp").write_bytes(b"not yours")
+        self._home.mkdir(exist_ok=True)
+        if case.output == "link":
+            (self._root / "elsewhere").mkdir()
+            self._output.symlink_to(self._root / "elsewhere")
+        reference = self._reference(case)
+        if reference is None or self._wrong:
+            return self._wrong
+        self._set_before()
+        around = self._surroundings()
+        if case.fault.startswith(("second", "paused")):
+            self._two_runs(reference)
+        else:
+            self._one_run(reference)
+        self._wrong += [f"around the output: {found}" for found in differences(around, self._surroundings())]
+        return self._wrong
+
+    def _surroundings(self) -> dict:
+        around = snapshot(self._root, leave_out=self._output)
+        outside = ("logs", "input", "elsewhere", "references")
+        return {name: content for name, content in around.items() if not name.startswith(outside)}
+
+    def _words(self, output: Path, *more: str, seed: int | None = None) -> list[str]:
+        case = self._case
+        options = list(case.options)
+        if seed is not None:
+            options[options.index("--seed") + 1] = str(seed)
+        inputs = ["--input", str(self._root / "input" / "*")]
+        return [
+            "prepare",
+            *inputs,
+            f"--tokenizer={self._root / 'tokenizer'}",
+            f"--output={output}",
+            *options,
+            *more,
+        ]
+
+    def _reference(self, case: Case, seed: int | None = None) -> dict | None:
+        """The files that an undisturbed run writes; None if it is refused, as it should be."""
+        folder = self._root / "references" / str(seed) / case.output
+        ended = Child(self._words(folder, seed=seed), self._logs).wait()
+        self._check_words(ended, "undisturbed")
+        if case.refused or (ended.status and "--num_shards" in ended.err):
+            if ended.status == 0:
+                self._wrong.append(f"undisturbed: accepted in spite of {case.refused}")
+            elif list(folder.glob("*/manifest.json")):
+                self._wrong.append("undisturbed: refused, but there is a manifest")
+            return None
+        if ended.status != 0:
+            self._wrong.append(f"undisturbed: status {ended.status}: {ended.err.strip()[-300:]}")
+            return None
+        if seed is None:
+            self._wrong += [f"undisturbed: {found}" for found in self._oracle.check(case, folder)]
+        return dataset_files(folder)
+
+    def _set_before(self) -> None:
+        before, output = self._case.before, self._output
+        if before == "empty":
+            output.mkdir(exist_ok=True)
+        elif before in _USERS_FILES:
+            for name in _USERS_FILES[before]:
+                (output / name).parent.mkdir(parents=True, exist_ok=True)
+                (output / name).write_bytes(b"the user's own")
+                self._users[name] = b"the user's own"
+        elif before in ("same", "other"):
+            ended = Child(self._words(output, seed=None if before == "same" else 5), self._logs).wait()
+            if ended.status != 0:
+                self._wrong.append(f"before: status {ended.status}: {ended.err.strip()[-300:]}")
+
+    def _one_run(self, reference: dict) -> None:
+        case = self._case
+        found = snapshot(self._output)
+        more = (
+            ()
+            if case.before == "nothing"
+            else random.Random(case.name).choice(((), ("--overwrite",), ("--resume",)))
+        )
+        ended = Child(self._words(self._output, *more), self._logs, **self._fault()).wait()
+        label = f"{case.fault} at {case.at} {more}"
+        if ended.status == -signal.SIGKILL and case.fault == "kill":
+            self._check_users(label)
+        else:
+            self._check_end(ended, label, found, reference)
+        if case.fault in ("input_gone",):
+            return
+        found = snapshot(self._output)
+        whole = bool(list(self._output.glob("*/manifest.json"))) and not self._oracle.defects(self._output)
+        if whole:
+            self._wrong += [f"{label}: whole, but {loss}" for loss in self._oracle.losses(case, self._output)]
+        again = Child(self._words(self._output, *case.follow_up), self._logs).wait()
+        label += f", then {case.follow_up}"
+        self._check_end(again, label, found, reference)
+        if again.status != 0 and not whole and not self._users and case.before not in ("same", "other"):
+            self._wrong.append(f"{label}: status {again.status}: {again.err.strip()[-300:]}")
+
+    def _fault(self) -> dict:
+        case, rng = self._case, random.Random(self._case.name)
+        watched = {"watched": str(self._output.resolve()), "at": case.at}
+        if case.output == "link":
+            watched["watched"] = str(self._output)
+        if case.fault == "kill":
+            return {**watched, "strike": faults.kill}
+        if case.fault in ("error", "error_from"):
+            strike = faults.failing(rng.choice(faults.ERRORS))
+            return {**watched, "strike": strike, "from_then_on": case.fault == "error_from"}
+        if case.fault == "clock":
+            return {**watched, "strike": faults.jump}
+        if case.fault == "input_gone":
+            return {**watched, "strike": faults.removing(sorted((self._root / "input").iterdir()))}
+        if case.fault == "file_size":
+            return {"prepare": faults.limit_file_size(int(2 ** rng.uniform(3, 14)))}
+        return {}
+
+    def _two_runs(self, reference: dict) -> None:
+        """Two runs into one folder, at once, or one while the other stands still."""
+        case, output = self._case, self._output
+        found = snapshot(output)
+        seed = None if case.fault == "second_same" else 7
+        other = reference if seed is None else self._reference(case, seed)
+        more = ("--overwrite",) if case.fault == "paused_overwrite" else ()
+        words, second_words = self._words(output), self._words(output, *more, seed=seed)
+        if case.fault.startswith("paused"):
+            fault = {**self._fault(), "watched": str(output), "at": case.at, "strike": faults.stop}
+            first = Child(words, self._logs, **fault)
+            standing = first.stopped()
+            second = Child(second_words, self._logs).wait()
+            if standing:
+                os.kill(first.pid, signal.SIGCONT)
+            ends = (
+                [(second, other), (first.wait(), reference)]
+                if standing
+                else [(first.wait(), reference), (second, other)]
+            )
+        else:
+            first = Child(words, self._logs)
+            time.sleep(random.Random(case.name).choice((0, 0, 0.1, 0.5, 1)))
+            second = Child(second_words, self._logs)
+            ends = [(second.wait(), other), (first.wait(), reference)]
+        label = f"{case.fault} at {case.at}"
+        for ended, _ in ends:
+            self._check_words(ended, label)
+        self._check_users(label)
+        won = [files for ended, files in ends if ended.status == 0]
+        if won:
+            self._wrong += [f"{label}: {wrong}" for wrong in self._oracle.check(case, output)]
+            now = {name: data for name, data in dataset_files(output).items() if name not in self._users}
+            if all(now != files for files in won):
+                self._wrong.append(f"{label}: the files are of neither run: {differences(won[-1], now)[:5]}")
+        elif case.before in ("nothing", "empty"):
+            told = [(ended.status, ended.err.strip()[-200:]) for ended, _ in ends]
+            self._wrong.append(f"{label}: both runs failed: {told}")
+        elif case.before in ("same", "other") or self._users:
+            self._wrong += [
+                f"{label}: both refused, but {change}" for change in differences(found, snapshot(output))
+            ]
+
+    def _check_end(self, ended: Ended, label: str, found: dict, reference: dict) -> None:
+        """What must hold after a run that ended by itself."""
+        self._check_words(ended, label)
+        self._check_users(label)
+        if ended.status == 0:
+            self._wrong += [f"{label}: {wrong}" for wrong in self._oracle.check(self._case, self._output)]
+            now = {
+                name: data for name, data in dataset_files(self._output).items() if name not in self._users
+            }
+            self._wrong += [
+                f"{label}: not the undisturbed run's: {wrong}" for wrong in differences(reference, now)[:5]
+            ]
+        elif ended.status == 2:
+            self._wrong += [
+                f"{label}: refused, but {wrong}" for wrong in differences(found, snapshot(self._output))
+            ]
+
+    def _check_users(self, label: str) -> None:
+        for name, data in self._users.items():
+            path = self._output / name
+            if not path.is_file() or path.read_bytes() != data:
+                self._wrong.append(f"{label}: the user's own {name} is gone or changed")
+
+    def _check_words(self, ended: Ended, label: str) -> None:
+        """A run ends with status 0, or with a line that a user can read."""
+        if ended.status is None:
+            self._wrong.append(f"{label}: hangs: {ended.err.strip()[-300:]}")
+        elif "Traceback" in ended.err or ended.status not in (0, 1, 2, -signal.SIGKILL):
+            self._wrong.append(
+                f"{label}: status {ended.status}, with a traceback: {ended.err.strip()[-1500:]}"
+            )
+        elif ended.status > 0 and not any(line.startswith("prepare: ") for line in ended.err.splitlines()):
+            self._wrong.append(f"{label}: status {ended.status} without a word: {ended.err.strip()[-300:]}")
+
+
+def main() -> int:
+    """Runs the cases; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--cases", type=int, default=100, help="how many (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, help="of all cases (default: 0)")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first case (default: 0)")
+    parser.add_argument("--only", type=int, help="this case alone")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the cases, which is kept (default: a temporary one)"
+    )
+    parser.add_argument("--show", action="store_true", help="print each case before it runs")
+    args = parser.parse_args()
+    from beam_pipeline import prepare, verify  # noqa: F401 (imported once, before the forks)
+    from beam_pipeline.tokenization import engine  # noqa: F401
+
+    numbers = [args.only] if args.only is not None else range(args.first, args.first + args.cases)
+    seen: Counter[str] = Counter()
+    wrong_cases = 0
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
+        root = args.keep or Path(temporary)
+        root.mkdir(parents=True, exist_ok=True)
+        oracle = Oracle(Path(temporary))
+        try:
+            for number in numbers:
+                case = make_case(args.seed, number)
+                seen.update([f"fault {case.fault}", f"before {case.before}", f"refused: {case.refused}"])
+                if args.show:
+                    shown = dataclasses.replace(
+                        case,
+                        files=tuple(dataclasses.replace(f, content=b"", documents=()) for f in case.files),
+                    )
+                    print(f"case {number}: {shown}", flush=True)
+                wrong = CaseRun(case, root / case.name, oracle).wrong()
+                for line in wrong:
+                    print(f"WRONG case {number}: {line}", flush=True)
+                wrong_cases += bool(wrong)
+                if not args.keep:
+                    shutil.rmtree(root / case.name)
+        finally:
+            oracle.close()
+    print(", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
+    print(f"{len(numbers)} cases, {wrong_cases} of them wrong")
+    return 1 if wrong_cases else 0
+
+
+if __name__ == "__main__":
+    assert set(_USERS_FILES) < set(BEFORE)
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""What must hold after any run, whatever happened to it.
+
+An output folder holds no dataset, or one that `verify` and an independent reader find whole and lossless. Files that
+do not belong to the run are as they were. If the independent reader finds damage, `verify` must not say "whole".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tests.fuzz.cases import Case
+from tests.fuzz.tokenizers_for_fuzz import expected_ids
+
+Snapshot = dict[str, bytes | str]
+
+# The report is a view of the dataset: it names the folder, so it is compared by nothing.
+_VIEWS = ("report.html",)
+
+
+def snapshot(folder: Path, leave_out: Path | None = None) -> Snapshot:
+    """All that a folder holds: files by content, links by target, folders."""
+    found: Snapshot = {}
+    for path in sorted(folder.rglob("*")):
+        if leave_out is not None and (path == leave_out or leave_out in path.parents):
+            continue
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"link to {path.readlink()}"
+        else:
+            found[name] = "folder" if path.is_dir() else path.read_bytes()
+    return found
+
+
+def dataset_files(folder: Path) -> Snapshot:
+    """The files of a dataset, but for views of it."""
+    return {
+        name: content
+        for name, content in snapshot(folder).items()
+        if isinstance(content, bytes) and name not in _VIEWS
+    }
+
+
+def differences(before: Mapping, after: Mapping) -> list[str]:
+    """What is new, gone, or changed."""
+    return [
+        *(f"{name!r} is gone" for name in sorted(set(before) - set(after))),
+        *(f"{name!r} is new" for name in sorted(set(after) - set(before))),
+        *(
+            f"{name!r} has changed"
+            for name in sorted(before)
+            if name in after and before[name] != after[name]
+        ),
+    ]
+
+
+class Oracle:
+    """Judges output folders. Holds a process with the independent reader, which imports TensorFlow once."""
+
+    def __init__(self, scratch: Path):
+        self._arrays = scratch / "arrays.npz"
+        reader = Path(__file__).with_name("keras_reader.py")
+        self._reader = subprocess.Popen(
+            [sys.executable, str(reader)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # TensorFlow talks while it starts
+            text=True,
+        )
+
+    def close(self) -> None:
+        """Ends the reader's process."""
+        self._reader.stdin.close()
+        self._reader.wait(timeout=60)
+
+    def defects(self, folder: Path) -> list[str]:
+        """What `verify` finds."""
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException), os.fdopen(write_end, "w") as pipe:
+                os.close(read_end)
+                pipe.write(json.dumps(_verify(folder)))
+            os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as pipe:
+            text = pipe.read()
+        os.waitpid(child, 0)
+        return json.loads(text) if text else ["verify ended without a word"]
+
+    def check(self, case: Case, folder: Path) -> list[str]:
+        """What is wrong with a dataset that must be whole and must hold the case's documents."""
+        defects = self.defects(folder)
+        return [f"verify: {defect}" for defect in defects] or self.losses(case, folder)
+
+    def losses(self, case: Case, folder: Path) -> list[str]:
+        """What the independent reader finds missing or in excess, given the case's documents."""
+        max_length = int(case.options[case.options.index("--max_length") + 1])
+        manifests = sorted(folder.glob("*/manifest.json"))
+        rows: list[np.ndarray] = []
+        for manifest in manifests:
+            asked = {"folder": str(manifest.parent), "max_length": max_length, "to": str(self._arrays)}
+            self._reader.stdin.write(json.dumps(asked) + "\n")
+            self._reader.stdin.flush()
+            answer = json.loads(self._reader.stdout.readline())
+            if answer != "ok":
+                return [f"the Keras example's reader: {manifest.parent.name}: {answer}"]
+            with np.load(self._arrays) as arrays:
+                rows += [ids[mask == 1] for ids, mask in zip(arrays["ids"], arrays["mask"], strict=True)]
+        expected = [
+            np.array(ids, np.int64) for ids in expected_ids(case.tokenizer, case.documents, case.append_eos)
+        ]
+        expected = [ids for ids in expected if len(ids)]
+        if case.packing == "pad":
+            pieces = [
+                ids[first : first + max_length]
+                for ids in expected
+                for first in range(0, len(ids), max_length)
+            ]
+            return _compare("rows", map(_key, rows), map(_key, pieces))
+        if (
+            case.packing == "concat"
+            and "none" in case.options
+            and len(manifests) == 1
+            and self._one_unit(folder)
+        ):
+            same = np.array_equal(_joined(rows), _joined(expected))
+            return [] if same else ["the stream of tokens is not that of the documents in order"]
+        return _compare("tokens", _joined(rows).tolist(), _joined(expected).tolist())
+
+    def _one_unit(self, folder: Path) -> bool:
+        units = next(iter(folder.glob("*/units.jsonl"))).read_text().splitlines()
+        return sum("tails" not in json.loads(line) for line in units) == 1
+
+
+def _verify(folder: Path) -> list[str]:
+    from beam_pipeline.__main__ import run
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = run("verify", [str(folder)])
+    if status:
+        return [*out.getvalue().splitlines(), *err.getvalue().splitlines()]
+    return []
+
+
+def _key(ids: np.ndarray) -> bytes:
+    return ids.astype(np.int64).tobytes()
+
+
+def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _compare(what: str, found: Iterable, expected: Iterable) -> list[str]:
+    """The differences of two multisets."""
+    from collections import Counter
+
+    found, expected = Counter(found), Counter(expected)
+    if found == expected:
+        return []
+    lost, added = expected - found, found - expected
+    return [
+        f"{lost.total()} {what} lost ({list(lost.items())[:5]}), {added.total()} in excess ({list(added.items())[:5]})"
+    ]
