@@ -50,12 +50,14 @@ def one_line(error: BaseException) -> str:
 def message_of(error: BaseException) -> str | None:
     """The user's message in `error`, also where a runner has wrapped it as the text of a worker's traceback.
 
-    Returns None where the error is none of ours.
+    Errors of the operating system that name a file are the user's, too. Returns None for all others.
     """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, UsageError | DataError):
             return _STEP.sub("", str(seen))
+        if isinstance(seen, OSError) and seen.errno is not None and seen.filename is not None:
+            return str(seen)
         found = _IN_TRACEBACK.search(str(seen))
         if found:
             return found.group(1).strip()

@@ -15,6 +15,7 @@ from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, what_shards_need
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.own_files import RUN_FOLDER
 from beam_pipeline.errors import DataError, WorkerDied
 from beam_pipeline.job import STAGING
 from beam_pipeline.options import parse_verify
@@ -93,8 +94,22 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
         if isinstance(siblings, list):
             names |= {name for name in siblings if isinstance(name, str) and name}
     yield from _check_folders([filesystem.join(dataset, name) for name in sorted(names)], read, dataset)
-    if any(parts[0] == STAGING for parts in present):
-        yield dataset, [f"{dataset}/{STAGING}: left behind by a run that did not end well; delete it"], []
+    yield from _check_staging(dataset, sorted({parts[1] for parts in present if parts[0] == STAGING}))
+
+
+def _check_staging(dataset: str, names: Sequence[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """What runs have left in the staging folder is a defect; a lock, or a file of the user's, is not."""
+    left = [f"{dataset}/{STAGING}/{name}" for name in names if RUN_FOLDER.fullmatch(name)]
+    others = [f"{dataset}/{STAGING}/{name}" for name in names if not RUN_FOLDER.fullmatch(name)]
+    if names:
+        yield (
+            dataset,
+            [
+                f"{path}: left behind by a run that did not end well; prepare with --resume deletes it"
+                for path in left
+            ],
+            [f"{path}: is not part of the dataset" for path in others],
+        )
 
 
 def _check_folders(
