@@ -117,8 +117,7 @@ def inspect_output(output: str) -> FolderContent:
             (path for path in sizes if path.startswith(f"{STAGING}/{name}/")), Expected()
         )
         expected |= _of_run(output, f"{STAGING}/{name}", sizes)
-    if finished or staged:
-        expected |= _bad_records(output, sizes)
+    expected |= _bad_records(output, sizes, unfinished=bool(finished or staged))
     listed = {path: expected[path] for path in sizes if path in expected}
     changed = _changed(output, listed, sizes)
     return FolderContent(
@@ -238,8 +237,9 @@ def _read_all(output: str, paths: Sequence[str]) -> Iterator[Any]:
         )
 
 
-def _bad_records(output: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
-    """The files of bad records, known by their names and the form of their lines."""
+def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> dict[str, Expected]:
+    """The files of bad records, known by their names and the form of their lines: a failed run leaves them, and no
+    list of them. Incomplete ones are only known beside other traces of a run (`unfinished`)."""
     folder = bad_records.FOLDER + "/"
     paths = [
         path for path in sizes if path.startswith(folder) and _BAD_RECORDS.fullmatch(path[len(folder) :])
@@ -247,7 +247,7 @@ def _bad_records(output: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
 
     def is_own(path: str) -> bool:
         if path.endswith(".tmp"):  # the run was killed while it wrote it
-            return True
+            return unfinished
         try:
             lines = filesystem.read_bytes(filesystem.join(output, path)).splitlines()
             return bool(lines) and all(json.loads(line).keys() == _BAD_RECORD_KEYS for line in lines)

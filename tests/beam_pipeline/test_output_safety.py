@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import inspection, prepare, train_tokenizer
+from beam_pipeline.bad_records import write_bad_records
 from beam_pipeline.dataset import manifest
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.steps import tokenize
 from beam_pipeline.verify import check_dataset
 
 
@@ -273,3 +276,23 @@ def test_the_records_of_a_failed_run_are_enough_to_delete_it(
 def test_a_split_for_which_nothing_is_left(tmp_path: Path, source: Path, tokenizer_folder: Path, splits: str):
     with pytest.raises(UsageError, match="leave nothing for"):
         prepare.main(command(source, tokenizer_folder, tmp_path / "out", "--splits", splits))
+
+
+def test_bad_records_of_a_failed_run_are_not_in_the_way_of_the_next(
+    tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, out = tmp_path / "some.jsonl", tmp_path / "out"
+    source.write_text('{"text": "a"}\n{"text": 3}\n')
+    arguments = command(source, tokenizer_folder, out, "--on_bad_record", "skip", "--max_bad_ratio", "1")
+
+    def write_and_fail(*args):
+        write_bad_records(*args)
+        raise OSError(errno.ENOSPC, "No space left on device", "unit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tokenize, "write_bad_records", write_and_fail)
+        with pytest.raises(DataError, match="No space left"):
+            prepare.main(arguments)
+    assert list(content(out)) == ["bad_records/unit-000000.jsonl"]
+    prepare.main(arguments)
+    assert defects(out) == []
