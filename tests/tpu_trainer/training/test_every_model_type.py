@@ -17,6 +17,8 @@ from tpu_trainer.training.task import Task
 ROWS = 6
 # They keep their layers in several lists: `fit` refuses --train.gradient_checkpointing.
 WITHOUT_CHECKPOINTING = frozenset(("flaubert", "xlm"))
+# transformers' classes combine float32 and bfloat16 tensors: `fit` refuses --train.precision mixed_bfloat16.
+WITHOUT_MIXED_PRECISION = frozenset(("ctrl", "mistral"))
 STEP = tf.constant(0, tf.int64)
 
 
@@ -94,12 +96,23 @@ def test_checkpointing_is_refused_for_models_whose_layers_are_not_known(
         task_of("mlm", model_type, vocabulary, TrainConfig(steps=20, gradient_checkpointing=True))
 
 
+@pytest.mark.parametrize("model_type", sorted(WITHOUT_MIXED_PRECISION))
+def test_mixed_precision_is_refused_for_models_that_fail_in_it(
+    model_type: str, vocabulary: Vocabulary
+) -> None:
+    with pytest.raises(
+        UsageError, match=rf"--train.precision is 'mixed_bfloat16': .*{model_type}.*; use float32"
+    ):
+        task_of("clm", model_type, vocabulary, TrainConfig(steps=20, precision="mixed_bfloat16"))
+
+
 @pytest.mark.parametrize(("objective", "model_type"), ALL, ids=lambda value: value)
 def test_a_step_can_be_traced_and_draws_nothing_from_a_state(
     objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, batch: dict[str, tf.Tensor]
 ) -> None:
-    task = task_of(objective, model_type, vocabulary, TrainConfig(steps=20))
-    # Refused while it is traced.
+    # In mixed precision if the type has it: types that do not fit together are found while a step is traced, too.
+    precision = "float32" if model_type in WITHOUT_MIXED_PRECISION else "mixed_bfloat16"
+    task = task_of(objective, model_type, vocabulary, TrainConfig(steps=20, precision=precision))
     tf.function(task.gradients, autograph=False).get_concrete_function(batch, STEP)
 
 

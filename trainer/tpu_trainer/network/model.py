@@ -36,6 +36,8 @@ _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 _AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}
 # Causal by their configuration's is_decoder only.
 _ENCODERS = frozenset(cls.model_type for cls in TF_MODEL_FOR_MASKED_LM_MAPPING)
+# Their masks and positions are float32 if the rest is bfloat16.
+_FLOAT32_ONLY = frozenset(("ctrl", "mistral"))
 # It takes position_ids and does nothing with them.
 _COUNTS_FOR_ITSELF = frozenset(("opt",))
 # Families whose positions count from the padding id on: a row's first token stands at pad_id + 1.
@@ -178,6 +180,11 @@ class LanguageModel:
         precision: Precision = "float32",
     ) -> LanguageModel:
         """A new model; its weights are a function of `seed`. UsageError where `config` does not fit."""
+        if precision == "mixed_bfloat16" and config.type in _FLOAT32_ONLY:
+            raise UsageError(
+                f"--train.precision is {precision!r}: transformers' TensorFlow class of {config.type!r} fails in it, "
+                "because it combines float32 and bfloat16 tensors; use float32"
+            )
         hf_config = network_config(config, objective=objective, vocabulary=vocabulary, max_length=max_length)
         keras.utils.set_random_seed(seed)
         # Layers take the policy that holds when they are made, and Hugging Face makes them.
