@@ -200,6 +200,46 @@ def test_values_that_say_nothing_of_the_network_are_left_out_of_a_model_to_start
     )
 
 
+# As transformers 5 writes it.
+MISTRAL_5: dict[str, Any] = {
+    "model_type": "mistral",
+    "head_dim": 8,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+    "vocab_size": 50,
+}
+
+
+def test_mistrals_rotary_positions_are_read_as_transformers_5_writes_them(
+    vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MISTRAL_5))
+    config = resolved(ModelConfig(init_from=str(tmp_path)))
+    found = network_config(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH)
+    assert found.rope_theta == 500
+    assert found.hidden_size == 32
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+            r"config.json: rope_parameters is .*'linear'.*: TensorFlow's class has only .* rope_type 'default'",
+        ),
+        ({"head_dim": 16}, "--model.config.head_dim is 16 .*: mistral in TensorFlow ignores it"),
+    ],
+)
+def test_a_mistral_that_tensorflow_cannot_compute_is_refused(
+    vocabulary: Vocabulary, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MISTRAL_5 | values))
+    with pytest.raises(UsageError, match=message):
+        config = resolved(ModelConfig(init_from=str(tmp_path)))
+        network_config(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH)
+
+
 def test_deberta_as_it_is_published_can_be_configured(vocabulary: Vocabulary) -> None:
     # transformers reads these values without declaring them.
     values = {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True}

@@ -45,6 +45,7 @@ def resolved(config: ModelConfig) -> ModelConfig:
 
     if found not in CONFIG_MAPPING:
         raise UsageError(f"{config.init_from}: a model of type {found!r}, which transformers does not know")
+    values = _as_in_transformers_4(values, config.init_from)
     kept: dict[str, Any] = CONFIG_MAPPING[found](**values).to_diff_dict()
     dropped = (PretrainedConfig().to_dict().keys() - _COMMON_KEPT) | _NOT_KEPT | WITHOUT_EFFECT
     kept = {name: value for name, value in kept.items() if name not in dropped}
@@ -60,6 +61,23 @@ def _read_config(folder: str) -> dict[str, Any]:
     values = json.loads(files.read_text(path))
     if "model_type" not in values:
         raise UsageError(f"{path}: it says no model_type")
+    return values
+
+
+def _as_in_transformers_4(values: dict[str, Any], folder: str) -> dict[str, Any]:
+    """`values` of a config.json with what transformers 5 writes in another form; UsageError if there is no other."""
+    values = dict(values)
+    rope = values.pop("rope_parameters", None)
+    if rope is not None:
+        if rope.get("rope_type", "default") != "default" or not rope.keys() <= {"rope_type", "rope_theta"}:
+            raise UsageError(
+                f"{files.join(folder, _CONFIG)}: rope_parameters is {rope}: TensorFlow's class has only positions of "
+                "rope_type 'default'; start from another model"
+            )
+        values |= {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
+    # What TensorFlow's classes compute; any other is refused with the values that they ignore.
+    if "head_dim" in values and values["head_dim"] == values["hidden_size"] // values["num_attention_heads"]:
+        del values["head_dim"]
     return values
 
 
@@ -125,9 +143,8 @@ def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, np.ndarra
             if name in names:
                 value = file.get_tensor(name).astype(np.float32)
                 value = apply_transpose(transposed, value, pt_to_tf=True)
-                # PyTorch's biases are vectors; some of TensorFlow's have an axis of one more.
-                if value.ndim < len(variable.shape) and value.size == np.prod(variable.shape):
-                    value = value.reshape(variable.shape)
+                # PyTorch's biases are vectors; some of TensorFlow's have a leading axis of one.
+                value = value.reshape((1,) * (len(variable.shape) - value.ndim) + value.shape)
                 weights[variable.name] = value
     return weights
 
