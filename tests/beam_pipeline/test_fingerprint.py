@@ -23,6 +23,7 @@ from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 # Options that say where things are, how the run goes, or when it fails. `input` is told by the list of inputs.
 NO_INFLUENCE = {"tokenizer", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume", "wait"}
+NO_INFLUENCE |= {"skip_memory_check"}
 NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's
 OTHER = {
     "splits": (("b", 0.5), ("a", 0.5)),

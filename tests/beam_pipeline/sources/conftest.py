@@ -101,6 +101,9 @@ class Box(LocalFileSystem):
     def exists(self, path: str) -> bool:
         return Path(self._local(path)).is_file()
 
+    def metadata(self, path: str) -> FileMetadata:
+        return super().metadata(self._local(path))
+
     def rename(self, sources: list[str], targets: list[str]) -> None:
         super().rename([self._local(path) for path in sources], [self._local(path) for path in targets])
 
