@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.curves import loss_picture
-from tpu_trainer.dataset import Split, open_split
+from tpu_trainer.data.dataset import Split, open_split
+from tpu_trainer.runs.curves import loss_picture
 
 CONFIGS = Path(__file__).resolve().parents[1] / "trainer" / "configs"
 STEPS = {"tiny-mlm": 7000, "tiny-clm": 3300}
