@@ -24,7 +24,7 @@ def network_of(model_type: str, values: dict[str, Any], vocabulary: Vocabulary) 
     """A network of the padded vocabulary, no weight of which is 0."""
     model = LanguageModel.create(
         ModelConfig(type=model_type, config=values),
-        objective="clm" if model_type == "gpt2" else "mlm",
+        objective="clm" if model_type in ("ctrl", "gpt2") else "mlm",
         vocabulary=vocabulary,
         max_length=MAX_LENGTH,
         seed=3,

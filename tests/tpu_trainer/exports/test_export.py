@@ -13,12 +13,14 @@ import yaml
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer, TFAutoModelForCausalLM
 
+from tests.tpu_trainer.model_types import small_config
 from tests.tpu_trainer.numpy_models import gpt2_logits, roberta_logits
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import GPT2, ROBERTA, network_of, run_of
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.export import chosen_step, export_checkpoint, trim_vocabulary, write_network
+from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 
@@ -76,6 +78,21 @@ def test_robertas_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_pat
     )
     expected = network(input_ids=ids[None].astype(np.int32)).logits.numpy()[0, :, :50]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_training_continues_from_a_ctrl_whose_vocabulary_is_not_padded(
+    vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    network = network_of("ctrl", small_config("ctrl"), vocabulary)
+    # PyTorch's output bias is a vector, TensorFlow's has the shape [1, vocabulary].
+    (bias,) = network.get_bias().values()
+    bias.assign(np.arange(vocabulary.padded_size, dtype=np.float32)[None])
+    write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
+    found = network_of("ctrl", small_config("ctrl"), vocabulary)
+    load_weights(found, str(tmp_path), vocabulary)
+    for mine, theirs in zip(network.weights, found.weights, strict=True):
+        real = tuple(slice(vocabulary.size if n == vocabulary.padded_size else n) for n in mine.shape)
+        np.testing.assert_array_equal(mine.numpy()[real], theirs.numpy()[real], err_msg=mine.name)
 
 
 def test_a_width_equal_to_the_padded_vocabulary_is_not_cut(vocabulary: Vocabulary) -> None:
