@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tpu_trainer.config import ObjectiveName
-from tpu_trainer.exports.model_types import EXPORTABLE
+from tpu_trainer.exports.model_types import CONFIG_VALUES, EXPORTABLE
 
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 _GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -39,6 +39,53 @@ def small_config(model_type: str) -> dict[str, Any]:
     return dict(_SIZES.get(model_type, _BERT))
 
 
+# Another value than small_config's, or than transformers' own, of every value that can be set besides the sizes.
+_OTHER_VALUES: dict[str, Any] = {
+    "activation": "tanh",
+    "activation_function": "tanh",
+    "conv_act": "relu",
+    "conv_kernel_size": 3,
+    "embed_init_std": 0.3,
+    "gelu_activation": False,
+    "hidden_act": "tanh",
+    "init_std": 0.3,
+    "initializer_range": 0.3,
+    "layer_norm_eps": 0.1,
+    "layer_norm_epsilon": 0.1,
+    "max_position_embeddings": 40,
+    "max_relative_positions": 8,
+    "n_head": 4,
+    "n_heads": 4,
+    "n_inner": 40,
+    "n_positions": 40,
+    "norm_rel_ebd": "layer_norm",
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pos_att_type": ["p2c"],
+    "position_biased_input": True,
+    "position_buckets": 4,
+    "rms_norm_eps": 0.1,
+    "rope_theta": 50.0,
+    "rotary_dim": 2,
+    "rotary_value": True,
+    "share_att_key": True,
+    "sliding_window": 20,
+    "type_vocab_size": 3,
+    "word_embed_proj_dim": 8,
+}
+
+
+def other_configs(model_type: str) -> list[dict[str, Any]]:
+    """Small configurations that set, besides the sizes, everything that can be set to another value."""
+    names = CONFIG_VALUES[model_type]
+    changed = {name: value for name, value in _OTHER_VALUES.items() if name in names}
+    config = small_config(model_type) | changed | dropout_config(model_type, 0.2)
+    if model_type != "opt":
+        return [config]
+    # OPT has its last norm only if the norms come first.
+    return [config | {"do_layer_norm_before": False}, config | {"_remove_final_layer_norm": True}]
+
+
 # Of wide models.
 VOCABULARY, LENGTH = 512, 64
 
@@ -56,7 +103,7 @@ def name_pattern(name: str) -> str:
     return re.sub(r"\.\d+\.", ".*.", name)
 
 
-_DROPOUT = (
+DROPOUT = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "resid_pdrop", "embd_pdrop",
     "attn_pdrop",
 )  # fmt: skip
@@ -67,4 +114,4 @@ def dropout_config(model_type: str, rate: float) -> dict[str, Any]:
     from transformers import CONFIG_MAPPING
 
     defaults = CONFIG_MAPPING[model_type]()
-    return {name: rate for name in _DROPOUT if hasattr(defaults, name)}
+    return {name: rate for name in DROPOUT if hasattr(defaults, name)}

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
 
-from tests.tpu_trainer.model_types import ALL  # noqa: E402
+from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config  # noqa: E402
 from tests.tpu_trainer_export.initial_weights import TABLE, measure  # noqa: E402
+from tpu_trainer.exports.model_types import ACTIVATIONS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 _CLASSES = {"mlm": transformers.AutoModelForMaskedLM, "clm": transformers.AutoModelForCausalLM}
@@ -34,22 +36,114 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def loaded(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The model in `folder`, and its reference."""
+    model, report = _CLASSES[folder.name.split("-")[0]].from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values()), report
+    return model, dict(np.load(folder / "reference.npz"))
+
+
+def logits_of(model: Any, reference: dict[str, Any], *, training: bool = False) -> np.ndarray:
+    """The logits of the real tokens."""
+    ids, mask = (torch.tensor(reference[key]).long() for key in ("input_ids", "attention_mask"))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        logits = model.train(training)(input_ids=ids, attention_mask=mask).logits.numpy()
+    return logits[reference["attention_mask"] > 0]
+
+
 def test_every_model_type_loads_and_gives_the_same_logits(exports: Path, subtests: pytest.Subtests) -> None:
-    names = sorted(path.name for path in exports.iterdir())
-    assert {"mlm-roberta", "mlm-bert", "clm-gpt2"} <= set(names)
-    for name in names:
-        with subtests.test(name):
-            folder = exports / name
-            model, report = _CLASSES[name.split("-")[0]].from_pretrained(folder, output_loading_info=True)
-            assert not any(report.values()), report
-            reference = np.load(folder / "reference.npz")
-            ids, mask = (torch.tensor(reference[key]).long() for key in ("input_ids", "attention_mask"))
-            with torch.no_grad():
-                logits = model.eval()(input_ids=ids, attention_mask=mask).logits.numpy()
-            real = reference["attention_mask"] > 0
-            np.testing.assert_allclose(logits[real], reference["logits"][real], rtol=1e-4, atol=1e-5)
+    folders = sorted(path.parent for path in exports.glob("*/reference.npz"))
+    names = {folder.name for folder in folders}
+    for objective, model_type in ALL:
+        assert {f"{objective}-{model_type}", f"{objective}-{model_type}-other0"} <= names
+    for folder in folders:
+        with subtests.test(folder.name):
+            model, reference = loaded(folder)
+            expected = reference["logits"][reference["attention_mask"] > 0]
+            np.testing.assert_allclose(logits_of(model, reference), expected, rtol=1e-4, atol=1e-5)
             # The reference tells models apart: it is not all but constant.
-            assert reference["logits"][real].std() > 0.01
+            assert expected.std() > 0.01
+
+
+def test_activations_have_the_same_values(exports: Path, subtests: pytest.Subtests) -> None:
+    values = dict(np.load(exports / "activations.npz"))
+    inputs = values.pop("inputs")
+    assert values.keys() == ACTIVATIONS
+    for name, expected in values.items():
+        with subtests.test(name):
+            found = transformers.activations.ACT2FN[name](torch.tensor(inputs)).numpy()
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+# They bound the rows' length, and have no other effect.
+_BOUNDS = {
+    "ctrl": {"n_positions"},
+    "gptj": {"n_positions"},
+    "mistral": {"max_position_embeddings", "sliding_window"},
+}
+
+
+# The classes' own values of what their configurations do not declare.
+_UNDECLARED: dict[str, Any] = {
+    "conv_act": "tanh",
+    "conv_kernel_size": 0,
+    "norm_rel_ebd": "none",
+    "position_buckets": -1,
+    "rope_theta": 1e4,
+    "share_att_key": False,
+}
+
+
+def _twin(model: Any, changes: dict[str, Any]) -> Any:
+    """A model of another configuration, with the weights of `model` if they fit; None: they do not."""
+    values = model.config.to_dict() | changes
+    if "rope_theta" in changes:
+        values["rope_parameters"] = {"rope_type": "default", "rope_theta": values.pop("rope_theta")}
+    twin = type(model)(type(model.config).from_dict(values))
+    shapes = [{name: value.shape for name, value in m.state_dict().items()} for m in (model, twin)]
+    if shapes[0] != shapes[1]:
+        return None
+    twin.load_state_dict(model.state_dict())
+    return twin
+
+
+@pytest.mark.parametrize(("objective", "model_type"), ALL, ids=lambda value: value)
+def test_the_comparison_would_show_a_value_that_is_ignored(
+    exports: Path, objective: str, model_type: str, subtests: pytest.Subtests
+) -> None:
+    own = transformers.CONFIG_MAPPING[model_type]().to_dict() | _UNDECLARED | small_config(model_type)
+    for number, values in enumerate(other_configs(model_type)):
+        folder = exports / f"{objective}-{model_type}-other{number}"
+        model, reference = loaded(folder)
+        expected = logits_of(model, reference)
+        dropouts = json.loads((folder / "training.json").read_text())["dropouts"]
+        assert dropouts.keys() == values.keys() & set(DROPOUT)
+        for name, works in dropouts.items():
+            with subtests.test(f"{number} {name}"):
+                assert works, "no effect in TensorFlow"
+                alone = _twin(model, {other: 0.0 for other in dropouts if other != name})
+                assert np.abs(logits_of(alone, reference, training=True) - expected).max() > 1e-3
+        # The next test compares the initial weights.
+        without_logits = {name for name in values if name in DROPOUT or "init" in name}
+        for name in values.keys() - without_logits - _BOUNDS.get(model_type, set()):
+            if values[name] != own.get(name):
+                with subtests.test(f"{number} {name}"):
+                    twin = _twin(model, {name: own.get(name)})
+                    assert twin is None or np.abs(logits_of(twin, reference) - expected).max() > 1e-5
+
+
+def test_initial_weights_follow_the_values_that_can_be_set(exports: Path, subtests: pytest.Subtests) -> None:
+    for folder in sorted(path.parent for path in exports.glob("*/training.json")):
+        with subtests.test(folder.name):
+            model, _ = loaded(folder)
+            torch.manual_seed(0)
+            drawn = dict(type(model)(model.config).named_parameters())
+            spreads = json.loads((folder / "training.json").read_text())["spreads"]
+            compared = {name: std for name, std in spreads.items() if name in drawn}
+            assert len(compared) > 4
+            for name, std in compared.items():
+                assert std == pytest.approx(float(drawn[name].std()), rel=0.3), name
 
 
 def test_the_tokenizer_loads(exports: Path) -> None:

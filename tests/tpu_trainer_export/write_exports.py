@@ -3,7 +3,10 @@
     python write_exports.py TARGET
 
 TARGET/<objective>-<type>/ is an export, with reference.npz: input_ids, attention_mask, logits. RoBERTa's and GPT-2's
-have answers.json, too: by text, what the verbs fill-mask and generate make of it.
+have answers.json, too: by text, what the verbs fill-mask and generate make of it. TARGET/<objective>-<type>-other… are
+exports of models whose configurations have other values than the type's own; they have training.json: the standard
+deviation of each initial weight, and by the name of a dropout whether it changes the logits in training.
+TARGET/activations.npz holds each activation's values for `inputs`.
 """
 
 from __future__ import annotations
@@ -18,37 +21,26 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import numpy as np
+import tensorflow as tf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+from transformers.activations_tf import get_tf_activation
 
+from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.export import trim_vocabulary, write_network
 from tpu_trainer.exports.exported import open_model, open_tokenizer
-from tpu_trainer.exports.model_types import EXPORTABLE
+from tpu_trainer.exports.model_types import ACTIVATIONS
+from tpu_trainer.exports.pytorch_layout import pytorch_name
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
 from tpu_trainer.generate import Generator
+from tpu_trainer.network.call_context import CallValues
 from tpu_trainer.network.model import LanguageModel
 
 LENGTH, WORDS = 16, 45
-_BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-_GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2}
-_XLM = {"emb_dim": 16, "n_layers": 2, "n_heads": 2}
-SIZES: dict[str, dict[str, Any]] = {
-    "ctrl": _GPT | {"dff": 24},
-    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
-    "electra": _BERT | {"embedding_size": 8},
-    "flaubert": _XLM,
-    "gpt2": _GPT,
-    "gptj": _GPT | {"rotary_dim": 4},
-    "mistral": _BERT | {"num_key_value_heads": 1},
-    "opt": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
-    | {"word_embed_proj_dim": 16},
-    "rembert": _BERT | {"input_embedding_size": 8, "output_embedding_size": 8},
-    "roformer": _BERT | {"embedding_size": 8},
-    "xlm": _XLM,
-}
+DROPOUT_KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
 
 
 def make_tokenizer(objective: ObjectiveName) -> PreTrainedTokenizerFast:
@@ -69,17 +61,24 @@ def make_tokenizer(objective: ObjectiveName) -> PreTrainedTokenizerFast:
     )
 
 
-def write_export(objective: ObjectiveName, model_type: str, folder: Path) -> None:
+def write_export(
+    objective: ObjectiveName, model_type: str, config: dict[str, Any], folder: Path, *, other: bool = False
+) -> None:
     """Writes one export and its reference. All weights differ from 0, or a mistake would not show."""
     tokenizer = make_tokenizer(objective)
     vocabulary = Vocabulary.of(tokenizer, "tokenizer", objective)
     model = LanguageModel.create(
-        ModelConfig(type=model_type, config=SIZES.get(model_type, _BERT)),
+        ModelConfig(type=model_type, config=config),
         objective=objective,
         vocabulary=vocabulary,
         max_length=LENGTH,
         seed=0,
     )
+    spreads = {
+        pytorch_name(variable, model_type)[0]: float(np.std(variable.numpy()))
+        for variable in model.network.weights
+        if variable.shape.num_elements() >= 128
+    }
     rng = np.random.default_rng(0)
     for variable in model.network.trainable_variables:
         variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
@@ -87,13 +86,37 @@ def write_export(objective: ObjectiveName, model_type: str, folder: Path) -> Non
     mask = np.ones_like(ids)
     ids[2, 10:], mask[2, 10:] = vocabulary.pad_id, 0
     positions = np.tile(np.arange(LENGTH, dtype=np.int32), (3, 1))
-    logits = model.logits_at(input_ids=ids, attention_mask=mask, positions=positions).numpy()
+    rows = {"input_ids": ids, "attention_mask": mask, "positions": positions}
+    logits = model.logits_at(**rows).numpy()
     folder.mkdir()
+    if other:
+        dropouts = {name: _drops(model, rows, logits, config, name) for name in DROPOUT if name in config}
+        (folder / "training.json").write_text(json.dumps({"spreads": spreads, "dropouts": dropouts}))
     tokenizer.save_pretrained(folder)
     write_network(trim_vocabulary(model.network, vocabulary, objective), folder)
     np.savez(
         folder / "reference.npz", input_ids=ids, attention_mask=mask, logits=logits[..., : len(tokenizer)]
     )
+
+
+def _drops(
+    model: LanguageModel, rows: dict[str, np.ndarray], logits: np.ndarray, config: dict[str, Any], name: str
+) -> bool:
+    """Whether the dropout called `name`, alone, changes the logits in training."""
+    alone = LanguageModel.create(
+        ModelConfig(
+            type=model.network.config.model_type,
+            config=config | {other: 0.0 for other in DROPOUT if other in config and other != name},
+        ),
+        objective=model.objective,
+        vocabulary=model.vocabulary,
+        max_length=LENGTH,
+        seed=0,
+    )
+    for variable, value in zip(alone.network.weights, model.network.weights, strict=True):
+        variable.assign(value)
+    with alone.context.using(CallValues(dropout_key=DROPOUT_KEY, row=tf.range(3))):
+        return bool(np.abs(alone.logits_at(**rows, training=True) - logits).max() > 1e-3)
 
 
 def write_answers(folder: Path, objective: ObjectiveName) -> None:
@@ -115,9 +138,17 @@ def write_answers(folder: Path, objective: ObjectiveName) -> None:
 
 
 if __name__ == "__main__":
-    for objective, types in EXPORTABLE.items():
-        for model_type in sorted(types):
-            target = Path(sys.argv[1], f"{objective}-{model_type}")
-            write_export(objective, model_type, target)
-            if model_type in ("roberta", "gpt2"):
-                write_answers(target, objective)
+    target = Path(sys.argv[1])
+    inputs = np.linspace(-6, 6, 241, dtype=np.float32)
+    np.savez(
+        target / "activations.npz",
+        inputs=inputs,
+        **{name: get_tf_activation(name)(inputs).numpy() for name in sorted(ACTIVATIONS)},
+    )
+    for objective, model_type in ALL:
+        folder = target / f"{objective}-{model_type}"
+        write_export(objective, model_type, small_config(model_type), folder)
+        if model_type in ("roberta", "gpt2"):
+            write_answers(folder, objective)
+        for number, config in enumerate(other_configs(model_type)):
+            write_export(objective, model_type, config, Path(f"{folder}-other{number}"), other=True)

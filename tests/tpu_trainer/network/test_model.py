@@ -140,6 +140,12 @@ def test_unigram_entropy_leaves_out_special_tokens(vocabulary: Vocabulary) -> No
             {"hidden_act": "relu2"},
             r"--model.config.hidden_act is 'relu2': must be one of gelu, gelu_10",
         ),
+        ("deberta-v2", {"conv_kernel_size": 4}, r"--model.config.conv_kernel_size is 4: must be odd"),
+        (
+            "deberta-v2",
+            {"conv_groups": 2},
+            "--model.config.conv_groups: configurations of type .deberta-v2. have no",
+        ),
         ("flaubert", {"layerdrop": 0.1}, r"--model.config.layerdrop is 0.1: flaubert in TensorFlow ignores"),
         (
             "roberta",

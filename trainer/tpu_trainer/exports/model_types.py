@@ -73,7 +73,7 @@ CONFIG_VALUES: dict[str, frozenset[str]] = {
     "ctrl": _GPT - {"layer_norm_epsilon"} | {"dff"},
     "deberta": _DEBERTA,
     "deberta-v2": _DEBERTA
-    | {"position_buckets", "norm_rel_ebd", "share_att_key", "conv_kernel_size", "conv_act", "conv_groups"},
+    | {"position_buckets", "norm_rel_ebd", "share_att_key", "conv_kernel_size", "conv_act"},
     "distilbert": frozenset(
         ("max_position_embeddings", "n_layers", "n_heads", "dim", "hidden_dim", "dropout", "attention_dropout",
          "activation", "initializer_range")
@@ -107,7 +107,7 @@ WITHOUT_EFFECT = frozenset(
      "summary_last_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_cache",
      "bos_index", "eos_index", "pad_index", "unk_index")
 )  # fmt: skip
-_ACTIVATIONS = frozenset(
+ACTIVATIONS = frozenset(
     (
         "gelu",
         "gelu_10",
@@ -138,6 +138,10 @@ def unsupported_reason(model_type: str, name: str, value: Any) -> str | None:
             f"model would be another one than the trained; values that can be set: "
             f"{', '.join(sorted(CONFIG_VALUES[model_type]))}"
         )
-    if name in _ACTIVATION_NAMES and value not in _ACTIVATIONS:
-        return f"must be one of {', '.join(sorted(_ACTIVATIONS))}, which TensorFlow's classes and PyTorch's share"
+    if name in _ACTIVATION_NAMES and value not in ACTIVATIONS:
+        return (
+            f"must be one of {', '.join(sorted(ACTIVATIONS))}, which TensorFlow's classes and PyTorch's share"
+        )
+    if name == "conv_kernel_size" and value and value % 2 == 0:
+        return "must be odd: with an even one PyTorch's class fails"
     return None

@@ -1,0 +1,56 @@
+"""The docs' table of what is tested for which type of model, held to the lists that the tests go through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config
+from tests.tpu_trainer.small_runs import fit_arguments
+from tests.tpu_trainer.training import test_cluster, test_every_model_type, test_slice
+from tpu_trainer.command_line import parse
+from tpu_trainer.exports.model_types import CONFIG_VALUES, EXPORTABLE
+
+DOCS = Path(__file__).parents[2] / "docs" / "training.md"
+HEADER = [
+    "| objective | type | exact resume | checkpointing | accumulation | several hosts | export |",
+    "|---|---|---|---|---|---|---|",
+]
+
+
+def on_several_hosts() -> set[tuple[str, str | None]]:
+    """Objective and type of the runs that the tests start on several hosts."""
+    configs = [
+        parse([str(item) for item in fit_arguments(Path("dataset"), "run", module.OPTIONS)])[1]
+        for module in (test_cluster, test_slice)
+    ]
+    return {(config.objective, config.model.type) for config in configs}
+
+
+def test_the_docs_table_of_model_types_is_what_the_tests_cover() -> None:
+    hosts = on_several_hosts()
+    lines = [
+        f"| {objective} | {model_type} | tested"
+        f" | {'refused' if model_type in test_every_model_type.WITHOUT_CHECKPOINTING else 'tested'}"
+        f" | tested | {'tested' if (objective, model_type) in hosts else 'not tested'} | tested |"
+        for objective, model_type in ALL
+    ]
+    found = [
+        line for line in DOCS.read_text().splitlines() if line.startswith(("| objective", "| mlm", "| clm"))
+    ]
+    assert found == [HEADER[0], *lines], "\n".join([*HEADER, *lines])
+
+
+def test_exports_are_compared_for_every_value_that_can_be_set() -> None:
+    from transformers import CONFIG_MAPPING
+
+    assert set().union(*EXPORTABLE.values()) == set(CONFIG_VALUES)
+    for model_type, names in CONFIG_VALUES.items():
+        own = CONFIG_MAPPING[model_type]().to_dict()
+        compared = {
+            name
+            for config in (small_config(model_type), *other_configs(model_type))
+            for name, value in config.items()
+            if value != own.get(name)
+        }
+        assert compared >= names, (model_type, names - compared)
+        assert {name for name in names if "dropout" in name or name.endswith("_pdrop")} <= set(DROPOUT)
