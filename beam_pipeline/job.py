@@ -84,6 +84,12 @@ class Job:
         """A new path for a file until it is complete; unique, so that attempts that overlap do not meet."""
         return filesystem.join(self.staging, TEMPORARY, f"{name}.{uuid.uuid4().hex}")
 
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a whole file. Nothing is left beside it, not even by a kill: what is not complete is in the staging
+        folder."""
+        with filesystem.create_whole(path, self.temporary_path(path.rpartition("/")[2])) as file:
+            file.write(data)
+
     @property
     def plan_path(self) -> str:
         """The work units, a JSON line each."""

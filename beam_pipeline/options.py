@@ -244,7 +244,11 @@ def prepare_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="add OUT/*/transform_fn: tensorflow-transform over the dataset's statistics (as the verb analyze does)",
     )
-    add("--overwrite", action="store_true", help="replace the dataset that OUT holds")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace the dataset that OUT holds; files that no run has written are kept",
+    )
     add(
         "--resume", action="store_true", help="keep what an earlier run with the same options finished in OUT"
     )

@@ -169,11 +169,9 @@ def write_recorded(job: Job, name: str, files: Mapping[str, bytes]) -> None:
       files: by their paths below the output folder; what is there is replaced.
     """
     record = [manifest.describe_file(path, data) for path, data in files.items()]
-    filesystem.write_bytes(filesystem.join(job.written_folder, f"{name}.json"), json.dumps(record).encode())
+    job.write(filesystem.join(job.written_folder, f"{name}.json"), json.dumps(record).encode())
     for path, data in files.items():
-        temporary = job.temporary_path(path.rpartition("/")[2])
-        with filesystem.create_whole(filesystem.join(job.output, path), temporary) as file:
-            file.write(data)
+        job.write(filesystem.join(job.output, path), data)
 
 
 def clear_staging(output: str, fingerprint: str) -> None:

@@ -6,6 +6,7 @@ each of which is written before the files it lists. A file is deleted only if it
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -230,11 +231,11 @@ def _of_run(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, Ex
 
 
 def _read_all(output: str, paths: Sequence[str]) -> Iterator[Any]:
-    """The JSON content of files, several of which are read at a time."""
+    """The JSON content of files, several of which are read at a time; a broken one lists nothing."""
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
-        yield from map(
-            json.loads, pool.map(lambda path: filesystem.read_bytes(filesystem.join(output, path)), paths)
-        )
+        for data in pool.map(lambda path: filesystem.read_bytes(filesystem.join(output, path)), paths):
+            with contextlib.suppress(ValueError):  # of a machine that crashed: what it would list is kept
+                yield json.loads(data)
 
 
 def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> dict[str, Expected]:

@@ -54,7 +54,10 @@ class KeptShards(beam.DoFn):
         self._kept = Metrics.counter("prepare", "shards_kept")
 
     def process(self, path: str) -> Iterator[ShardInfo]:
-        info = ShardInfo(**json.loads(filesystem.read_bytes(path)))
+        try:
+            info = ShardInfo(**json.loads(filesystem.read_bytes(path)))
+        except ValueError:  # of a machine that crashed: the shard is written again, and compared
+            return
         shard = filesystem.join(self._job.split_folder(info.split), info.name)
         if filesystem.exists(shard):
             if is_at(info, shard):

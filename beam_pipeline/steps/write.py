@@ -66,7 +66,7 @@ class WriteShard(beam.DoFn):
     def _record(self, info: ShardInfo) -> None:
         """Records a shard before it appears: so every shard has a record, by which a later run may delete it."""
         path = filesystem.join(self._job.finished_folder, f"{info.name}.json")
-        filesystem.write_bytes(path, json.dumps(asdict(info)).encode())
+        self._job.write(path, json.dumps(asdict(info)).encode())
         self._job.check_lock()
 
 
@@ -85,7 +85,7 @@ class GatherShard(WriteShard):
     def _record(self, info: ShardInfo) -> None:
         """Records a shard before it appears: so every shard has a record, by which a later run may delete it."""
         path = filesystem.join(self._job.finished_folder, f"{info.name}.json")
-        filesystem.write_bytes(path, json.dumps(asdict(info)).encode())
+        self._job.write(path, json.dumps(asdict(info)).encode())
         self._job.check_lock()
 
 

@@ -161,6 +161,28 @@ def test_renaming_and_deleting_with_errors(gcs: Gcs):
     assert sum(call == "POST /batch/storage/v1" for call in gcs.requests[before:]) < 30
 
 
+def test_deleting_takes_a_request_for_a_hundred_files(gcs: Gcs):
+    names = [f"gs://data/folder/{number:03d}" for number in range(450)]
+    for name in names:
+        gcs.put(name, b"")
+    filesystem.delete([*names, "gs://data/folder/gone"])
+    assert gcs.below("gs://data/folder") == {}
+    whole = [call for call in gcs.requests if not call.startswith("DELETE")]  # those are parts of batches
+    assert whole.count("POST /batch/storage/v1") == 5
+    assert not [call for call in whole if "/o/" in call]  # about one object
+
+
+def test_overwriting_asks_for_no_shard_by_itself(gcs: Gcs):
+    prepare.main(arguments(OUT))
+    shards = [name for name in gcs.below(OUT) if name.endswith(".tfrecord")]
+    before = len(gcs.requests)
+    prepare.main(arguments(OUT, "--overwrite", "--splits", "other=1"))
+    assert not set(shards) & set(gcs.below(OUT))
+    asked = [call for call in gcs.requests[before:] if call.endswith("tfrecord") and "other" not in call]
+    assert len(shards) > 5
+    assert sorted(call.split()[0] for call in asked) == ["DELETE"] * len(shards)  # parts of a batch
+
+
 def test_many_small_files_are_opened_ahead_and_read_in_their_order(
     gcs: Gcs, tmp_path: Path, documents: list[str]
 ):

@@ -1,0 +1,199 @@
+"""Processes that meet in one output folder, and what is left when one ends: run as users run them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.verify import check_dataset
+
+MODES = {
+    "in this process": [],
+    "worker processes": ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"],
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    path = tmp_path_factory.mktemp("source") / "text.txt"
+    path.write_text("\n".join(documents * 3), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def start(source: Path, tokenizer_folder: Path, tmp_path: Path) -> Iterator:
+    """Starts `prepare` into tmp_path/out, in a session of its own, all of whose processes are ended with the test."""
+    started: list[subprocess.Popen] = []
+
+    def begin(*options: str) -> subprocess.Popen:
+        what = [
+            "--input",
+            str(source),
+            "--tokenizer",
+            str(tokenizer_folder),
+            "--output",
+            str(tmp_path / "out"),
+        ]
+        size = ["--max_length", "32", "--shard_size", "60", "--unit_bytes", "100000"]
+        run = subprocess.Popen(
+            [sys.executable, "-m", "beam_pipeline", "prepare", *what, *size, *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(run)
+        return run
+
+    yield begin
+    for run in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.communicate(timeout=60)
+
+
+def wait_for_shards(run: subprocess.Popen, out: Path) -> None:
+    deadline = time.monotonic() + 240
+    while not list(out.glob("train/*.tfrecord")):
+        assert run.poll() is None, run.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def of_session(leader: int) -> list[int]:
+    """The processes of a session that run; those that only wait to be noticed are left out."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if state != "Z" and int(session) == leader:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def wait_for_the_end(leader: int) -> None:
+    deadline = time.monotonic() + 60
+    while left := of_session(leader):
+        assert time.monotonic() < deadline, f"processes {left} are left"
+        time.sleep(0.02)
+
+
+def defects(out: Path) -> list[str]:
+    return [defect for _, found in check_dataset(str(out)) for defect in found]
+
+
+@pytest.mark.parametrize(
+    ("mode", "second"), [("in this process", []), ("worker processes", ["--seed", "1", "--overwrite"])]
+)
+def test_of_two_that_start_together_one_makes_the_dataset(
+    start, tmp_path: Path, mode: str, second: list[str]
+):
+    runs = [start(*MODES[mode]), start(*MODES[mode], *second)]
+    errors = [run.communicate(timeout=300)[1] for run in runs]
+    statuses = [run.returncode for run in runs]
+    assert 0 in statuses
+    for status, error in zip(statuses, errors, strict=True):
+        if status:  # it came while the other ran, or after it had ended
+            assert status == 2, error
+            assert "another run writes there" in error or "holds" in error
+            assert "Traceback" not in error
+    assert defects(tmp_path / "out") == []
+
+
+def test_a_second_run_is_refused_while_the_first_stands_still(start, tmp_path: Path):
+    first = start(*MODES["worker processes"])
+    wait_for_shards(first, tmp_path / "out")
+    os.killpg(first.pid, signal.SIGSTOP)
+    second = start("--seed", "1", "--overwrite")
+    error = second.communicate(timeout=300)[1]
+    assert second.returncode == 2
+    assert f"prepare, run by process {first.pid} on" in error.splitlines()[-1]
+    os.killpg(first.pid, signal.SIGCONT)
+    error = first.communicate(timeout=300)[1]
+    assert first.returncode == 0, error
+    assert defects(tmp_path / "out") == []
+
+
+def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_start(start, tmp_path: Path):
+    first = start(*MODES["worker processes"])
+    wait_for_shards(first, tmp_path / "out")
+    first.kill()
+    first.wait(timeout=60)
+    wait_for_the_end(first.pid)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    second = start("--seed", "1")
+    error = second.communicate(timeout=300)[1]
+    assert second.returncode == 2 and "holds another run's dataset" in error
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert {path for path in after if path.is_file()} <= {path for path in before if path.name != "run.lock"}
+    third = start("--seed", "1", "--overwrite")
+    error = third.communicate(timeout=300)[1]
+    assert third.returncode == 0, error
+    assert defects(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "number", "status", "word"),
+    [
+        ("in this process", signal.SIGINT, 130, "interrupted"),
+        ("worker processes", signal.SIGINT, 130, "interrupted"),
+        ("worker processes", signal.SIGTERM, 143, "terminated"),
+    ],
+)
+def test_a_signal_ends_all_with_one_line_and_the_rest_can_be_resumed(
+    start, tmp_path: Path, mode: str, number: signal.Signals, status: int, word: str
+):
+    first = start(*MODES[mode])
+    wait_for_shards(first, tmp_path / "out")
+    os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(
+        number
+    )  # as a terminal does
+    error = first.communicate(timeout=120)[1]
+    assert first.returncode == status, error
+    assert (
+        error.splitlines()[-1]
+        == f"prepare: {word}; the same command with --resume continues with what is finished"
+    )
+    assert "Traceback" not in error
+    wait_for_the_end(first.pid)
+    assert not (tmp_path / "out" / "_staging" / "run.lock").exists()
+    second = start("--resume")
+    error = second.communicate(timeout=300)[1]
+    assert second.returncode == 0, error
+    assert defects(tmp_path / "out") == []
+
+
+def test_a_limit_on_the_size_of_files_names_the_file(
+    start, tmp_path: Path, source: Path, tokenizer_folder: Path
+):
+    import resource
+
+    what = ["--input", str(source), "--tokenizer", str(tokenizer_folder), "--output", str(tmp_path / "out")]
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "beam_pipeline",
+            "prepare",
+            *what,
+            "--max_length",
+            "512",
+            "--shard_size",
+            "100000",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
+    )
+    assert run.returncode == 1
+    line = run.stderr.splitlines()[-1]
+    assert "File too large: " in line and str(tmp_path / "out") in line
