@@ -5,6 +5,7 @@ model.safetensors has PyTorch's names and layouts, which transformers 4 and 5 re
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,26 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
     tokenizer.model_max_length = max_length
     if run.objective == "clm":
         open_end(tokenizer)
-    tokenizer.save_pretrained(target)
+    save_tokenizer(tokenizer, target)
     write_network(network, target)
     card = model_card(run, folder=folder, step=step, parameters=network.count_params(), vocabulary=vocabulary)
     (target / "README.md").write_text(card, encoding="utf-8")
+
+
+def save_tokenizer(tokenizer: Any, target: Path) -> None:
+    """Writes `tokenizer` into the folder `target` so that transformers 4 and 5 give the same ids.
+
+    Classes of transformers 5 such as AlbertTokenizer replace the normalizer of tokenizer.json by that of their own
+    defaults, which lower-cases; PreTrainedTokenizerFast reads the file as it is in both.
+    """
+    tokenizer.save_pretrained(target)
+    if not tokenizer.is_fast:
+        return
+    path = target / "tokenizer_config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["tokenizer_class"] = "PreTrainedTokenizerFast"
+    values["model_input_names"] = list(tokenizer.model_input_names)
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def open_end(tokenizer: Any) -> None:

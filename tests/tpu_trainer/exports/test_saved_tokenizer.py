@@ -1,0 +1,25 @@
+"""The tokenizer beside an exported model gives the same ids in transformers 4 and 5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AlbertTokenizerFast, AutoTokenizer, PreTrainedTokenizerFast
+
+from tpu_trainer.export import save_tokenizer
+
+
+def test_a_class_with_a_normalizer_of_its_own_is_saved_as_the_class_that_has_none(tmp_path: Path) -> None:
+    # As the Keras example makes its tokenizer: Albert's class, but letters keep their case.
+    pieces = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]", "\u2581", "\u2581The", "\u2581the"]
+    core = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=2))
+    core.normalizer = normalizers.Replace("``", '"')
+    core.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer = AlbertTokenizerFast(tokenizer_object=core)
+    save_tokenizer(tokenizer, tmp_path)
+    saved = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(saved) is PreTrainedTokenizerFast
+    assert saved("The the")["input_ids"] == tokenizer("The the")["input_ids"] == [6, 7]
+    assert saved.model_input_names == tokenizer.model_input_names
+    assert saved.special_tokens_map == tokenizer.special_tokens_map
