@@ -83,15 +83,16 @@ def test_spot_goes_on_after_each_preemption(train: Any, ends: Any) -> None:
         ["ACTIVE", ("ACTIVE", "PREEMPTED")],
         ["WAITING_FOR_RESOURCES", ends(75), "ACTIVE"],
         [ends(137), "SUSPENDED"],
+        [ends(69), "SUSPENDED"],  # a host of the slice went before the others had reached it
         [ends(0), "SUSPENDED"],  # taken away when it had just finished
     )
     lines = train(tpu, "--cloud.spot", "true")
-    assert lines.count("launch: first: the TPU was taken away; the run continues on a new one") == 4
+    assert lines.count("launch: first: the TPU was taken away; the run continues on a new one") == 5
     assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
     assert tpu.existing is None
-    assert [body["spot"] for body in tpu.created] == [{}] * 5
+    assert [body["spot"] for body in tpu.created] == [{}] * 6
     nodes = [body["tpu"]["nodeSpec"][0]["node"]["metadata"] for body in tpu.created]
-    assert len({node["tokenmill-report"] for node in nodes}) == 5
+    assert len({node["tokenmill-report"] for node in nodes}) == 6
     assert len({node["tokenmill-config"] for node in nodes}) == 1
 
 
@@ -107,6 +108,7 @@ def test_too_many_preemptions(train: Any) -> None:
     [
         (["WAITING_FOR_RESOURCES", "FAILED"], "the request for a TPU failed: no more capacity in the zone"),
         (["ACTIVE", 2], r"`fit` ended with status 2 .*\n.*no such folder"),
+        (["ACTIVE", 69], "`fit` ended with status 69"),
         (["ACTIVE", 137], "`fit` ended with status 137"),  # too much memory: it would be so again
         (["ACTIVE", "SLEEPING"], "state unknown to this program: 'SLEEPING'"),
     ],

@@ -145,8 +145,9 @@ class TpuTraining:
         node_state = self._watch.patiently(self._resource.node_state)
         taken = state in TAKEN_AWAY or node_state in NODE_TAKEN_AWAY
         ending = self._watch.patiently(lambda: self._resource.ending(found))
-        # A container that does not stop in time is killed, as is one that takes too much memory.
-        stopped = (*_STOPPED, 128 + signal.SIGKILL) if taken else _STOPPED
+        # A container that does not stop in time is killed, as is one that takes too much memory. A slice that loses a
+        # host before it has started ends as one whose hosts do not answer.
+        stopped = (*_STOPPED, 128 + signal.SIGKILL, ExitStatus.CLOUD) if taken else _STOPPED
         if ending is not None and ending.status not in stopped:
             return taken, ending
         if taken or ending is not None:
