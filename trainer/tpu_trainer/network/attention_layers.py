@@ -42,10 +42,6 @@ def use_attention_kernel(
     `key_dropout` comes first. UsageError for a model none of whose layers is known, and where there is no kernel for
     rows of `length` tokens or for the model's heads. `dtype` is attention_kernel.kernel_dtype's.
     """
-    if network.config.output_attentions:
-        raise UsageError(
-            "--train.attention_kernel: --model.config.output_attentions is true, and the kernel keeps no attentions"
-        )
     for layer in _known_layers(network, "attention_kernel"):
         bert = type(layer).__name__ in _BERT_LIKE
         heads = layer.num_attention_heads if bert else layer.n_head
