@@ -82,12 +82,6 @@ class GatherShard(WriteShard):
     def teardown(self) -> None:
         open_block.cache_clear()
 
-    def _record(self, info: ShardInfo) -> None:
-        """Records a shard before it appears: so every shard has a record, by which a later run may delete it."""
-        path = filesystem.join(self._job.finished_folder, f"{info.name}.json")
-        self._job.write(path, json.dumps(asdict(info)).encode())
-        self._job.check_lock()
-
 
 class CommitDataset(beam.DoFn):
     """Once, when every shard is there: the manifests."""
