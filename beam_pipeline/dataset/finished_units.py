@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from beam_pipeline import filesystem
 from beam_pipeline.bad_records import Excluded
 from beam_pipeline.dataset.sections import (
     Section,
-    SectionError,
     SectionWriter,
     create_sections,
-    open_sections,
-    read_index,
+    read_kept,
     read_section,
 )
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -155,31 +153,26 @@ def create_unit(path: str, *, identity: Mapping[str, Any], splits: int) -> Itera
 def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
     """The unit with this `identity_of`, if an earlier attempt finished it and every byte of its file is as it was
     written; else None."""
-    if not filesystem.exists(path):
-        return None
-    try:
-        with open_sections(path) as file:
-            index = read_index(file, path)
-            if not identity.items() <= index.items():
-                return None
-            blocks = tuple(BlockPlace(*place[:3], Section(*place[3:])) for place in index["blocks"])
-            for block in blocks:
-                read_section(file, block.section, path)
-            found = FinishedUnit(
-                blocks,
-                tuple(tail and _read_tail(file, tail, path) for tail in index["tails"]),
-                tuple(
-                    SplitStatistics.from_bytes(read_section(file, Section(*section), path))
-                    for section in index["statistics"]
-                ),
-                Excluded(**index["excluded"]),
-                index["bad_records"],
-            )
-    except SectionError:
-        return None
-    if found.bad_records is not None and not filesystem.exists(found.bad_records):
+    found = read_kept(path, identity, lambda file, index: _read_unit(file, index, path))
+    if found is not None and found.bad_records is not None and not filesystem.exists(found.bad_records):
         return None
     return found
+
+
+def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedUnit:
+    blocks = tuple(BlockPlace(*place[:3], Section(*place[3:])) for place in index["blocks"])
+    for block in blocks:
+        read_section(file, block.section, path)
+    return FinishedUnit(
+        blocks,
+        tuple(tail and _read_tail(file, tail, path) for tail in index["tails"]),
+        tuple(
+            SplitStatistics.from_bytes(read_section(file, Section(*section), path))
+            for section in index["statistics"]
+        ),
+        Excluded(**index["excluded"]),
+        index["bad_records"],
+    )
 
 
 def _read_tail(file: Any, tail: list, path: str) -> Tail:

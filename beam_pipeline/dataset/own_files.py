@@ -55,7 +55,7 @@ def signed_page(page: bytes) -> bytes:
 
 
 def is_own_page(page: bytes) -> bool:
-    """Whether this program wrote the page, and nobody has changed it since."""
+    """Whether this program wrote the page, and it is unchanged."""
     end = _PAGE_END.search(page)
     if end:
         return f"{google_crc32c.value(page[: end.start()]):08x}".encode() == end[1]
@@ -108,7 +108,7 @@ def inspect_output(output: str) -> FolderContent:
         if name == manifest.MANIFEST and folder and "/" not in folder:
             try:
                 found = manifest.read_manifest(filesystem.join(output, folder))
-            except DataError:  # another program's manifest.json, or a damaged one, which is nobody's
+            except DataError:  # another program's manifest.json, or a damaged one: not known to be ours
                 continue
             finished[folder] = found["fingerprint"]
             expected |= _of_manifest(output, folder, found, sizes)

@@ -11,14 +11,16 @@ import json
 import os
 import struct
 import uuid
-from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
 from beam_pipeline.sources.opening import RangeFile
+
+Content = TypeVar("Content")
 
 _END = struct.Struct("<QI8s")  # the index's size, its CRC-32C, the mark
 _AHEAD = 64 << 10  # sections that are small and close together take one request
@@ -71,6 +73,21 @@ def open_sections(path: str) -> BinaryIO:
     if path.startswith("gs://"):
         return RangeFile(filesystem.RemoteObject(path), ahead=_AHEAD)
     return filesystem.open_file(path)
+
+
+def read_kept(
+    path: str, identity: Mapping[str, Any], read: Callable[[BinaryIO, dict[str, Any]], Content]
+) -> Content | None:
+    """What `read` makes of a file of sections and its index; None if there is no such file, its index does not hold
+    all of `identity`, or a byte that is read is not as it was written."""
+    if not filesystem.exists(path):
+        return None
+    try:
+        with open_sections(path) as file:
+            index = read_index(file, path)
+            return read(file, index) if identity.items() <= index.items() else None
+    except SectionError:
+        return None
 
 
 def read_index(file: BinaryIO, path: str) -> dict[str, Any]:

@@ -18,14 +18,11 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.finished_units import hashes_path, identity_of
 from beam_pipeline.dataset.sections import (
     Section,
-    SectionError,
     create_sections,
-    open_sections,
-    read_index,
+    read_kept,
     read_section,
 )
 from beam_pipeline.job import Job
@@ -145,17 +142,8 @@ class HashDocuments(beam.DoFn):
 
 def _kept_hashes(path: str, identity: dict) -> np.ndarray | None:
     """The hashes that an earlier attempt kept, if every byte of their file is as it was written; else None."""
-    if not filesystem.exists(path):
-        return None
-    try:
-        with open_sections(path) as file:
-            index = read_index(file, path)
-            if not identity.items() <= index.items():
-                return None
-            data = read_section(file, Section(*index["hashes"]), path)
-    except SectionError:
-        return None
-    return np.frombuffer(data, np.uint64).reshape(-1, 2)
+    data = read_kept(path, identity, lambda file, index: read_section(file, Section(*index["hashes"]), path))
+    return None if data is None else np.frombuffer(data, np.uint64).reshape(-1, 2)
 
 
 class FindDuplicates(beam.DoFn):

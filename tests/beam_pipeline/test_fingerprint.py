@@ -21,7 +21,7 @@ from beam_pipeline.sources.plan import plan
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 
-# Options that say where things are, how the run goes, or when it fails. `input` is told by the list of inputs.
+# Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`.
 NO_INFLUENCE = {"tokenizer", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume", "wait"}
 NO_INFLUENCE |= {"skip_memory_check"}
 NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's

@@ -37,6 +37,10 @@ def command(source: Path | str, tokenizer: Path | str, output: Path | str, *opti
     return [*what, "--max_length", "32", "--shard_size", "20", *options]
 
 
+def tokenizer_command(source: Path, output: Path) -> list[str]:
+    return ["--input", str(source), "--model", "bpe", "--vocab_size", "300", "--output", str(output)]
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -184,32 +188,14 @@ def test_an_output_beside_its_input_and_in_its_tokenizers_folder(
 def test_a_tokenizers_run_leaves_a_users_partial_folder_alone(tmp_path: Path, source: Path):
     write(tmp_path / "tok.partial", "mine", "new/mine", "old/mine")
     before = content(tmp_path)
-    what = [
-        "--input",
-        str(source),
-        "--model",
-        "bpe",
-        "--vocab_size",
-        "300",
-        "--output",
-        str(tmp_path / "tok"),
-    ]
+    what = tokenizer_command(source, tmp_path / "tok")
     train_tokenizer.main(what)
     assert {name: data for name, data in content(tmp_path).items() if not name.startswith("tok/")} == before
     assert (tmp_path / "tok" / "tokenizer.json").exists()
 
 
 def test_a_tokenizer_that_was_moved_away_for_a_new_one_comes_back(tmp_path: Path, source: Path):
-    what = [
-        "--input",
-        str(source),
-        "--model",
-        "bpe",
-        "--vocab_size",
-        "300",
-        "--output",
-        str(tmp_path / "tok"),
-    ]
+    what = tokenizer_command(source, tmp_path / "tok")
     train_tokenizer.main(what)
     made = content(tmp_path / "tok")
     (tmp_path / "tok.partial" / ("0" * 16)).mkdir(parents=True)

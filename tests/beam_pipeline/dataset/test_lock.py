@@ -127,7 +127,7 @@ def test_of_many_that_come_at_once_one_at_a_time_holds_it(tmp_path: Path):
 
 
 def left_by(folder: Path, **fields: object) -> None:
-    """A lock that a run on another machine has left: nobody holds it with flock here."""
+    """A lock that a run on another machine has left: no process here holds its flock."""
     holder = json.loads(Holder.this_process("prepare", "f").to_json())
     (folder / "run.lock").write_text(json.dumps({**holder, "boot": "another", "host": "node-7", **fields}))
 
