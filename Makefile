@@ -93,6 +93,7 @@ kernels: trainer/.venv-tpu-check/.ready
 lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.git '^(<{7}|>{7}) ' .  # the marks of a merge that is not done
 
 lock: $(UV)
 	$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
