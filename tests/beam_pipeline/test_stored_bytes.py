@@ -1,0 +1,137 @@
+"""The same command gives the same bytes as every earlier version of this code, and earlier datasets are still read.
+
+`python -m tests.beam_pipeline.test_stored_bytes` writes `stored/bytes.json`: only after raising `_BYTES_VERSION`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import inspection, prepare, report, verify
+from beam_pipeline.dataset import manifest
+from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
+
+STORED = Path(__file__).with_name("stored")
+
+_WORDS = [
+    "the",
+    "mill",
+    "turns",
+    "raw",
+    "text",
+    "into",
+    "tokens",
+    "rows",
+    "of",
+    "one",
+    "length",
+    "ß",
+    "日本語",
+]
+_WORDS += ["Ελλάδα", "oddmillth", "</s>", "[MASK]", "<|endoftext|>", "ＮＦＫＣ", "tokens,", "length."]
+
+_SMALL = ["--unit_bytes", "4000", "--max_length", "32", "--seed", "7"]
+
+# The tokenizer's kind, the input's file, and options that together reach every part that decides bytes.
+RUNS = {
+    "masked, packed and shuffled": (
+        "byte_level",
+        "lines.txt",
+        ["--splits", "train=0.9,validation=0.1", "--shard_size", "300"],
+    ),
+    "causal, best fit": (
+        "byte_level",
+        "documents.jsonl",
+        ["--packing", "best_fit", "--append_eos", "--segment_ids", "--position_ids", "--num_shards", "5"],
+    ),
+    "paragraphs without duplicates": (
+        "wordpiece",
+        "paragraphs.txt",
+        [
+            *["--document", "paragraph", "--dedup", "exact", "--split_by", "text", "--segment_ids"],
+            "--splits",
+            "b=0.3,a=0.7",
+        ],
+    ),
+    "padded, in order, special tokens parsed": (
+        "unigram",
+        "documents.jsonl",
+        ["--packing", "pad", "--shuffle", "none", "--parse_special_tokens", "--on_bad_record", "skip"],
+    ),
+}
+
+
+def write_corpus(folder: Path) -> None:
+    """The same text in three forms: a line per document, paragraphs, and JSON lines."""
+    rng = random.Random(14)
+    texts = [" ".join(rng.choices(_WORDS, k=rng.randint(1, 60))) for _ in range(200)]
+    texts += texts[20:60]
+    (folder / "lines.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    paragraphs = [text.replace(". ", ".\n") for text in texts]
+    (folder / "paragraphs.txt").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+    lines = [json.dumps({"text": text}) for text in texts]
+    (folder / "documents.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def prepared(folder: Path, name: str) -> dict:
+    """Runs one of `RUNS` in `folder`; returns what is to stay the same.
+
+    Only where the input is and which versions wrote the manifest are left out of its checksum and its fingerprint.
+    """
+    kind, file, options = RUNS[name]
+    output = folder / name.split(",")[0]
+    tokenizer = folder / kind
+    if not tokenizer.exists():
+        write_tokenizer(kind, tokenizer)
+    source = ["--input", str(folder / file), "--tokenizer", str(tokenizer), "--output", str(output)]
+    prepare.main([*source, *_SMALL, *options])
+    found = {}
+    for split in manifest.finished_splits(str(output)):
+        content = manifest.read_manifest(str(output / split))
+        run = [content["bytes_version"], content["config"], content["inputs"], content["tokenizer"]]
+        assert content["fingerprint"] == manifest.fingerprint(*run)
+        for key in ("versions", "checksum"):
+            del content[key]
+        for entry in content["inputs"]:
+            entry["path"] = Path(entry["path"]).name
+        for entry in content["files"]:
+            data = (output / split / entry["path"]).read_bytes().replace(f"{folder}/".encode(), b"")
+            entry |= manifest.describe_file(entry["path"], data)
+        content["fingerprint"] = manifest.fingerprint(*run)
+        found[split] = {
+            "fingerprint": content["fingerprint"],
+            "manifest": manifest.checksum_of(manifest.to_bytes(content)),
+            "files": {entry["path"]: entry["crc32c"] for entry in content["files"]},
+            "shards": {entry["name"]: entry["crc32c"] for entry in content["shards"]},
+        }
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_same_command_gives_the_stored_bytes(name: str, tmp_path: Path):
+    write_corpus(tmp_path)
+    assert prepared(tmp_path, name) == json.loads((STORED / "bytes.json").read_text())[name]
+
+
+def test_a_dataset_written_by_the_first_version_is_still_read(tmp_path: Path, capsys):
+    dataset = tmp_path / "out"
+    shutil.copytree(STORED / "version-1", dataset)
+    verify.main([str(dataset)])
+    assert capsys.readouterr().out.count(": whole") == 2
+    inspection.main([str(dataset), "--record", "train:0:3", "--trace", "never"])
+    assert "/data/corpus.txt" in capsys.readouterr().out
+    report.main([str(dataset)])
+    assert "validation" in (dataset / "report.html").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        write_corpus(Path(place))
+        stored = {name: prepared(Path(place), name) for name in RUNS}
+    (STORED / "bytes.json").write_text(json.dumps(stored, indent=1) + "\n")
