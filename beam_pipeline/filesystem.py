@@ -373,7 +373,7 @@ def plain_errors(path: str) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith("google."):
             raise
-        raise OSError(f"{path}: {_said_by(error)}") from error
+        raise OSError(f"{path}: {_service_message(error)}") from error
 
 
 @contextlib.contextmanager
@@ -387,7 +387,7 @@ def _naming(path: str, *, instead_of: str | None = None) -> Iterator[None]:
         raise
 
 
-def _said_by(error: Exception) -> str:
+def _service_message(error: Exception) -> str:
     """The service's own words, which a refused upload's error has only in the answer that it holds."""
     response = getattr(error, "response", None)
     try:

@@ -14,7 +14,7 @@ from beam_pipeline.options import InspectConfig, parse_inspect
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.views.decoding import RowDecoder, visible
 from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
-from beam_pipeline.views.tracing import DocumentPart, NotTraced, TakesLong, Tracer
+from beam_pipeline.views.tracing import DocumentPart, NotTraced, Tracer, TraceTooSlow
 
 _ROWS_PER_SEARCH = 1024
 _CONTEXT = 60  # characters shown on each side of what `--grep` found
@@ -118,7 +118,7 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
             most_seconds = _AUTO_SECONDS if config.trace == "auto" else None
             parts = tracer.trace(origin, row, most_seconds=most_seconds)
         except NotTraced as reason:
-            hint = "; --trace always takes the time it needs" if isinstance(reason, TakesLong) else ""
+            hint = "; --trace always takes the time it needs" if isinstance(reason, TraceTooSlow) else ""
             yield f"traced  to its work unit only: {visible(str(reason), one_line=True)}{hint}"
     yield ""
     stretches = stretches_of(row, parts, tracer.starts(origin, row))

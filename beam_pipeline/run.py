@@ -66,7 +66,7 @@ def run(
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     try:
-        with _errors_told_once():
+        with _errors_reported_once():
             state = _wait(pipeline)
     except Exception as error:
         message = message_of(error)
@@ -147,22 +147,22 @@ def _processes() -> list[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def _errors_told_once() -> Iterator[None]:
+def _errors_reported_once() -> Iterator[None]:
     """Keeps Beam from logging an error that a user can mend, with its traceback: `run` raises it, and the verb tells
     it in one line."""
 
-    def is_news(record: logging.LogRecord) -> bool:
+    def is_unreported(record: logging.LogRecord) -> bool:
         raised = record.exc_info[1] if record.exc_info else None
         return raised is None or message_of(raised) is None
 
     loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in ("common", "worker.sdk_worker")]
     for logger in loggers:
-        logger.addFilter(is_news)
+        logger.addFilter(is_unreported)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(is_news)
+            logger.removeFilter(is_unreported)
 
 
 def _local_runner(options: PipelineOptions) -> PipelineRunner:

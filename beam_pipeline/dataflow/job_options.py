@@ -79,7 +79,7 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
     ]
     # Everything is in the image: nothing is installed, or downloaded for it, when a worker starts.
     options.view_as(SetupOptions).sdk_location = "container"
-    _let_beam_check(options)
+    _validate_with_beam(options)
 
 
 def job_name(verb: str, output: str) -> str:
@@ -130,7 +130,7 @@ def _malformed(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
     return wrong
 
 
-def _let_beam_check(options: PipelineOptions) -> None:
+def _validate_with_beam(options: PipelineOptions) -> None:
     """What Beam itself would find wrong, but only when the input has been planned and staged."""
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 

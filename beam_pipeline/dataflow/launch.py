@@ -58,10 +58,10 @@ def is_active(options: PipelineOptions, job: CloudJob) -> bool:
     try:
         if job.id:
             one = api.GetJobRequest(job_id=job.id, **where)
-            found = [_asked(lambda: jobs.get_job(one, timeout=_SECONDS_TO_ANSWER))]
+            found = [_service_answer(lambda: jobs.get_job(one, timeout=_SECONDS_TO_ANSWER))]
         else:
             active = api.ListJobsRequest(filter=api.ListJobsRequest.Filter.ACTIVE, **where)
-            found = _asked(lambda: list(jobs.list_jobs(active, timeout=_SECONDS_TO_ANSWER)))
+            found = _service_answer(lambda: list(jobs.list_jobs(active, timeout=_SECONDS_TO_ANSWER)))
     except OSError as error:
         raise DataError(f"Dataflow does not answer: {error}") from error
     states = [one.current_state.name.removeprefix("JOB_STATE_") for one in found if one.name == job.name]
@@ -95,7 +95,7 @@ def run(
         lock.name_job(job, renewed=True)  # from here on there may be one, even if this process ends
     try:
         with request.watched() if wait else contextlib.nullcontext():
-            result = _asked(pipeline.run)
+            result = _service_answer(pipeline.run)
             if not getattr(result, "has_job", False):  # for a template, or with --dry_run
                 where = f"is described in {cloud.template_location}: Dataflow starts it"
                 print(f"the job {where if cloud.template_location else 'was not submitted'}", file=sys.stderr)
@@ -125,7 +125,7 @@ def new_client(options: PipelineOptions) -> DataflowApplicationClient:
     return DataflowApplicationClient(options)
 
 
-def _asked(call: Callable[[], Answer]) -> Answer:
+def _service_answer(call: Callable[[], Answer]) -> Answer:
     """What a call to Dataflow or Cloud Storage returns.
 
     Raises:

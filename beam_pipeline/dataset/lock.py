@@ -47,7 +47,7 @@ def hold(
     """
     path = filesystem.join(folder, NAME)
     kind = FileLock if filesystem.is_local(path) else ObjectLock if filesystem.is_bucket(path) else PlainLock
-    lock = kind(path, Holder.this_process(verb, fingerprint), job_runs or _cannot_ask)
+    lock = kind(path, Holder.this_process(verb, fingerprint), job_runs or _refuse_to_ask)
     lock.acquire()
     threading.Thread(target=lock.renew_until_the_end, daemon=True).start()
     try:
@@ -80,5 +80,5 @@ def release_of_job(path: str, run: str) -> None:
         filesystem.delete([path])
 
 
-def _cannot_ask(job: CloudJob) -> bool:
+def _refuse_to_ask(job: CloudJob) -> bool:
     raise DataError(f"this verb cannot ask Dataflow whether {job} is active")

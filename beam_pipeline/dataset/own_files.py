@@ -62,7 +62,7 @@ def is_own_page(page: bytes) -> bool:
     return page.startswith(_PAGE_HEAD) and _PAGE_TITLE in page
 
 
-def _is_begun_page(page: bytes) -> bool:
+def _is_unfinished_page(page: bytes) -> bool:
     """Whether it is the beginning of a page of ours: of a run that was killed while it wrote it."""
     return page.startswith(_PAGE_HEAD) or _PAGE_HEAD.startswith(page)
 
@@ -155,7 +155,9 @@ def _of_manifest(
         if report in sizes and is_own_page(filesystem.read_bytes(filesystem.join(output, report))):
             expected[report] = Expected()
         temporary = report + ".tmp"
-        if temporary in sizes and _is_begun_page(filesystem.read_bytes(filesystem.join(output, temporary))):
+        if temporary in sizes and _is_unfinished_page(
+            filesystem.read_bytes(filesystem.join(output, temporary))
+        ):
             expected[temporary] = Expected()
     return expected
 

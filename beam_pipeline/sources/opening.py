@@ -68,7 +68,7 @@ class RangeFile(io.RawIOBase):
     def read(self, size: int) -> bytes:
         """The next `size` bytes; fewer only if the object ends."""
         pieces = []
-        while size > 0 and (piece := self._some(size)):
+        while size > 0 and (piece := self._read_some(size)):
             self._position += len(piece)
             size -= len(piece)
             pieces.append(piece)
@@ -78,10 +78,10 @@ class RangeFile(io.RawIOBase):
         """Fetches the range now if it is small."""
         if 0 < self._end - self._start <= _SMALL:
             position, self._position = self._position, self._start
-            self._some(1)
+            self._read_some(1)
             self._position = position
 
-    def _some(self, size: int) -> bytes:
+    def _read_some(self, size: int) -> bytes:
         begin = self._position - self._kept_at
         if 0 <= begin < len(self._kept):
             return self._kept[begin : begin + size]

@@ -134,7 +134,7 @@ def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[s
         except (OSError, ValueError) as error:
             raise UsageError(f"{option} {item.pattern}: cannot be listed: {error}") from error
         if not found:
-            raise UsageError(f"{option} {item.pattern}: {_why_nothing(item.pattern)}")
+            raise UsageError(f"{option} {item.pattern}: {_no_match_reason(item.pattern)}")
         for path, size in found:
             if once and path in chosen:
                 raise UsageError(
@@ -145,7 +145,7 @@ def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[s
     return sizes, chosen
 
 
-def _why_nothing(pattern: str) -> str:
+def _no_match_reason(pattern: str) -> str:
     if filesystem.is_local(pattern) and os.path.isdir(pattern):  # noqa: PTH112 (a pattern, not a path)
         return f"is a folder; name its files: '{pattern.rstrip('/')}/*'"
     return "no file matches"

@@ -10,10 +10,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.tokenization.anatomy import BYTE_LEVEL, SENTENCEPIECE, UnknownPart, take_apart
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.fast import CORES, FastEngine
 from beam_pipeline.tokenization.hf import HFEngine
+from beam_pipeline.tokenization.tokenizer_parts import (
+    BYTE_LEVEL,
+    SENTENCEPIECE,
+    UnsupportedComponent,
+    parse_tokenizer,
+)
 
 
 class Engine(Protocol):
@@ -82,14 +87,14 @@ def make_engine(
     )
     if name != "hf":
         try:
-            anatomy = take_apart(tokenizer, parse_special_tokens)
-            fitting = "gigatoken" if anatomy.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
-            core = CORES[fitting if name == "auto" else name](anatomy, threads)
-        except UnknownPart as error:
+            parts = parse_tokenizer(tokenizer, parse_special_tokens)
+            fitting = "gigatoken" if parts.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
+            core = CORES[fitting if name == "auto" else name](parts, threads)
+        except UnsupportedComponent as error:
             if name != "auto":
                 raise UsageError(
                     f"--engine {name}: cannot do this tokenizer exactly: {error}; use --engine auto or hf"
                 ) from error
         else:
-            return FastEngine(core, anatomy, tokenizer, parse_special_tokens=parse_special_tokens)
+            return FastEngine(core, parts, tokenizer, parse_special_tokens=parse_special_tokens)
     return HFEngine(tokenizer, parse_special_tokens=parse_special_tokens)

@@ -18,17 +18,17 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.rows.packing import ranges
-from beam_pipeline.tokenization.anatomy import (
+from beam_pipeline.tokenization.characters import CODES, CharacterSet
+from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
+from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut, last_match
+from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
     UNIGRAM,
     WORDPIECE,
-    Anatomy,
-    UnknownPart,
+    TokenizerParts,
+    UnsupportedComponent,
 )
-from beam_pipeline.tokenization.characters import CODES, CharacterSet
-from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
-from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut, last_match
 
 Flat = tuple[np.ndarray, np.ndarray]
 
@@ -63,16 +63,16 @@ class GigatokenCore:
     name = "gigatoken"
     longest = LONGEST_WORD
 
-    def __init__(self, anatomy: Anatomy, threads: int):
-        if anatomy.kind not in (BYTE_LEVEL, SENTENCEPIECE):
-            raise UnknownPart(f"gigatoken does BPE, and this is a {anatomy.kind} tokenizer")
+    def __init__(self, parts: TokenizerParts, threads: int):
+        if parts.kind not in (BYTE_LEVEL, SENTENCEPIECE):
+            raise UnsupportedComponent(f"gigatoken does BPE, and this is a {parts.kind} tokenizer")
         import gigatoken
 
         try:
-            self._tokenizer = gigatoken.Tokenizer.from_json(json.dumps(anatomy.core))
+            self._tokenizer = gigatoken.Tokenizer.from_json(json.dumps(parts.core))
         except Exception as error:  # the library raises whatever it meets
-            raise UnknownPart(f"gigatoken cannot load it: {str(error).splitlines()[0]}") from error
-        self._kind = anatomy.kind
+            raise UnsupportedComponent(f"gigatoken cannot load it: {str(error).splitlines()[0]}") from error
+        self._kind = parts.kind
         self._parallel = threads > 1
 
     def encode(self, pieces: Sequence[str]) -> Flat:
@@ -94,25 +94,25 @@ class TokieCore:
     # It cuts words of more than 64 KiB, and a character is 4 bytes at most.
     longest = 16_000
 
-    def __init__(self, anatomy: Anatomy, threads: int):
-        core = anatomy.core
-        if anatomy.kind not in (UNIGRAM, WORDPIECE):
-            raise UnknownPart(
-                f"tokie is used for Unigram and WordPiece, and this is a {anatomy.kind} tokenizer"
+    def __init__(self, parts: TokenizerParts, threads: int):
+        core = parts.core
+        if parts.kind not in (UNIGRAM, WORDPIECE):
+            raise UnsupportedComponent(
+                f"tokie is used for Unigram and WordPiece, and this is a {parts.kind} tokenizer"
             )
         self._alphabet = None
-        if anatomy.kind == UNIGRAM:
+        if parts.kind == UNIGRAM:
             if core["model"].get("unk_id") is None:
-                raise UnknownPart("tokie needs an unknown token")
+                raise UnsupportedComponent("tokie needs an unknown token")
             if any(re.fullmatch("<0x[0-9A-Fa-f]{2}>", piece) for piece, _ in core["model"]["vocab"]):
-                raise UnknownPart("tokie takes pieces such as <0x0A> for bytes")
+                raise UnsupportedComponent("tokie takes pieces such as <0x0A> for bytes")
             self._alphabet = [piece for piece, _ in core["model"]["vocab"] if len(piece) == 1]
         else:
             normalizer = core["normalizer"]
             if normalizer["strip_accents"] not in (None, normalizer["lowercase"]):
-                raise UnknownPart("tokie strips accents where it lower-cases, and only there")
+                raise UnsupportedComponent("tokie strips accents where it lower-cases, and only there")
             if core["model"]["max_input_chars_per_word"] != 100:
-                raise UnknownPart("tokie takes words of up to 100 characters")
+                raise UnsupportedComponent("tokie takes words of up to 100 characters")
         import tokie
 
         split = core["pre_tokenizer"]
@@ -125,7 +125,7 @@ class TokieCore:
             try:
                 self._tokenizer = tokie.Tokenizer.from_json(str(path))
             except Exception as error:  # the library raises whatever it meets
-                raise UnknownPart(f"tokie cannot load it: {error}") from error
+                raise UnsupportedComponent(f"tokie cannot load it: {error}") from error
 
     def encode(self, pieces: Sequence[str]) -> Flat:
         ids, lengths = self._tokenizer.encode_batch_flat(list(pieces), add_special_tokens=False)
@@ -165,25 +165,25 @@ class FastEngine:
 
     Args:
       core: encodes what it is exact on.
-      anatomy: of the tokenizer.
+      parts: of the tokenizer.
       tokenizer: parsed, as `tokenizer_for_text` returns it.
       parse_special_tokens: see `Engine`.
     """
 
-    def __init__(self, core: Core, anatomy: Anatomy, tokenizer: Mapping, *, parse_special_tokens: bool):
+    def __init__(self, core: Core, parts: TokenizerParts, tokenizer: Mapping, *, parse_special_tokens: bool):
         self.name = core.name
         self.misses = 0
         self._core = core
-        self._anatomy = anatomy
+        self._parts = parts
         self.reference = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
-        self._exact = Tokenizer.from_str(json.dumps(anatomy.core))
-        self._literal = re.compile("|".join(map(re.escape, anatomy.literals)) or r"(?!)")
+        self._exact = Tokenizer.from_str(json.dumps(parts.core))
+        self._literal = re.compile("|".join(map(re.escape, parts.literals)) or r"(?!)")
         self._inexact: CharacterSet | None = None
         self._probed = False
         self._remembered: dict[str, np.ndarray] = {}
 
     def encode_batch(self, texts: list[str]) -> Flat:
-        whole = self._with_literals(texts) if self._anatomy.literals else []
+        whole = self._with_literals(texts) if self._parts.literals else []
         if not whole:
             return self._encode(texts)
         self.misses += len(whole)
@@ -201,7 +201,7 @@ class FastEngine:
         return [index for index, text in enumerate(texts) if self._literal.search(text)]
 
     def _encode(self, texts: list[str]) -> Flat:
-        for step in self._anatomy.normalize:
+        for step in self._parts.normalize:
             texts = step(texts)
         places = self._inexact_places(texts)
         longest = self._core.longest
@@ -216,7 +216,7 @@ class FastEngine:
                 continue
             before, missed = len(pieces), len(inexact)
             for piece, exact in self._pieces(text, places.get(index, ())):
-                for part in cut(piece, self._anatomy.cuts, longest) if len(piece) > longest else (piece,):
+                for part in cut(piece, self._parts.cuts, longest) if len(piece) > longest else (piece,):
                     if not exact or len(part) > longest:
                         inexact.append(len(pieces))
                     pieces.append(part)
@@ -245,11 +245,11 @@ class FastEngine:
 
     def _around(self, text: str, least: int, place: int) -> tuple[int, int]:
         """The nearest places around a character where the text may be cut."""
-        if self._anatomy.kind in (UNIGRAM, WORDPIECE):  # at each space, and this is quicker
+        if self._parts.kind in (UNIGRAM, WORDPIECE):  # at each space, and this is quicker
             start, end = text.rfind(" ", least, place), text.find(" ", place + 1)
             return max(start, least), len(text) if end < 0 else end
-        start = last_match(self._anatomy.cuts, text, least + 1, place)
-        end = self._anatomy.cuts.search(text, place + 1)
+        start = last_match(self._parts.cuts, text, least + 1, place)
+        end = self._parts.cuts.search(text, place + 1)
         return least if start is None else start, len(text) if end is None else end.start()
 
     def _inexact_places(self, texts: list[str]) -> dict[int, list[int]]:

@@ -9,8 +9,8 @@ from itertools import chain
 import numpy as np
 from tokenizers import Tokenizer
 
-from beam_pipeline.tokenization.anatomy import Anatomy, UnknownPart, take_apart
 from beam_pipeline.tokenization.normalization import cut
+from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, UnsupportedComponent, parse_tokenizer
 
 # An encoding takes about 40 bytes for each byte of text, so batches are small and long texts cut.
 _BATCH_CHARS = 1 << 20
@@ -65,16 +65,16 @@ class HFEngine:
     def __init__(self, tokenizer: Mapping, *, parse_special_tokens: bool):
         self.misses = 0
         self._tokenizer = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
-        self._anatomy: Anatomy | None
+        self._parts: TokenizerParts | None
         try:
-            self._anatomy = take_apart(tokenizer, parse_special_tokens)
-        except UnknownPart:
-            self._anatomy = None  # then nobody knows where its texts may be cut
+            self._parts = parse_tokenizer(tokenizer, parse_special_tokens)
+        except UnsupportedComponent:
+            self._parts = None  # so it is unknown where a text may be cut
         else:
-            self._core = Tokenizer.from_str(json.dumps(self._anatomy.core))
+            self._core = Tokenizer.from_str(json.dumps(self._parts.core))
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        if self._anatomy is None or max(map(len, texts), default=0) <= _LONGEST:
+        if self._parts is None or max(map(len, texts), default=0) <= _LONGEST:
             return encode_flat(self._tokenizer, texts)
         parts = [
             self._encode_long(text) if len(text) > _LONGEST else self._encode_one(text) for text in texts
@@ -86,9 +86,9 @@ class HFEngine:
 
     def _encode_long(self, text: str) -> np.ndarray:
         """Piece by piece: a text of 100 MB at once would need many GB."""
-        if any(literal in text for literal in self._anatomy.literals):
+        if any(literal in text for literal in self._parts.literals):
             return self._encode_one(text)
         texts = [text]
-        for step in self._anatomy.normalize:
+        for step in self._parts.normalize:
             texts = step(texts)
-        return encode_flat(self._core, cut(texts[0], self._anatomy.cuts, _LONGEST))[0]
+        return encode_flat(self._core, cut(texts[0], self._parts.cuts, _LONGEST))[0]

@@ -121,12 +121,14 @@ def disagreeing(form: str) -> CharacterSet:
     return CharacterSet.of(
         char
         for context in ("{}".format, f"a{marks}{{}}".format, f"a{{}}{marks}".format)
-        for char, ours, theirs in zip(candidates, *_both(form, exact, candidates, context), strict=True)
+        for char, ours, theirs in zip(
+            candidates, *_normalized_by_both(form, exact, candidates, context), strict=True
+        )
         if ours != theirs
     )
 
 
-def _both(
+def _normalized_by_both(
     form: str, exact: Normalizer, chars: list[str], context: Callable[[str], str]
 ) -> tuple[list[str], list[str]]:
     # One text for all: a line feed is a starter that nothing combines with.

@@ -33,7 +33,7 @@ class NotTraced(Exception):
     """The documents of a record are not known; the message says why."""
 
 
-class TakesLong(NotTraced):
+class TraceTooSlow(NotTraced):
     """To find them would take longer than is allowed."""
 
 
@@ -164,7 +164,7 @@ class Tracer:
         read = self._split.units[: wanted[-1].index + 1] if self._dedup else wanted
         size = sum(unit.bytes for unit in read)
         if most_bytes is not None and size > most_bytes:
-            raise TakesLong(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
+            raise TraceTooSlow(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
         self._check_sources(read)
         try:
             documents = list(self._documents(read, wanted, size, most_seconds))
@@ -217,7 +217,7 @@ class Tracer:
                 seconds = time.monotonic() - began
                 expected = seconds * size / max(1, done)
                 if most_seconds is not None and seconds > 1 and expected > most_seconds:
-                    raise TakesLong(f"to find the documents would take about {expected:.0f} s")
+                    raise TraceTooSlow(f"to find the documents would take about {expected:.0f} s")
             if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])

@@ -1,4 +1,4 @@
-"""Tokenizers of every kind that is taken apart, and texts that are hard to tokenize."""
+"""Tokenizers of every kind that `parse_tokenizer` supports, and texts that are hard to tokenize."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sentencepiece
 from hypothesis import strategies
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from beam_pipeline.tokenization.anatomy import PATTERNS
+from beam_pipeline.tokenization.tokenizer_parts import PATTERNS
 from beam_pipeline.tokenization.training import train
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

@@ -1,7 +1,7 @@
-"""What a tokenizer is made of, and where the texts it is given may be cut without changing their tokens.
+"""The parts of a tokenizer, and where a text may be cut without changing its tokens.
 
-Only what is listed here, and held to `tokenizers` by the tests, is taken apart: a component or an option that is not
-known is a reason to leave the tokenizer to `tokenizers` itself.
+`parse_tokenizer` supports only the components and options listed here, which the tests compare with `tokenizers`.
+Any other tokenizer is left to `tokenizers` itself.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ PATTERNS = (_GPT2_PATTERN, _LLAMA3_PATTERN, _QWEN2_PATTERN, _O200K_PATTERN)
 _KEEP_FIRST = (*normalization.UNICODE_FORMS, "Prepend")
 
 
-class UnknownPart(Exception):
-    """The tokenizer has a part that is not listed here; the message says which."""
+class UnsupportedComponent(Exception):
+    """The tokenizer has a component that is not listed here; the message names it."""
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """A tokenizer, taken apart.
+class TokenizerParts:
+    """A tokenizer, split into what fast engines need.
 
     Attributes:
       kind: of its model and pre-tokenizer: one of the constants above.
@@ -68,23 +68,23 @@ class Anatomy:
     literals: tuple[str, ...]
 
 
-def take_apart(tokenizer: Mapping, parse_special_tokens: bool) -> Anatomy:
+def parse_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> TokenizerParts:
     """The parts of a parsed `tokenizer.json`.
 
     Raises:
-      UnknownPart: where one is not known.
+      UnsupportedComponent: if one is not supported.
     """
     core = {**tokenizer, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     added = [token for token in tokenizer["added_tokens"] if parse_special_tokens or not token["special"]]
     normalizer, model = tokenizer["normalizer"], tokenizer["model"]
     if normalizer is not None and any(token["normalized"] for token in added):
-        raise UnknownPart("added tokens that are looked for in normalized text")
+        raise UnsupportedComponent("added tokens that are looked for in normalized text")
     kind_of = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
     if model.get("type") not in kind_of:
-        raise UnknownPart(f"a model of the type {model.get('type')}")
+        raise UnsupportedComponent(f"a model of the type {model.get('type')}")
     kind, steps, cuts = kind_of[model["type"]](core)
     literals = tuple(sorted({token["content"] for token in added}))
-    return Anatomy(kind, steps, core, cuts, literals)
+    return TokenizerParts(kind, steps, core, cuts, literals)
 
 
 def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
@@ -93,16 +93,16 @@ def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
         if parts[1].get("prepend_scheme") != "always":
-            raise UnknownPart("WhitespaceSplit before a Metaspace that does not prepend always")
+            raise UnsupportedComponent("WhitespaceSplit before a Metaspace that does not prepend always")
         steps.append(normalization.each(_mark_words))
         parts = parts[1:]
     if len(parts) != 1 or parts[0]["type"] != "Metaspace":
-        raise UnknownPart(f"the pre-tokenizer {_names(parts)}")
+        raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
     metaspace = parts[0]
     if metaspace["replacement"] != "▁" or not metaspace.get("split", True):
-        raise UnknownPart(f"the pre-tokenizer {json.dumps(metaspace, ensure_ascii=False)}")
+        raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(metaspace, ensure_ascii=False)}")
     if metaspace["prepend_scheme"] == "first" and not _keeps_first(normalizer):
-        raise UnknownPart(
+        raise UnsupportedComponent(
             "a normalizer that may take away the first character, before Metaspace's scheme 'first'"
         )
     core.update(normalizer=None, pre_tokenizer=metaspace)
@@ -127,13 +127,13 @@ def _keeps_first(normalizer: Mapping | None) -> bool:
 def _wordpiece(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
     normalizer, pre_tokenizer = core["normalizer"], core["pre_tokenizer"]
     if not normalizer or normalizer["type"] != "BertNormalizer" or not normalizer["clean_text"]:
-        raise UnknownPart(f"the normalizer {json.dumps(normalizer)}")
+        raise UnsupportedComponent(f"the normalizer {json.dumps(normalizer)}")
     if not normalizer["handle_chinese_chars"]:
-        raise UnknownPart("a BertNormalizer that leaves Chinese characters")
+        raise UnsupportedComponent("a BertNormalizer that leaves Chinese characters")
     if not pre_tokenizer or pre_tokenizer["type"] != "BertPreTokenizer":
-        raise UnknownPart(f"the pre-tokenizer {json.dumps(pre_tokenizer)}")
+        raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(pre_tokenizer)}")
     if core["model"]["continuing_subword_prefix"] != "##":
-        raise UnknownPart(f"the subword prefix {core['model']['continuing_subword_prefix']!r}")
+        raise UnsupportedComponent(f"the subword prefix {core['model']['continuing_subword_prefix']!r}")
     return WORDPIECE, [], _WORDPIECE
 
 
@@ -141,7 +141,7 @@ def _bpe(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
     model = core["model"]
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
-            raise UnknownPart(f"the BPE option {option} = {model[option]!r}")
+            raise UnsupportedComponent(f"the BPE option {option} = {model[option]!r}")
     core_normalizer = core["normalizer"]
     steps = normalization.steps(core_normalizer)
     core["normalizer"] = None
@@ -150,7 +150,7 @@ def _bpe(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
         steps += _unsplit_metaspace(parts, core_normalizer)
         core["pre_tokenizer"] = None
         if any("▁" in token.lstrip("▁") for token in model["vocab"]):
-            raise UnknownPart("tokens that span two words")
+            raise UnsupportedComponent("tokens that span two words")
         return SENTENCEPIECE, steps, _SENTENCEPIECE
     core["pre_tokenizer"], prefix = _byte_level(parts)
     core["model"] = _without_dead_tokens(model)
@@ -168,7 +168,7 @@ def _without_dead_tokens(model: Mapping) -> Mapping:
     """
     vocab = model["vocab"]
     if not vocab.keys() >= BYTE_ALPHABET:
-        raise UnknownPart("a byte-level model without tokens for all bytes")
+        raise UnsupportedComponent("a byte-level model without tokens for all bytes")
     made = vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
     dead = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
     dead += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
@@ -180,10 +180,10 @@ def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> 
     if not parts:
         return []
     if len(parts) > 1 or parts[0]["type"] != "Metaspace" or parts[0].get("split", True):
-        raise UnknownPart(f"the pre-tokenizer {_names(parts)} before a BPE model with byte fallback")
+        raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)} before a BPE model with byte fallback")
     scheme = parts[0]["prepend_scheme"]
     if parts[0]["replacement"] != "▁" or (scheme == "first" and not _keeps_first(normalizer)):
-        raise UnknownPart(f"the pre-tokenizer {json.dumps(parts[0], ensure_ascii=False)}")
+        raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts[0], ensure_ascii=False)}")
 
     def mark(text: str) -> str:
         text = text.replace(" ", "▁")
@@ -195,19 +195,19 @@ def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> 
 def _byte_level(parts: Sequence[Mapping]) -> tuple[dict, bool]:
     """The pre-tokenizer without its prefix space, and whether it had one."""
     if not parts or parts[-1]["type"] != "ByteLevel" or len(parts) > 2:
-        raise UnknownPart(f"the pre-tokenizer {_names(parts)}")
+        raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
     byte_level = {**parts[-1], "add_prefix_space": False, "use_regex": True}
     if len(parts) == 1:
         if not parts[0].get("use_regex", True):
-            raise UnknownPart("a ByteLevel pre-tokenizer that does not split")
+            raise UnsupportedComponent("a ByteLevel pre-tokenizer that does not split")
         return byte_level, parts[0]["add_prefix_space"]
     split = parts[0]
     pattern = (split.get("pattern") or {}).get("Regex")
     known = split["type"] == "Split" and split["behavior"] == "Isolated" and not split["invert"]
     if not known or pattern not in PATTERNS or parts[1].get("use_regex", True):
-        raise UnknownPart(f"the pre-tokenizer {json.dumps(parts)}")
+        raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts)}")
     if parts[1]["add_prefix_space"]:
-        raise UnknownPart("a prefix space for each word")
+        raise UnsupportedComponent("a prefix space for each word")
     if pattern == _GPT2_PATTERN:
         return byte_level, False
     return {"type": "Sequence", "pretokenizers": list(parts)}, False
