@@ -13,7 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
-    package_data={"beam_pipeline": ["report.css"]},
+    package_data={"beam_pipeline.report_page": ["page.css", "page.html.jinja"]},
     install_requires=[
         "apache-beam[gcp]>=2.77,<3",
         "tensorflow>=2.21,<2.22",
@@ -30,6 +30,8 @@ setup(
         "google-cloud-dataflow-client>=0.13,<1",
         "google-crc32c>=1.5",
         "huggingface_hub>=0.34,<1",
+        "jinja2>=3.1,<4",
+        "markupsafe>=2.1",
         "numpy>=1.26",
         "orjson>=3.9",
         "pyarrow>=18",

@@ -10,8 +10,9 @@ import pytest
 
 from beam_pipeline import prepare, report
 from beam_pipeline.errors import DataError
-from beam_pipeline.views import html_elements
-from beam_pipeline.views.charts import Histogram
+from beam_pipeline.report_page.charts import Histogram
+from beam_pipeline.report_page.page import quantile
+from beam_pipeline.report_page.text import human_bytes
 from beam_pipeline.views.reading import open_dataset
 
 VOID = {"meta", "br", "input"}
@@ -153,11 +154,11 @@ def test_no_dataset(tmp_path: Path):
 
 def test_quantiles_lie_where_the_counts_say():
     histogram = Histogram("a", [0, 10, 20, 40], [50, 25, 25])
-    assert [report.quantile(histogram, share) for share in (0.25, 0.5, 0.75, 1.0)] == [5, 10, 20, 40]
+    assert [quantile(histogram, share) for share in (0.25, 0.5, 0.75, 1.0)] == [5, 10, 20, 40]
 
 
 def test_sizes_in_words():
-    assert [html_elements.human_bytes(size) for size in (0, 999, 999_999, 1500, 2.5e9, 7.1e15)] == [
+    assert [human_bytes(size) for size in (0, 999, 999_999, 1500, 2.5e9, 7.1e15)] == [
         "0 B",
         "999 B",
         "1 MB",

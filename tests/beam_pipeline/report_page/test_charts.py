@@ -5,7 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from beam_pipeline.views.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart, short
+from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
+from beam_pipeline.report_page.text import short
 
 
 def numbers_of(path: str) -> list[tuple[float, float]]:

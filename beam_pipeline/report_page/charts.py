@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from markupsafe import Markup, escape
+
+from beam_pipeline.report_page.text import short
 
 _WIDTH, _HEIGHT = 540, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 14, 40
@@ -37,14 +40,6 @@ class Curve:
     y: Sequence[float]
 
 
-def short(value: float) -> str:
-    """A number in few characters: 1500 → 1.5k."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
 def histogram_chart(
     histograms: Sequence[Histogram],
     *,
@@ -52,7 +47,7 @@ def histogram_chart(
     of: str,
     log: bool = False,
     marker: tuple[float, str] | None = None,
-) -> str:
+) -> Markup:
     """Histograms as shares of their sums, the first filled, the others as lines.
 
     Args:
@@ -97,7 +92,9 @@ def histogram_chart(
     return _svg(parts, f"histogram of {of} by {x_label}")
 
 
-def log_log_chart(curves: Sequence[Curve], *, x_label: str, y_label: str, slope: float | None = None) -> str:
+def log_log_chart(
+    curves: Sequence[Curve], *, x_label: str, y_label: str, slope: float | None = None
+) -> Markup:
     """Curves on two logarithmic axes; `slope` adds a dashed line of that slope from the first curve's first point."""
     shown = [(number, curve) for number, curve in enumerate(curves) if len(curve.x)]
     if not shown:
@@ -129,7 +126,7 @@ def log_log_chart(curves: Sequence[Curve], *, x_label: str, y_label: str, slope:
 
 def column_chart(
     values: Sequence[float], labels: Sequence[str], *, series: int, x_label: str, y_label: str
-) -> str:
+) -> Markup:
     """A column for each value from 0 on; neighbours share one, of their mean, where there are very many.
 
     Args:
@@ -164,15 +161,15 @@ def column_chart(
     return _svg(parts, f"{y_label} by {x_label}")
 
 
-def _svg(parts: Sequence[str], label: str) -> str:
-    return (
+def _svg(parts: Sequence[str], label: str) -> Markup:
+    return Markup(
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">'
         + "".join(parts)
         + "</svg>"
     )
 
 
-def _empty(text: str) -> str:
+def _empty(text: str) -> Markup:
     return _svg(
         [f'<text class="axis" x="{_WIDTH / 2}" y="{_HEIGHT / 2}" text-anchor="middle">{escape(text)}</text>'],
         text,

@@ -1,0 +1,217 @@
+"""Renders the page: gathers a dataset's figures and charts and fills `page.html.jinja` with them.
+
+The charts are drawn by `charts`, not by a plotting library: an inline SVG follows the page's light or dark colours and
+shows each bin's count as a tooltip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
+from beam_pipeline.report_page.rows import shown_rows
+from beam_pipeline.report_page.text import count, human_bytes, option_value
+from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.reading import Split
+
+_QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+_TOP_TOKENS = 40
+_MAX_INPUTS = 20
+_FULL = 0.995  # above this mean fill, a histogram of the rows' fill shows one column only
+
+
+def render(splits: Sequence[Split]) -> bytes:
+    """The page as UTF-8; the same bytes for the same dataset and the same surviving source files."""
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("beam_pipeline.report_page", ""),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "number": lambda value: f"{value:,}",
+        "percent": lambda value, digits=2: f"{value:.{digits}%}",
+        "human_bytes": human_bytes,
+        "count": count,
+        "option_value": option_value,
+        "one_line": lambda text: visible(text, one_line=True),
+    }
+    decoder = RowDecoder(splits[0].tokenizer_json())
+    shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
+    return (
+        environment.get_template("page.html.jinja")
+        .render(
+            css=Markup(files("beam_pipeline.report_page").joinpath("page.css").read_text(encoding="utf-8")),
+            manifest=splits[0].manifest,
+            splits=shown,
+            total={name: sum(one.totals[name] for one in shown) for name in shown[0].totals},
+            quantile_shares=_QUANTILES,
+            quantiles=_quantiles(shown),
+            tokens=_tokens(shown, decoder),
+            charts=_charts(shown),
+            max_inputs=_MAX_INPUTS,
+            rows=shown_rows(splits, decoder),
+        )
+        .encode()
+    )
+
+
+@dataclass(frozen=True)
+class _ShownSplit:
+    """A split and its statistics; `number` chooses its colour."""
+
+    split: Split
+    statistics: Mapping[str, Any]
+    number: int
+
+    @property
+    def name(self) -> str:
+        return self.split.name
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        return self.split.manifest["totals"]
+
+    @property
+    def shards(self) -> Sequence[Mapping[str, Any]]:
+        return self.split.manifest["shards"]
+
+    @property
+    def fill(self) -> float:
+        """The share of the rows' slots that hold tokens."""
+        return self.totals["tokens"] / max(1, self.totals["tokens"] + self.totals["padding"])
+
+    @cached_property
+    def token_counts(self) -> np.ndarray:
+        """int64[vocabulary size]."""
+        return np.array(self.statistics["token_counts"], np.int64)
+
+    def histogram(self, name: str, *, scale: float = 1) -> Histogram:
+        found = self.statistics[name]
+        return Histogram(self.name, [scale * edge for edge in found["edges"]], found["counts"])
+
+    @property
+    def shard_chart(self) -> Markup:
+        labels = [f"{s['name']}: {s['records']:,} records, {s['bytes']:,} bytes" for s in self.shards]
+        sizes = [shard["bytes"] for shard in self.shards]
+        return column_chart(sizes, labels, series=self.number, x_label="shard", y_label="bytes")
+
+    @property
+    def balance(self) -> str:
+        """How evenly the rows are spread over the shards."""
+        shards = self.shards
+        if not shards:
+            return "none"
+        if len(shards) == 1:
+            return f"one, of {shards[0]['records']:,} records"
+        full = [shard["bytes"] for shard in shards if shard["records"] == shards[0]["records"]]
+        spread = (max(full) - min(full)) / (sum(full) / len(full))
+        return (
+            f"{len(shards):,} of {shards[0]['records']:,} records, the last of {shards[-1]['records']:,}; full ones "
+            f"differ by {spread:.2%} in bytes"
+        )
+
+
+def quantile(histogram: Histogram, share: float) -> float:
+    """Approximates the value that `share` of the counted ones are below, assuming they are even within each bin."""
+    counts = np.array(histogram.counts, np.float64)
+    wanted = share * counts.sum()
+    index = min(int(np.searchsorted(np.cumsum(counts), wanted)), len(counts) - 1)
+    low, high = histogram.edges[index], histogram.edges[index + 1]
+    before = counts[:index].sum()
+    return low + (high - low) * (wanted - before) / max(counts[index], 1)
+
+
+def _quantiles(shown: Sequence[_ShownSplit]) -> list[dict[str, Any]]:
+    """Lengths of documents: a table row for each split and unit."""
+    return [
+        {
+            "split": one,
+            "unit": unit,
+            "values": [quantile(one.histogram(name), share) for share in _QUANTILES],
+            "max": one.statistics[name]["max"],
+            "mean": one.statistics[name]["mean"],
+        }
+        for one in shown
+        for name, unit in (("document_tokens", "tokens"), ("document_bytes", "bytes"))
+    ]
+
+
+def _tokens(shown: Sequence[_ShownSplit], decoder: RowDecoder) -> dict[str, Any]:
+    """How often tokens occur in all splits together: totals, the most frequent ones and the special ones."""
+    counts = np.sum([one.token_counts for one in shown], axis=0)
+    total = max(1, int(counts.sum()))
+    order = np.argsort(-counts, kind="stable")
+    used = int((counts > 0).sum())
+
+    def described(token: int) -> dict[str, Any]:
+        times = int(counts[token])
+        return {"id": token, "text": decoder.token(token), "times": times, "share": times / total}
+
+    special = shown[0].split.manifest["tokenizer"]["special_token_ids"]
+    return {
+        "used": used,
+        "vocabulary": len(counts),
+        "needed_for": (
+            np.searchsorted(np.cumsum(counts[order]), [total * s for s in (0.5, 0.9, 0.99)]) + 1
+        ).tolist(),
+        "top": [described(token) for token in order[: min(_TOP_TOKENS, used)].tolist()],
+        "special": [(name, described(token)) for name, token in sorted(special.items()) if token is not None],
+    }
+
+
+def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
+    max_length = shown[0].split.manifest["max_length"]
+    has_partly_filled_rows = any(one.statistics["fill"] < _FULL and one.totals["rows"] > 1 for one in shown)
+    return {
+        "document_tokens": histogram_chart(
+            [one.histogram("document_tokens") for one in shown],
+            x_label="tokens in a document",
+            of="documents",
+            log=True,
+            marker=(max_length, f"a row: {max_length:,}"),
+        ),
+        "document_bytes": histogram_chart(
+            [one.histogram("document_bytes") for one in shown],
+            x_label="bytes in a document",
+            of="documents",
+            log=True,
+        ),
+        "zipf": log_log_chart(
+            [_zipf(one) for one in shown],
+            x_label="rank of the token",
+            y_label="share of all tokens",
+            slope=-1.0,
+        ),
+        "bytes_per_token": histogram_chart(
+            [one.histogram("document_bytes_per_token") for one in shown],
+            x_label="bytes per token, in a document",
+            of="documents",
+        ),
+        "row_fill": histogram_chart(
+            [one.histogram("row_fill", scale=100) for one in shown],
+            x_label="% of a row's slots that hold tokens",
+            of="rows",
+        )
+        if has_partly_filled_rows
+        else None,
+    }
+
+
+def _zipf(one: _ShownSplit) -> Curve:
+    """Shares by rank, at ranks evenly spaced on a logarithmic axis."""
+    counts = np.sort(one.token_counts[one.token_counts > 0])[::-1]
+    if not len(counts):
+        return Curve(one.name, [], [])
+    ranks = np.unique(np.geomspace(1, len(counts), 160).round().astype(np.int64))
+    return Curve(one.name, ranks.tolist(), (counts[ranks - 1] / counts.sum()).tolist())

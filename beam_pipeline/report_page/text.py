@@ -1,0 +1,46 @@
+"""Numbers and option values as the report writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from beam_pipeline.views.decoding import visible
+
+
+def short(value: float) -> str:
+    """A number in few characters: 1500 → 1.5k."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def human_bytes(size: float) -> str:
+    """1234567 → 1.23 MB."""
+    if size < 1000:
+        return f"{size:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        size /= 1000
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+    return f"{size / 1000:,.3g} PB"
+
+
+def count(number: int) -> str:
+    """A count in full up to a million, shortened above."""
+    return f"{number:,}" if number < 10**6 else short(number)
+
+
+def option_value(value: Any) -> str:
+    """An option's value as a user would write it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={option_value(part)}" for name, part in value.items() if part is not None)
+    if isinstance(value, list):
+        return ", ".join(
+            " * ".join(map(option_value, part)) if isinstance(part, list) else option_value(part)
+            for part in value
+        )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else visible(str(value), one_line=True)
