@@ -58,6 +58,9 @@ def signals_once(number: int) -> Callable[[float], None]:
     return sleep
 
 
-def ends(gcs: Gcs, status: int, log: str = "the log\n") -> Callable[[dict[str, str]], None]:
-    """Has the host report that its container ended: for the lives of Tpu."""
-    return lambda metadata: gcs.put(metadata["tokenmill-report"], f"{status}\n{log}".encode())
+def ends(gcs: Gcs, status: int, log: str = "the log\n", *, host: int = 0) -> Callable[[dict[str, str]], None]:
+    """Has a host report that its container ended, as host_start.sh does: for the lives of Tpu."""
+    suffix = f"-{host}.txt" if host else ".txt"
+    return lambda metadata: gcs.put(
+        metadata["tokenmill-report"].removesuffix(".txt") + suffix, f"{status}\n{log}".encode()
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 import tpu_trainer.cloud
 from tests.tpu_trainer.training.test_cluster import free_ports
+from tpu_trainer.training.hosts import silent
 
 SCRIPT = Path(tpu_trainer.cloud.__file__).with_name("host_start.sh")
 IMAGE = "europe-west4-docker.pkg.dev/p/t/trainer@sha256:0"
@@ -34,7 +36,7 @@ place = "http://metadata.google.internal/computeMetadata/v1/instance/"
 if url.startswith(place):
     assert "Metadata-Flavor: Google" in sys.argv
     found = json.loads(Path(os.environ["METADATA"]).read_text())
-    sys.stdout.write(found.get(url.removeprefix(place)) or sys.exit(22))
+    sys.stdout.write(found.get(url.removeprefix(place)) or sys.exit(f"curl: (22) 404: {url}"))
 else:
     body = Path(next(word for word in sys.argv if word.startswith("@"))[1:]).read_text()
     with open(os.environ["CALLS"], "a") as file:
@@ -48,7 +50,12 @@ if sys.argv[1] == "login":
     assert sys.stdin.read().strip() == "ya29.t-_"
 if sys.argv[1] == "logs":
     print("step 1/1")
-sys.exit(int(os.environ.get("STATUS_OF_" + sys.argv[1].upper(), 0)) if "--detach" not in sys.argv else 0)
+if sys.argv[1] == "pull" and "STATUS_OF_PULL" in os.environ:
+    print("Error response from daemon: no space left on device", file=sys.stderr)
+key = "STATUS_OF_" + ("SERVER" if "--detach" in sys.argv else sys.argv[1].upper())
+if "--detach" in sys.argv and key in os.environ:
+    print("no such device: /dev/accel0", file=sys.stderr)
+sys.exit(int(os.environ.get(key, 0)))
 """
 
 
@@ -140,14 +147,24 @@ def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path, number: int)
     assert host.status != 0
     assert [call[0] for call in host.calls].count("pull") == 5
     assert host.ran("tokenmill") is None
-    assert [upload[2] for upload in host.uploads] == ["1\nstep 1/1\n"]
+    [report] = [upload[2] for upload in host.uploads]
+    assert report.startswith("1\n") and "no space left on device" in report
+
+
+def test_the_first_host_reports_that_it_cannot_serve_its_own_chips(tmp_path: Path) -> None:
+    hosts = {"attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"}
+    host = start(tmp_path, hosts, STATUS_OF_SERVER="125")
+    assert host.status != 0 and host.ran("tokenmill") is None
+    [report] = [upload[2] for upload in host.uploads]
+    assert report.startswith("1\n") and "no such device" in report
 
 
 def test_a_host_that_is_told_too_little_reports_it(tmp_path: Path) -> None:
     host = start(tmp_path, {"attributes/worker-network-endpoints": ""})
     assert host.status != 0
     assert host.ran("tokenmill") is None
-    assert [upload[2] for upload in host.uploads] == ["1\nstep 1/1\n"]
+    [report] = [upload[2] for upload in host.uploads]
+    assert report.startswith("1\n") and "404: http://metadata.google.internal" in report
 
 
 def test_tensorflow_takes_the_addresses_of_a_slice() -> None:
@@ -174,6 +191,32 @@ def test_a_process_elsewhere_computes_on_a_host_server() -> None:
             [sys.executable, "-c", code, address], capture_output=True, text=True, check=False, timeout=120
         )
         assert result.stdout == "/job:worker/replica:0/task:0/device:CPU:0 3.0\n", result.stderr
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_host_server_that_is_stopped_serves_until_the_first_host_has_saved() -> None:
+    """As the first process of a container, for which the kernel drops signals that it does not wait for."""
+    [port] = free_ports(1)
+    code = (
+        "from tpu_trainer import host_server as verb; from tpu_trainer.cloud.config import HostServerConfig\n"
+        f"verb.GRACE_SECONDS = 2; verb.main(HostServerConfig(addresses='localhost:{port}', index=0))"
+    )
+    server = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        if "number 0 of 1" not in server.stdout.readline():
+            pytest.skip(f"needs process namespaces, which need root: {server.stderr.read().strip()}")
+        [child] = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
+        assert "SIGTERM" in server.stdout.readline()
+        assert silent([f"localhost:{port}"]) == []
+        assert server.wait(timeout=60) == 128 + signal.SIGTERM
     finally:
         server.kill()
         server.wait()

@@ -124,6 +124,57 @@ def test_a_failure_is_told_and_leaves_nothing(
     assert tpu.existing is None or "SLEEPING" in life
 
 
+@pytest.mark.parametrize(
+    ("reports", "message"),
+    [
+        ({3: 1}, r"first: host 3 of the TPU ended with status 1 .*\nhost 3's log$"),
+        ({3: 137, 0: 75}, r"first: host 3 of the TPU ended with status 137 .*\nhost 3's log$"),
+        ({3: 134, 0: 69}, r"first: host 3 of .* status 134 .*\nhost 3's log\n`fit` ended with status 69"),
+        ({3: 137, 0: 2}, r"first: `fit` ended with status 2 .*\nhost 0's log\nhost 3 of the TPU ended with"),
+        (
+            {1: 1, 2: 1, 3: 1, 4: 1, 10: 1},
+            r"host 3's log\nMore hosts failed: 4, 10; their reports are in gs://bucket/runs/first/launch$",
+        ),
+    ],
+)
+def test_a_host_that_fails_is_named_with_its_reason(
+    reports: dict[int, int], message: str, train: Any, ends: Any
+) -> None:
+    endings = [ends(status, f"host {host}'s log", host=host) for host, status in reports.items()]
+    tpu = Tpu(["ACTIVE", *endings, "ACTIVE"])
+    with pytest.raises(CloudError, match=message):
+        train(tpu)
+    assert tpu.existing is None and len(tpu.created) == 1
+
+
+def test_hosts_that_are_stopped_first_leave_the_first_host_time_to_save(train: Any, ends: Any) -> None:
+    seen = []
+
+    def look(metadata: dict[str, str]) -> None:
+        seen.append(tpu.existing)
+
+    tpu = Tpu(
+        ["ACTIVE", ends(143, host=3), "ACTIVE", "ACTIVE", look, ends(75), "ACTIVE"],
+        ["ACTIVE", ends(143, host=1), ends(0), "ACTIVE"],
+    )
+    assert train(tpu)[-1] == "launch: first: finished: gs://bucket/runs/first"
+    assert seen[0] is not None and len(tpu.created) == 2
+
+
+def test_reports_of_hosts_are_listed_page_by_page_and_told_from_other_files(ends: Any) -> None:
+    with Gcs("bucket", page_size=1) as gcs, Tpu(["ACTIVE", "ACTIVE"]) as tpu:
+
+        def report(metadata: dict[str, str]) -> None:
+            begin = metadata["tokenmill-report"].removesuffix(".txt")
+            gcs.put(f"{begin}-notes.txt", b"of somebody else")
+            gcs.put(f"{begin}0.txt", b"2\nof another attempt")
+            launches.ends(gcs, 0)(metadata)
+
+        tpu._lives[0].insert(1, report)
+        run_launch(tpu, gcs)
+        assert tpu.existing is None
+
+
 def test_a_second_launch_goes_on_watching_the_first_ones_tpu(train: Any, ends: Any) -> None:
     tpu = Tpu(["ACTIVE", ends(0), "ACTIVE"])
     first = Tpu(["ACTIVE"])

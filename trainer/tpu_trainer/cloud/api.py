@@ -84,6 +84,19 @@ class Api:
             return None
         return _checked(response, f"{url}: cannot be read").content.decode(errors="replace")
 
+    def list_objects(self, prefix: str) -> list[str]:
+        """The URLs of the gs:// objects whose URLs start with `prefix`. Raises what `call` raises."""
+        bucket, _, name = prefix.removeprefix("gs://").partition("/")
+        found: list[str] = []
+        token = ""
+        while True:
+            query = urlencode({"prefix": name, "fields": "items/name,nextPageToken", "pageToken": token})
+            page = self.call("GET", f"{self.storage}/storage/v1/b/{bucket}/o?{query}")
+            found += [f"gs://{bucket}/{item['name']}" for item in page.get("items", [])]
+            token = page.get("nextPageToken", "")
+            if not token:
+                return found
+
     def object_generation(self, url: str) -> str:
         """The generation of a gs:// object, which every write changes; 0 if there is none."""
         found = self.call("GET", self._object(url), missing_ok=True)

@@ -21,20 +21,35 @@ report() { # STATUS: the first line; then the end of the container's log
   bucket=${url#gs://}
   object=${bucket#*/}
   bucket=${bucket%%/*}
-  { echo "$1"; docker logs --tail 60 "$container" 2>&1 || true; } > "$folder/report.txt"
+  {
+    echo "$1"
+    if [ -n "${started:-}" ]; then docker logs --tail 60 "$container" 2>&1 || true; else cat "$folder/start.log"; fi
+  } > "$folder/report.txt"
   curl --silent --show-error --fail --retry 10 --retry-connrefused --output /dev/null \
     --header "Authorization: Bearer $(token)" --header 'Content-Type: text/plain' \
     --data-binary "@$folder/report.txt" \
     "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=${object//\//%2F}"
 }
 
+run() { # OPTION…: a container, to its end
+  local status=0
+  started=yes
+  exec 2>&3
+  docker run "$@" || status=$?
+  report "$status"
+}
+
 failed() { # what could not be done before the container ran is reported, too; 1: as any bug
   trap - ERR
+  exec 2>&3
+  cat "$folder/start.log" >&2
   report 1
 }
 
 folder=${TOKENMILL_FOLDER:-/var/lib/tokenmill}
 mkdir -p "$folder"
+# What the commands below say is the reason if one of them fails.
+exec 3>&2 2> "$folder/start.log"
 trap failed ERR
 number=$(metadata attributes/agent-worker-number)
 image=$(metadata attributes/tokenmill-image)
@@ -65,9 +80,7 @@ fit=(fit --config /config.yaml)
 if [ "${#addresses[@]}" -gt 1 ]; then
   serve=(--name tokenmill-host "${options[@]}" "$image" host-server --addresses "$joined" --index "$number")
   if [ "$number" != 0 ]; then
-    status=0
-    docker run "${serve[@]}" || status=$?
-    report "$status"
+    run "${serve[@]}"
     exit 0
   fi
   docker run --detach "${serve[@]}"
@@ -75,6 +88,4 @@ if [ "${#addresses[@]}" -gt 1 ]; then
   options+=(--env TPU_LOAD_LIBRARY=0)
   fit+=(--tpu.name "grpc://${joined//,/,grpc://}")
 fi
-status=0
-docker run --name tokenmill "${options[@]}" "$image" "${fit[@]}" || status=$?
-report "$status"
+run --name tokenmill "${options[@]}" "$image" "${fit[@]}"

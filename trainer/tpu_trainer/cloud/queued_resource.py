@@ -1,11 +1,13 @@
 """A TPU as a queued resource, with hosts that start training by themselves.
 
-Each host runs `host_start.sh` at every start; what it needs to know stands in its metadata. It runs the container and
-writes how that ended to a file in the run's folder, whose name has the attempt's: of each new TPU another.
+Each host runs `host_start.sh` at every start; its metadata holds what it needs to know. It runs the container and
+reports how that ended in a file of the run's folder, whose name contains the attempt and, except for the first host,
+the host's number. Every new TPU is another attempt.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +28,24 @@ _START = Path(__file__).with_name("host_start.sh")
 
 @dataclass(frozen=True)
 class Ending:
-    """How the container ended.
+    """How the container of a host ended.
 
     Attributes:
-      status: `fit`'s exit status.
-      log: the last lines of what it printed.
+      host: The host's number. Host 0 runs `fit`; on a slice, the others run `host-server`.
+      status: The container's exit status.
+      log: The last lines that it printed.
     """
 
+    host: int
     status: int
     log: str
 
 
 def report_url(config: LaunchConfig, attempt: str) -> str:
-    """Where the first host writes how the container ended: the status on the first line, then the end of its log."""
+    """Where the first host reports how its container ended: the status in the first line, then the end of the log.
+
+    Host N reports in `{attempt}-N.txt` beside it.
+    """
     return files.join(config.output_dir, LAUNCH_FOLDER, f"{attempt}.txt")
 
 
@@ -132,16 +139,20 @@ class QueuedResource:
         node = self._api.call("GET", self._node, missing_ok=True)
         return "" if node is None else node.get("state", "")
 
-    def ending(self, found: dict) -> Ending | None:
-        """How the container of `found` ended; None if it has not."""
-        metadata = _metadata(found)
-        if _ATTEMPT not in metadata:
-            return None
-        text = self._api.read_object(report_url(self._config, metadata[_ATTEMPT]))
-        if text is None:
-            return None
-        status, _, log = text.partition("\n")
-        return Ending(status=int(status), log=log)
+    def endings(self, found: dict) -> list[Ending]:
+        """How the containers of `found` ended, by the hosts' numbers; those that have not ended are left out."""
+        attempt = _metadata(found).get(_ATTEMPT)
+        if attempt is None:
+            return []
+        prefix = report_url(self._config, attempt).removesuffix(".txt")
+        endings = []
+        for url in self._api.list_objects(prefix):
+            name = re.fullmatch(r"(?:-(\d+))?\.txt", url.removeprefix(prefix))
+            text = self._api.read_object(url) if name else None
+            if text is not None:
+                status, _, log = text.partition("\n")
+                endings.append(Ending(host=int(name[1] or 0), status=int(status), log=log))
+        return sorted(endings, key=lambda ending: ending.host)
 
 
 def state_of(found: dict) -> str:

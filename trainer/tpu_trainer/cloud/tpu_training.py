@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import signal
 
+from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.queued_resource import (
@@ -17,9 +18,13 @@ from tpu_trainer.cloud.queued_resource import (
 )
 from tpu_trainer.cloud.watch import Watch, say
 from tpu_trainer.errors import CloudError, ExitStatus
+from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
 _STOPPED = (ExitStatus.INTERRUPTED, 128 + signal.SIGTERM)
 """Exit statuses of a container that was told to stop, as is done before its machine is taken away."""
+_LOST_HOST = (ExitStatus.INTERRUPTED, ExitStatus.CLOUD)
+"""Exit statuses of `fit` if another host of the TPU is lost or missing: that host's report has the reason."""
+_MOST_LOGS = 3
 _MOST_CONFLICTS = 10
 _LOOKS = 3
 """After a signal, whether a request without an answer was carried out."""
@@ -51,10 +56,10 @@ class TpuTraining:
                 self._watch.state(f"{self._name}: DELETING")
             else:
                 self._recognize(found)
-                taken, ending = self._look(found)
-                if ending is not None:
+                taken, endings = self._look(found)
+                if endings:
                     self._give_back()
-                    return self._check(ending)
+                    return self._check(endings)
                 if taken:
                     preemptions += 1
                     self._start_again(preemptions)
@@ -128,12 +133,12 @@ class TpuTraining:
         self._watch.left = self._resource.delete_command
         self._seen, self._unanswered = True, False
 
-    def _look(self, found: dict) -> tuple[bool, Ending | None]:
-        """Whether the TPU was taken away, and how the training has ended by itself."""
+    def _look(self, found: dict) -> tuple[bool, list[Ending]]:
+        """Whether the TPU was taken away, and how the training has ended by itself, the cause first."""
         state = state_of(found)
         if state in WAITING:
             self._watch.state(f"{self._name}: {state}")
-            return False, None
+            return False, []
         if state == "FAILED":
             why = found["state"].get("failedData", {}).get("error", {}).get("message", "no reason given")
             self._give_back()
@@ -144,17 +149,18 @@ class TpuTraining:
             )
         node_state = self._watch.patiently(self._resource.node_state)
         taken = state in TAKEN_AWAY or node_state in NODE_TAKEN_AWAY
-        ending = self._watch.patiently(lambda: self._resource.ending(found))
+        endings = self._watch.patiently(lambda: self._resource.endings(found))
         # A container that does not stop in time is killed, as is one that takes too much memory. A slice that loses a
         # host before it has started ends as one whose hosts do not answer.
         stopped = (*_STOPPED, 128 + signal.SIGKILL, ExitStatus.CLOUD) if taken else _STOPPED
-        if ending is not None and ending.status not in stopped:
-            return taken, ending
-        if taken or ending is not None:
-            return True, None
+        if ended := _by_itself(endings, stopped):
+            return taken, ended
+        # If another host stops first, the first one still reports.
+        if taken or any(ending.host == 0 for ending in endings):
+            return True, []
         self._watch.state(f"{self._name}: the TPU is there")
         self._watch.training()
-        return False, None
+        return False, []
 
     def _start_again(self, preemptions: int) -> None:
         if preemptions <= self._config.cloud.max_preemptions:
@@ -167,9 +173,34 @@ class TpuTraining:
             )
         self._attempt, self._seen, self._created = secrets.token_hex(4), False, False
 
-    def _check(self, ending: Ending) -> None:
-        if ending.status != ExitStatus.DONE:
-            raise CloudError(
-                f"{self._name}: `fit` ended with status {ending.status} (docs/training.md says what that means). The "
-                f"last of what it printed:\n{ending.log}"
+    def _check(self, endings: list[Ending]) -> None:
+        cause = endings[0]
+        if cause.host == 0 and cause.status == ExitStatus.DONE:
+            return
+        lines = [_describe(ending) for ending in endings[:_MOST_LOGS]]
+        if more := ", ".join(str(ending.host) for ending in endings[_MOST_LOGS:]):
+            lines.append(
+                f"More hosts failed: {more}; their reports are in {files.join(self._config.output_dir, LAUNCH_FOLDER)}"
             )
+        raise CloudError(f"{self._name}: " + "\n".join(lines))
+
+
+def _by_itself(endings: list[Ending], stopped: tuple[int, ...]) -> list[Ending]:
+    """The endings that decide how the training ended, the cause first; none if it goes on or was stopped from outside.
+
+    Args:
+        endings: Of all hosts that have reported.
+        stopped: The exit statuses of containers that were stopped from outside.
+    """
+    if any(ending.host == 0 and ending.status == ExitStatus.DONE for ending in endings):
+        return [ending for ending in endings if ending.host == 0]
+    failed = [ending for ending in endings if ending.status not in stopped]
+    return sorted(failed, key=lambda ending: ending.host == 0 and ending.status in _LOST_HOST)
+
+
+def _describe(ending: Ending) -> str:
+    who = "`fit`" if ending.host == 0 else f"host {ending.host} of the TPU"
+    return (
+        f"{who} ended with status {ending.status} (docs/training.md says what that means). The last of what it "
+        f"printed:\n{ending.log}"
+    )
