@@ -7,11 +7,11 @@ About 160 MB in several languages: the kernel's and Python's documentation, and 
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import html
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +23,11 @@ _BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("output", type=Path, help="the text file to write")
+    output = parser.parse_args().output
     written = 0
-    with tempfile.TemporaryDirectory() as folder, Path(sys.argv[1]).open("w", encoding="utf-8") as target:
+    with tempfile.TemporaryDirectory() as folder, output.open("w", encoding="utf-8") as target:
         subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, check=True)
         for package in sorted(Path(folder).glob("*.deb")):
             subprocess.run(["dpkg", "-x", str(package), folder], check=True)
@@ -34,7 +35,7 @@ def main() -> None:
             for paragraph in paragraphs(path) if path.is_file() else ():
                 target.write(paragraph + "\n")
                 written += len(paragraph) + 1
-    print(f"{sys.argv[1]}: {written / 1e6:.0f} million characters")
+    print(f"{output}: {written / 1e6:.0f} million characters")
 
 
 def paragraphs(path: Path) -> Iterator[str]:

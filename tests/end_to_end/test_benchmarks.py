@@ -1,0 +1,50 @@
+"""The benchmarks run by hand only; these tests keep their imports and options working."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import __file__ as package
+
+ROOT = Path(package).parents[1]
+TRAINER = ROOT / "trainer" / ".venv" / "bin" / "python"
+SCRIPTS = sorted(path for path in (ROOT / "benchmarks").rglob("*.py") if "argparse" in path.read_text())
+NOT_INSTALLED = {"datatrove_tokenizer.py"}  # a peer that is no dependency of ours
+
+# One process per environment, since importing TensorFlow takes seconds.
+_ASK_FOR_HELP = """
+import runpy, sys
+for script in sys.argv[1:]:
+    sys.argv = [script, "--help"]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, script
+    else:
+        raise AssertionError(f"{script} ignores --help")
+"""
+
+
+def runs_in_trainer(script: Path) -> bool:
+    """Whether the script's docstring starts it with the trainer's Python."""
+    return re.search(r"^ +trainer/\.venv", script.read_text(), re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize(("python", "in_trainer"), [(sys.executable, False), (TRAINER, True)])
+def test_every_benchmark_imports_what_it_needs_and_lists_its_options(python, in_trainer: bool):
+    scripts = [s for s in SCRIPTS if s.name not in NOT_INSTALLED and runs_in_trainer(s) == in_trainer]
+    assert len(scripts) >= 4
+    done = subprocess.run(
+        [python, "-c", _ASK_FOR_HELP, *scripts],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "benchmarks"), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("usage: ") == len(scripts)
