@@ -95,27 +95,21 @@ lint: setup
 	.venv/bin/ruff format --check .
 	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.git '^(<{7}|>{7}) ' .  # the marks of a merge that is not done
 
+LOCK := pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+  --no-emit-index-url --upgrade
+TPU_VM := --python-platform x86_64-manylinux_2_31
+
+# Not one uv.lock: the TPU's environment leaves `tensorflow` out by an override, which uv.lock knows only for all environments at once.
 lock: $(UV)
-	$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-	  --no-emit-index-url --upgrade setup.py -o requirements.lock
-	$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-	  --no-emit-index-url --upgrade setup.py --extra dev -c requirements.lock -o requirements-dev.lock
-	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-	  --no-emit-index-url --upgrade pyproject.toml -o requirements.lock
-	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-	  --no-emit-index-url --upgrade pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
-	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-	  --no-emit-index-url --upgrade pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock \
-	  -o requirements-tpu-check.lock
-	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-	  --no-emit-index-url --upgrade --python-platform x86_64-manylinux_2_31 --override no-tensorflow.txt pyproject.toml \
-	  requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
-	cd trainer && ../$(UV) pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-	  --no-emit-index-url --upgrade --python-platform x86_64-manylinux_2_31 pyproject.toml --extra gpu \
-	  -c requirements.lock -o requirements-gpu.lock
+	$(UV) $(LOCK) setup.py -o requirements.lock
+	$(UV) $(LOCK) setup.py --extra dev -c requirements.lock -o requirements-dev.lock
+	$(UV) --directory trainer $(LOCK) pyproject.toml -o requirements.lock
+	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock -o requirements-tpu-check.lock
+	$(UV) --directory trainer $(LOCK) $(TPU_VM) --override no-tensorflow.txt pyproject.toml requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
+	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra gpu -c requirements.lock -o requirements-gpu.lock
 	# For macOS, whose torch needs none of CUDA's packages; what is left is the same on Linux. No hashes: torch's file differs.
-	cd trainer && MACOSX_DEPLOYMENT_TARGET=14.0 ../$(UV) pip compile --quiet --python-version 3.11 \
-	  --python-platform aarch64-apple-darwin --custom-compile-command "make lock" --no-emit-index-url --upgrade \
+	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --no-generate-hashes --python-platform aarch64-apple-darwin \
 	  requirements-export.in -o requirements-export.lock
 
 clean:
