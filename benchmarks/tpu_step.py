@@ -32,9 +32,9 @@ from transformers import (
     create_optimizer,
 )
 
+from tpu_trainer.chips import Topology
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Precision, TrainConfig
 from tpu_trainer.tpu_check.cache import Cache, default_folder
-from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Program
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset

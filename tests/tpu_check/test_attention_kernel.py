@@ -15,11 +15,11 @@ from jax.experimental.pallas import tpu as pltpu
 
 from tests.tpu_trainer import kernel_reference
 from tpu_trainer import compile_check
+from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, ModelConfig, TrainConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.attention_kernel import DTYPES, LENGTHS, member
-from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, Program, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.kernel_sources import bytecode, kernel

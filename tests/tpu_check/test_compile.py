@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from tpu_trainer import compile_check
+from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MlmConfig, ModelConfig, TrainConfig
 from tpu_trainer.tpu_check import rules
 from tpu_trainer.tpu_check.cache import Cache
-from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program, all_reduce, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.hlo import HloModule

@@ -55,7 +55,7 @@ def run_all(
 
 def at_step(step: int, action: Callable[[], None]) -> None:
     """Has `action` happen when that many updates are made, the log is written and nothing is saved yet."""
-    from tpu_trainer.runs.progress import ProgressLog
+    from tpu_trainer.training.progress import ProgressLog
 
     original = ProgressLog.on_step
 

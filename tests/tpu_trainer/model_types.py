@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tpu_trainer.config import ObjectiveName
-from tpu_trainer.exports.model_types import CONFIG_VALUES, EXPORTABLE
+from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 _GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2}

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import tpu_trainer
-from tpu_trainer.command_line import dump_fit_config, load_fit_config, parse
+from tpu_trainer.command_line import parse
 from tpu_trainer.config import FitConfig
+from tpu_trainer.config_files import dump_fit_config, load_fit_config
 from tpu_trainer.errors import UsageError
 
 CONFIGS = sorted((Path(tpu_trainer.__file__).parents[1] / "configs").glob("*.yaml"))

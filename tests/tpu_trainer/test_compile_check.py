@@ -15,12 +15,12 @@ import pytest
 import tensorflow as tf
 
 import tpu_trainer
+from tpu_trainer.chips import CHIPS, Topology
 from tpu_trainer.command_line import parse
 from tpu_trainer.compile_check import largest_that_fits
 from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check import compiler, rules
-from tpu_trainer.tpu_check.chips import CHIPS, Topology
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program
 from tpu_trainer.tpu_check.figures import figures, roofline, table
 from tpu_trainer.tpu_check.hlo import HloModule

@@ -17,7 +17,7 @@ from tests.google_cloud.tpu import Tpu
 from tests.google_cloud.vertex import Vertex
 from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import IMAGE, NEEDED, RUN, config, run_launch, signals_once
-from tpu_trainer.command_line import load_fit_config
+from tpu_trainer.config_files import load_fit_config
 from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
 
 

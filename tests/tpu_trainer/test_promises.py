@@ -8,7 +8,7 @@ from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_con
 from tests.tpu_trainer.small_runs import fit_arguments
 from tests.tpu_trainer.training import test_cluster, test_every_model_type, test_slice
 from tpu_trainer.command_line import parse
-from tpu_trainer.exports.model_types import CONFIG_VALUES, EXPORTABLE
+from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
 HEADER = [

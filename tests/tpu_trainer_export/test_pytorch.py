@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 
 from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config  # noqa: E402
 from tests.tpu_trainer_export.initial_weights import TABLE, measure  # noqa: E402
-from tpu_trainer.exports.model_types import ACTIVATIONS  # noqa: E402
+from tpu_trainer.network.model_types import ACTIVATIONS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 _CLASSES = {"mlm": transformers.AutoModelForMaskedLM, "clm": transformers.AutoModelForCausalLM}

@@ -29,15 +29,15 @@ from transformers.activations_tf import get_tf_activation
 from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.export import trim_vocabulary, write_network
+from tpu_trainer.exports.checkpoint_export import trim_vocabulary, write_network
 from tpu_trainer.exports.exported import open_model, open_tokenizer
-from tpu_trainer.exports.model_types import ACTIVATIONS
 from tpu_trainer.exports.pytorch_layout import pytorch_name
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
 from tpu_trainer.generate import Generator
 from tpu_trainer.network.call_context import CallValues
 from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.network.model_types import ACTIVATIONS
 
 LENGTH, WORDS = 16, 45
 DROPOUT_KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))

@@ -14,7 +14,6 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from tpu_trainer.errors import UsageError
-from tpu_trainer.files import Listed
 
 _URL = "https://storage.googleapis.com/storage/v1/b/{bucket}/o"
 _SCOPES = ["https://www.googleapis.com/auth/devstorage.read_only"]
@@ -28,8 +27,11 @@ _RETRIES = Retry(
 )
 
 
-def list_objects(folder: str) -> dict[str, Listed]:
-    """The objects directly in the folder gs://bucket/…, by the rest of their names.
+def list_objects(folder: str) -> dict[str, tuple[int, str | None]]:
+    """Lists the objects directly in the folder gs://bucket/….
+
+    Returns:
+        Name → (bytes, CRC-32C as 8 hex digits, or None if the object has none).
 
     Raises:
         UsageError: Cloud Storage refuses the listing, or does not answer.
@@ -42,7 +44,7 @@ def list_objects(folder: str) -> dict[str, Listed]:
         "fields": "items(name,size,crc32c),nextPageToken",
         "maxResults": "1000",
     }
-    found: dict[str, Listed] = {}
+    found: dict[str, tuple[int, str | None]] = {}
     with _session() as session:
         while True:
             try:
@@ -62,8 +64,9 @@ def list_objects(folder: str) -> dict[str, Listed]:
                 name = item["name"].removeprefix(prefix)
                 if name:  # else an object that marks the folder itself
                     checksum = item.get("crc32c")
-                    found[name] = Listed(
-                        int(item["size"]), None if checksum is None else base64.b64decode(checksum).hex()
+                    found[name] = (
+                        int(item["size"]),
+                        None if checksum is None else base64.b64decode(checksum).hex(),
                     )
             if "nextPageToken" not in page:
                 return found

@@ -1,16 +1,12 @@
-"""The command line and the YAML files: one parser per verb, made from the verb's dataclass."""
+"""The command line: one parser per verb, generated from the verb's dataclass."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import yaml
-from docstring_parser import parse_from_object
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentParser
 
-from tpu_trainer import files
 from tpu_trainer.cloud.config import HostServerConfig, LaunchConfig
 from tpu_trainer.config import (
     CompileCheckConfig,
@@ -20,11 +16,7 @@ from tpu_trainer.config import (
     FitConfig,
     GenerateConfig,
 )
-from tpu_trainer.errors import UsageError
-
-set_parsing_settings(docstring_parse_attribute_docstrings=True)
-
-_Config = TypeVar("_Config")
+from tpu_trainer.config_files import add_options
 
 VERBS: dict[str, type] = {
     "fit": FitConfig,
@@ -41,22 +33,8 @@ VERBS: dict[str, type] = {
 def _verb_parser(config_class: type) -> ArgumentParser:
     parser = ArgumentParser(description=config_class.__doc__, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="A YAML file of these options; later options win.")
-    _add_options(parser, config_class)
+    add_options(parser, config_class)
     return parser
-
-
-def _add_options(parser: ArgumentParser, config_class: type) -> None:
-    """An option for each field; those with "argument" in their metadata are argparse's own kind: flags and pairs."""
-    plain = {
-        field.name: field.metadata["argument"]
-        for field in dataclasses.fields(config_class)
-        if "argument" in field.metadata
-    }
-    parser.add_class_arguments(config_class, skip=set(plain))
-    if plain:
-        helps = {param.arg_name: param.description for param in parse_from_object(config_class).params}
-        for name, options in plain.items():
-            parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", help=helps[name], **options)
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
@@ -76,28 +54,3 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
     values = vars(namespace[verb])
     values.pop("config")
     return verb, VERBS[verb](**values)
-
-
-def dump_fit_config(config: FitConfig) -> str:
-    """`config` as YAML that `--config` reads back to the same value."""
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
-
-
-def load_fit_config(path: str) -> FitConfig:
-    """The config that `dump_fit_config` wrote to `path`; UsageError where it is not one."""
-    return _load(path, FitConfig)
-
-
-def load_compile_check_config(path: str) -> CompileCheckConfig:
-    """A configuration of `fit`, which need not name data or an output folder; UsageError where it is not one."""
-    return _load(path, CompileCheckConfig)
-
-
-def _load(path: str, config_class: type[_Config]) -> _Config:
-    parser = ArgumentParser(exit_on_error=False)
-    _add_options(parser, config_class)
-    try:
-        namespace = parser.instantiate(parser.parse_string(files.read_text(path)))
-    except Exception as error:  # jsonargparse passes on many kinds: YAML's, argparse's, its own
-        raise UsageError(f"{path}: not a configuration of `fit`: {error}") from error
-    return config_class(**vars(namespace))

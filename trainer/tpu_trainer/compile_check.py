@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpu_trainer import files
-from tpu_trainer.command_line import load_compile_check_config
+from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, FitConfig
+from tpu_trainer.config_files import load_compile_check_config
 from tpu_trainer.errors import UsageError
-from tpu_trainer.tpu_check.chips import Topology
 
 if TYPE_CHECKING:
     from tpu_trainer.tpu_check.cache import Cache

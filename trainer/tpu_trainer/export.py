@@ -1,28 +1,14 @@
-"""Verb export: a run's checkpoint as a folder that Hugging Face's libraries load.
-
-model.safetensors has PyTorch's names and layouts, which transformers 4 and 5 read; tf_model.h5 has TensorFlow's own.
-"""
+"""Verb export: writes a run's checkpoint as a folder that Hugging Face's libraries load."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import tensorflow as tf
-from safetensors.numpy import save_file
-from tokenizers.processors import TemplateProcessing
-from transformers import GenerationConfig, TFPreTrainedModel
 
 from tpu_trainer import files
-from tpu_trainer.config import ExportConfig, ObjectiveName
-from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
+from tpu_trainer.config import ExportConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.model_card import model_card
-from tpu_trainer.exports.pytorch_layout import pytorch_weights
-from tpu_trainer.network.model import build_network, network_config
+from tpu_trainer.exports.checkpoint_export import export_checkpoint
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 
@@ -60,89 +46,3 @@ def chosen_step(checkpoints: Checkpoints, choice: str) -> int:
             f"--checkpoint is {choice}, but the run has checkpoints of the steps {', '.join(map(str, steps)) or 'none'}"
         )
     return int(choice)
-
-
-def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
-    """Writes the model of checkpoint `step`, with its tokenizer and its card, into the local folder `target`."""
-    run = folder.config()
-    checkpoints = Checkpoints(folder.checkpoints)
-    max_length = checkpoints.metadata(step)["max_length"]
-    tokenizer = load_tokenizer(folder.tokenizer)
-    vocabulary = Vocabulary.of(tokenizer, folder.tokenizer, run.objective)
-    with tf.device("CPU:0"):  # the accelerator's memory may be full of a training that goes on
-        network = build_network(
-            network_config(run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length),
-            run.objective,
-        )
-        checkpoints.restore(step, **{run.optimizer.evaluated: network})
-        network = trim_vocabulary(network, vocabulary, run.objective)
-    tokenizer.model_max_length = max_length
-    if run.objective == "clm":
-        open_end(tokenizer)
-    save_tokenizer(tokenizer, target)
-    write_network(network, target)
-    card = model_card(run, folder=folder, step=step, parameters=network.count_params(), vocabulary=vocabulary)
-    (target / "README.md").write_text(card, encoding="utf-8")
-
-
-def save_tokenizer(tokenizer: Any, target: Path) -> None:
-    """Writes `tokenizer` into the folder `target` so that transformers 4 and 5 give the same ids.
-
-    Classes of transformers 5 such as AlbertTokenizer replace the normalizer of tokenizer.json by that of their own
-    defaults, which lower-cases; PreTrainedTokenizerFast reads the file as it is in both.
-    """
-    tokenizer.save_pretrained(target)
-    if not tokenizer.is_fast:
-        return
-    path = target / "tokenizer_config.json"
-    values = json.loads(path.read_text(encoding="utf-8"))
-    values["tokenizer_class"] = "PreTrainedTokenizerFast"
-    values["model_input_names"] = list(tokenizer.model_input_names)
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def open_end(tokenizer: Any) -> None:
-    """Makes the tokenizer put nothing after a text: a prompt that ends with the end token is one that has ended.
-
-    What it puts before a text stays. Tokenizers that are not `tokenizers`' are left as they are.
-    """
-    text = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    first = next(i for i in range(len(whole) + 1) if whole[i : i + len(text)] == text)
-    if first + len(text) == len(whole) or not tokenizer.is_fast:
-        return
-    before = tokenizer.convert_ids_to_tokens(whole[:first])
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=[*before, "$A"],
-        pair=[*before, "$A", "$B"],
-        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(before)],
-    )
-
-
-def trim_vocabulary(
-    network: TFPreTrainedModel, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
-) -> TFPreTrainedModel:
-    """The same network without the ids that the tokenizer does not have."""
-    config = type(network.config).from_dict(network.config.to_dict() | {"vocab_size": vocabulary.size})
-    trimmed = build_network(config, objective)
-    for target, source in zip(trimmed.weights, network.weights, strict=True):
-        value = source.numpy()
-        for axis in np.flatnonzero(np.array(target.shape) != np.array(source.shape)):
-            value = np.take(value, np.arange(target.shape[axis]), axis=axis)
-        target.assign(value)
-    return trimmed
-
-
-def write_network(network: TFPreTrainedModel, folder: Path) -> None:
-    """Writes config.json, model.safetensors and tf_model.h5, and generation_config.json where the model generates."""
-    network.config.architectures = [type(network).__name__.removeprefix("TF")]
-    network.config.save_pretrained(folder)
-    if network.can_generate():
-        pad = network.config.pad_token_id
-        GenerationConfig(
-            bos_token_id=network.config.bos_token_id,
-            eos_token_id=network.config.eos_token_id,
-            pad_token_id=network.config.eos_token_id if pad is None else pad,
-        ).save_pretrained(folder)
-    save_file(pytorch_weights(network), folder / "model.safetensors", metadata={"format": "pt"})
-    network.save_weights(str(folder / "tf_model.h5"))

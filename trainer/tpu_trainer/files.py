@@ -79,7 +79,7 @@ def list_files(folder: str) -> dict[str, Listed]:
     if folder.startswith("gs://"):
         from tpu_trainer.cloud_storage import list_objects
 
-        return list_objects(folder)
+        return {name: Listed(*found) for name, found in list_objects(folder).items()}
     if is_url(folder):
         names = [name for name in list_names(folder) if is_file(join(folder, name))]
         return {name: Listed(size(join(folder, name))) for name in names}

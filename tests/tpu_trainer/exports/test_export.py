@@ -19,7 +19,8 @@ from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import GPT2, ROBERTA, network_of, run_of
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.export import chosen_step, export_checkpoint, trim_vocabulary, write_network
+from tpu_trainer.export import chosen_step
+from tpu_trainer.exports.checkpoint_export import export_checkpoint, trim_vocabulary, write_network
 from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder

@@ -19,7 +19,7 @@ from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import ROBERTA, network_of, run_of
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.export import export_checkpoint, open_end, trim_vocabulary, write_network
+from tpu_trainer.exports.checkpoint_export import export_checkpoint, open_end, trim_vocabulary, write_network
 from tpu_trainer.exports.exported import open_model, open_tokenizer
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AlbertTokenizerFast, AutoTokenizer, PreTrainedTokenizerFast
 
-from tpu_trainer.export import save_tokenizer
+from tpu_trainer.exports.checkpoint_export import save_tokenizer
 
 
 def test_a_class_with_a_normalizer_of_its_own_is_saved_as_the_class_that_has_none(tmp_path: Path) -> None:

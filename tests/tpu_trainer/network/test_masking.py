@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from tpu_trainer.config import MaskingUnit
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.data.words import Words
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.masking import MaskedRows, Masking, targets_by_length
 from tpu_trainer.network.selection import MAX_SPAN, span_lengths
-from tpu_trainer.network.words import Words
 
 # Odd ids go on with the word of the token before them.
 WORDS = Words(joins=np.arange(1000) % 2 == 1, open=np.ones(1000, bool))

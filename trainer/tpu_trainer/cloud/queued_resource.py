@@ -15,7 +15,7 @@ from pathlib import Path
 from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.command_line import dump_fit_config
+from tpu_trainer.config_files import dump_fit_config
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")

@@ -9,8 +9,8 @@ from typing import Any
 from tpu_trainer import files
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.words import Words
 from tpu_trainer.errors import UsageError
-from tpu_trainer.network.words import Words
 
 # A TPU's matrix unit works on tiles of 128 lanes, and GPUs like multiples of 64.
 _PADDING_MULTIPLE = 128

@@ -58,7 +58,7 @@ class HubPusher:
 
     def _push(self, step: int, consolation: str) -> None:
         # Here, not above: a check of the name need not wait for TensorFlow.
-        from tpu_trainer.export import export_checkpoint
+        from tpu_trainer.exports.checkpoint_export import export_checkpoint
         from tpu_trainer.runs.metrics import say
 
         disable_progress_bars()  # ours is on the same terminal

@@ -13,7 +13,7 @@ from tpu_trainer import files
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.model_types import WITHOUT_EFFECT
+from tpu_trainer.network.model_types import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from transformers import TFPreTrainedModel

@@ -22,13 +22,13 @@ from transformers import (
 from tpu_trainer.config import ModelConfig, ObjectiveName, Precision
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
 from tpu_trainer.network.documents import separate_documents
 from tpu_trainer.network.dropout import key_dropout
 from tpu_trainer.network.initial_weights import draw_as_pytorch
 from tpu_trainer.network.library_functions import replace_functions
+from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
 from tpu_trainer.network.output_layer import find_output_layer, head_of
 from tpu_trainer.network.recomputation import recompute_blocks
 

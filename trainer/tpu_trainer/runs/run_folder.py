@@ -19,8 +19,8 @@ import json
 from typing import Any
 
 from tpu_trainer import files
-from tpu_trainer.command_line import dump_fit_config, load_fit_config
 from tpu_trainer.config import FitConfig
+from tpu_trainer.config_files import dump_fit_config, load_fit_config
 from tpu_trainer.errors import UsageError
 
 LAUNCH_FOLDER = "launch"

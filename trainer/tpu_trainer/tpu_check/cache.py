@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from tpu_trainer.tpu_check.chips import Topology
+from tpu_trainer.chips import Topology
 from tpu_trainer.tpu_check.compiler import Executable, Module, OutOfMemory, compile_module, versions
 
 _KINDS = {"executable": Executable, "out_of_memory": OutOfMemory}

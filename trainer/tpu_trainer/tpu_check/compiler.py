@@ -17,8 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_trainer.chips import Topology
 from tpu_trainer.errors import UsageError
-from tpu_trainer.tpu_check.chips import Topology
 
 # The releases whose private interfaces this file was written for.
 WRITTEN_FOR = {"tensorflow": "2.20", "jax": "0.10", "jaxlib": "0.10", "libtpu": "0.0.51"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tpu_trainer.tpu_check.chips import Topology
+from tpu_trainer.chips import Topology
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
 from tpu_trainer.tpu_check.hlo import HloModule
 

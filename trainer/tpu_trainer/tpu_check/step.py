@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 from transformers import CONFIG_MAPPING
 
+from tpu_trainer.chips import Topology
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import training_batches
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
+from tpu_trainer.data.words import Words
 from tpu_trainer.errors import UsageError
-from tpu_trainer.network.words import Words
-from tpu_trainer.tpu_check.chips import Topology
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.task import Task

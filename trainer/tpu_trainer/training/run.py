@@ -20,12 +20,12 @@ from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.checkpoint import BackgroundSaver, Checkpoints, WriteErrors
 from tpu_trainer.runs.curves import loss_picture
 from tpu_trainer.runs.metrics import MetricsLog, say
-from tpu_trainer.runs.progress import ProgressLog, Stopwatch
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.callbacks import NonFiniteStep, PeriodicCheckpoint, PeriodicEvaluation, Profile
 from tpu_trainer.training.evaluation import Evaluation, Evaluator
 from tpu_trainer.training.failure import diverged
 from tpu_trainer.training.interruption import AgreedEnd, Interruption
+from tpu_trainer.training.progress import ProgressLog, Stopwatch
 from tpu_trainer.training.schedule import Schedule
 from tpu_trainer.training.task import Task
 

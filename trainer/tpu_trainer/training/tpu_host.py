@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from tpu_trainer.chips import GENERATIONS, generation
 from tpu_trainer.config import EvaluateConfig, FitConfig, TpuConfig
-from tpu_trainer.tpu_check.chips import GENERATIONS, generation
 
 LOCAL = "local"
 _ATTRIBUTE = "/computeMetadata/v1/instance/attributes/accelerator-type"
@@ -40,7 +40,7 @@ def uses_local_tpu(verb: str, config: FitConfig | EvaluateConfig | object) -> bo
 
 
 def tpu_generation(tpu: TpuConfig) -> str:
-    """The generation of the TPU to compute on, as tpu_check.chips names it, such as v5e.
+    """The generation of the TPU to compute on, as chips names it, such as v5e.
 
     The first of these decides: --tpu.accelerator_type; TPU_ACCELERATOR_TYPE, which GKE sets; Compute Engine's metadata
     server. Raises UnknownTpuError if none of them knows, or if it is a generation that this program does not know.

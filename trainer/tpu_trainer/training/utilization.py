@@ -11,7 +11,7 @@ import re
 import tensorflow as tf
 from transformers import TFPreTrainedModel
 
-from tpu_trainer.tpu_check.chips import CHIPS
+from tpu_trainer.chips import CHIPS
 from tpu_trainer.training.strategy import is_tpu
 
 # Dense bfloat16 operations per second of a TensorFlow device.

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tpu_trainer.network.words import Words
+from tpu_trainer.data.words import Words
 
 TEXT = "I don't like unbelievable (hand-made) cafés, said [Zoë]... 42 times!\n\nNaïve, isn't it?"
 KINDS = ("WordPiece", "ByteLevel", "Metaspace")
