@@ -17,9 +17,9 @@ from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError
+from beam_pipeline.hashing import place_hashes
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.progress import Address, Reporter
-from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import describe, read_unit
 from beam_pipeline.sources.units import WorkUnit
 
@@ -71,11 +71,6 @@ def build(pipeline: beam.Pipeline, job: SampleJob) -> None:
     )
 
 
-def place_hashes(name: str, places: np.ndarray, seed: int) -> np.ndarray:
-    """uint64 [documents]: a hash of each document's place in the file `name`; of repeats of a document, the same."""
-    return mix64(places.astype(np.uint64) ^ np.uint64(key64("sample", seed, name)))
-
-
 def _below(hashes: np.ndarray, share: float) -> np.ndarray:
     return np.ones(len(hashes), bool) if share >= 1 else hashes < np.uint64(int(share * 2**64))
 
@@ -100,7 +95,7 @@ class SampleUnit(beam.DoFn):
                 raise DataError(describe(unit, batch.bad[0]))
             self._bad.inc(len(batch.bad))
             self._documents.inc(len(batch.texts))
-            hashed = place_hashes(batch.name, batch.places, job.seed)
+            hashed = place_hashes("sample", job.seed, batch.name, batch.places)  # the same for repeats
             chosen = np.flatnonzero(_below(hashed, job.share))
             hashes.append(hashed[chosen])
             # A lone surrogate (a jsonl may hold one) is no valid UTF-8: nothing can be learnt from it.

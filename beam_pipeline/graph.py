@@ -20,7 +20,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
 
 from beam_pipeline import filesystem
-from beam_pipeline.bad_records import Excluded
+from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.job import Job
 from beam_pipeline.steps.deduplicate import DUPLICATES, HASHES, FindDuplicates, HashDocuments, num_buckets

@@ -6,22 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import numpy as np
-
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.options import InspectConfig, parse_inspect
-from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
-from beam_pipeline.views.tracing import DocumentPart, NotTraced, Tracer, TraceTooSlow
+from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 
 _ROWS_PER_SEARCH = 1024
 _CONTEXT = 60  # characters shown on each side of what `--grep` found
 _AUTO_SECONDS = 10.0  # what `--trace auto` may take, about
-_COUNTED = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, where not bytes
-_MOST_UNITS = 8  # named of a row of tails
-_MOST_FILES = 5  # named of a unit that holds many
 
 
 def main(argv: Sequence[str]) -> None:
@@ -130,51 +125,6 @@ def _source_lines(origin: Origin) -> Iterator[str]:
         yield "tail    what is left over at a unit's end, less than a row, is packed together, so that nothing is lost"
     for number, line in enumerate(describe_units(origin.units)):
         yield f"{'source' if number == 0 else '':<6}  {line}"
-
-
-def describe_units(units: Sequence[WorkUnit]) -> list[str]:
-    """The units' files with their ranges, a line each; of many units only the first are named."""
-    lines = [line for unit in units[:_MOST_UNITS] for line in describe_unit(unit)]
-    more = len(units) - _MOST_UNITS
-    return lines if more <= 0 else [*lines, f"… and {more:,} work units more"]
-
-
-def describe_unit(unit: WorkUnit) -> list[str]:
-    """A unit's files with their ranges, a line each; of many only the first are named."""
-    lines = []
-    for part in unit.parts:
-        within = f"bytes {part.start:,} to {part.end:,}"
-        if unit.format in _COUNTED:
-            within = f"{_COUNTED[unit.format]} {part.start:,} to {part.end - 1:,}, counted from 0"
-        lines.append(f"{visible(unit.root + part.name, one_line=True)}, {within}")
-    more = len(lines) - _MOST_FILES
-    if more > 1:
-        lines = [*lines[: _MOST_FILES - 1], f"… and {more + 1:,} files more"]
-    if unit.repeat or unit.share < 1:
-        share = f", {unit.share:.3g} of the documents" if unit.share < 1 else ""
-        lines.append(f"repeat {unit.repeat + 1} of the mixture{share}")
-    return lines
-
-
-def stretches_of(
-    row: Row, parts: Sequence[DocumentPart] | None, starts: np.ndarray | None
-) -> list[tuple[int, int, str]]:
-    """A row cut where its documents meet, as well as that is known.
-
-    Args:
-      row: the row.
-      parts: its documents, where they were found.
-      starts: where they begin, where that is known.
-
-    Returns:
-      (first token, end, what is known of it) of each stretch.
-    """
-    if parts is not None:
-        return [(part.first, part.end, part.describe()) for part in parts]
-    if starts is None:
-        return [(0, len(row.ids), "where documents meet is not recorded (--segment_ids does)")]
-    ends = [*starts[1:].tolist(), len(row.ids)]
-    return [(first, end, "") for first, end in zip(starts.tolist(), ends, strict=True)]
 
 
 def _content(

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock
-from beam_pipeline.dataset.lock import STAGING as STAGING
 from beam_pipeline.dataset.lock_holder import check_held
+from beam_pipeline.dataset.manifest import TOKENIZER, describe_file
 from beam_pipeline.dataset.records import feature_names
+from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
 from beam_pipeline.tokenization.documents import Template
-
-TOKENIZER = "tokenizer"
-FINISHED = "finished"
-WRITTEN = "written"
-TEMPORARY = "temporary"  # where files are until they are complete
-
-
-def staging_folder(output: str, fingerprint: str) -> str:
-    """The folder for everything that is gone when the dataset with this fingerprint is finished.
-
-    Its content is a function of the fingerprint, so that attempts that overlap can only write the same bytes, and runs
-    with different fingerprints share nothing.
-    """
-    return filesystem.join(output, STAGING, fingerprint[:16])
 
 
 @dataclass(frozen=True)
@@ -89,6 +78,18 @@ class Job:
         folder."""
         with filesystem.create_whole(path, self.temporary_path(path.rpartition("/")[2])) as file:
             file.write(data)
+
+    def write_recorded(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Writes files after a record of them, so that a later run knows them for this program's own.
+
+        Args:
+          name: of the record.
+          files: by their paths below the output folder; existing files are replaced.
+        """
+        record = [describe_file(path, data) for path, data in files.items()]
+        self.write(filesystem.join(self.written_folder, f"{name}.json"), json.dumps(record).encode())
+        for path, data in files.items():
+            self.write(filesystem.join(self.output, path), data)
 
     @property
     def plan_path(self) -> str:

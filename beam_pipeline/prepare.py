@@ -15,16 +15,18 @@ from beam_pipeline import __version__, beam_options, filesystem, graph, memory
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataflow import job_options, launch
 from beam_pipeline.dataset import lock, manifest, output_folder
+from beam_pipeline.dataset.manifest import TOKENIZER
+from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning, UsageError
-from beam_pipeline.job import STAGING, TOKENIZER, Job
+from beam_pipeline.job import Job
 from beam_pipeline.options import PrepareConfig, parse_prepare
 from beam_pipeline.report import write_report
-from beam_pipeline.rows.blocks import id_dtype
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.documents import Template
 from beam_pipeline.tokenization.engine import check_engine
+from beam_pipeline.tokenization.token_arrays import id_dtype
 
 # Part of every fingerprint: raised whenever a change to the code changes the shards.
 _BYTES_VERSION = 2
@@ -266,9 +268,7 @@ def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescript
 def _stage(job: Job, planned: Plan, tokenizer: TokenizerDescription, description: dict) -> None:
     """Writes what the workers read: the tokenizer, the plan and the run's description."""
     plan_lines = "".join(unit.to_json() + "\n" for unit in planned.units)
-    output_folder.write_recorded(
-        job, "tokenizer", {f"{TOKENIZER}/{name}": data for name, data in tokenizer.files.items()}
-    )
+    job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in tokenizer.files.items()})
     filesystem.write_bytes(job.plan_path, plan_lines.encode())
     filesystem.write_bytes(job.description_path, json.dumps(description).encode())
 

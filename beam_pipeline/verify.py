@@ -15,9 +15,8 @@ from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, what_shards_need
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.own_files import RUN_FOLDER
+from beam_pipeline.dataset.staging import RUN_FOLDER, STAGING
 from beam_pipeline.errors import DataError, WorkerDied
-from beam_pipeline.job import STAGING
 from beam_pipeline.options import parse_verify
 from beam_pipeline.progress import ProgressDisplay, Reporter
 

@@ -13,7 +13,8 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.records import RecordError, decode_frames, most_record_bytes, read_frames
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.rows.blocks import RowBlock, id_dtype
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.tokenization.token_arrays import id_dtype
 
 MOST_DEFECTS = 1000
 _READ_BYTES = 4 << 20

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.bad_records import Excluded
+from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.sections import (
     Section,
     SectionWriter,

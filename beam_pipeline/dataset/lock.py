@@ -18,9 +18,9 @@ from beam_pipeline import filesystem
 from beam_pipeline.dataset.lock_holder import CloudJob, Holder, Lock, check_held
 from beam_pipeline.dataset.lock_kinds import FileLock, ObjectLock, PlainLock
 from beam_pipeline.dataset.manifest import MANIFEST
+from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, LockLost
 
-STAGING = "_staging"
 NAME = "run.lock"
 
 _log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
 SCHEMA = "transformed_metadata/schema.pbtxt"
+TOKENIZER = "tokenizer"  # the folder, beside the splits'
 TRANSFORM_FN = "transform_fn"
 REPORT = "report.html"  # in the dataset's folder, beside the splits'
 

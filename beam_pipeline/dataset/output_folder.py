@@ -5,19 +5,19 @@ All of it needs the folder's lock (`dataset.lock`).
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from beam_pipeline import filesystem
-from beam_pipeline.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.finished_units import count_finished
+from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.own_files import FolderContent, inspect_output
 from beam_pipeline.dataset.shards import SHARD_NAME
+from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.job import STAGING, TEMPORARY, TOKENIZER, Job, staging_folder
 
 _OF_A_SPLIT = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
 _MOST_NAMED = 5
@@ -158,20 +158,6 @@ def give_up(output: str) -> tuple[int, int]:
     if not content.shards and not content.finished and not units:
         delete_own(content, keep=BAD_RECORDS + "/")
     return units, len(content.shards)
-
-
-def write_recorded(job: Job, name: str, files: Mapping[str, bytes]) -> None:
-    """Writes files after a record of them, so that a later run knows them for this program's own.
-
-    Args:
-      job: the run.
-      name: of the record.
-      files: by their paths below the output folder; what is there is replaced.
-    """
-    record = [manifest.describe_file(path, data) for path, data in files.items()]
-    job.write(filesystem.join(job.written_folder, f"{name}.json"), json.dumps(record).encode())
-    for path, data in files.items():
-        job.write(filesystem.join(job.output, path), data)
 
 
 def clear_staging(output: str, fingerprint: str) -> None:

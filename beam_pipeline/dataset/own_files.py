@@ -17,13 +17,13 @@ from typing import Any
 
 import google_crc32c
 
-from beam_pipeline import bad_records, filesystem
-from beam_pipeline.dataset import lock, manifest
+from beam_pipeline import filesystem
+from beam_pipeline.dataset import bad_records, lock, manifest
+from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.shards import SHARD_NAME
+from beam_pipeline.dataset.staging import FINISHED, RUN_FOLDER, STAGING, WRITTEN
 from beam_pipeline.errors import DataError
-from beam_pipeline.job import FINISHED, STAGING, TOKENIZER, WRITTEN
 
-RUN_FOLDER = re.compile(r"[0-9a-f]{16}")  # in the staging folder, one for each fingerprint
 _BAD_RECORDS = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
 _SMALL = 64 << 20  # files up to this size are compared by checksum

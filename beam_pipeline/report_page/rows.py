@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from beam_pipeline.inspection import describe_units, stretches_of
 from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import Split
 from beam_pipeline.views.tracing import NotTraced, Tracer
 

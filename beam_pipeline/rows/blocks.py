@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.rows.permutation import mix64
+from beam_pipeline.hashing import mix64
+from beam_pipeline.tokenization.token_arrays import id_dtype
 
 # The largest element between stages: some runners hold several in memory, and Dataflow refuses very large ones.
 BLOCK_BYTES = 16 << 20
@@ -15,11 +16,6 @@ BLOCK_BYTES = 16 << 20
 _VALUES_AT_A_TIME = 1 << 19  # bounds the widened copy that a checksum is computed from
 
 _HEADER = struct.Struct("<QQBBB5x")  # rows, max_length, bytes per id, has starts, has slots
-
-
-def id_dtype(vocab_size: int) -> np.dtype:
-    """The narrowest of uint16 and uint32 that holds every id below `vocab_size`."""
-    return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
 def rows_per_block(max_length: int, vocab_size: int) -> int:

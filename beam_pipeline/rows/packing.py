@@ -6,7 +6,7 @@ together; `pad` gives each document rows of its own. Whatever the way, every tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,40 +14,7 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.rows.blocks import RowBlock
-
-
-@dataclass(frozen=True)
-class Documents:
-    """Tokenized documents, one after the other.
-
-    Attributes:
-      ids: integers [tokens], all documents' token ids.
-      lengths: int64 [documents], tokens in each; their sum is `tokens`.
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-
-    @property
-    def starts(self) -> np.ndarray:
-        """int64 [documents]: where each document begins in `ids`."""
-        return np.cumsum(self.lengths) - self.lengths
-
-    @classmethod
-    def join(cls, parts: Sequence[Documents]) -> Documents:
-        """The documents of all parts, of which there must be one at least."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(
-            np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts])
-        )
-
-    def select(self, chosen: np.ndarray) -> Documents:
-        """The documents at the indices or the boolean mask `chosen`, in that order."""
-        if chosen.dtype == bool and chosen.all():
-            return self
-        lengths = self.lengths[chosen]
-        return Documents(self.ids[ranges(self.starts[chosen], lengths)], lengths)
+from beam_pipeline.tokenization.token_arrays import Documents, ranges
 
 
 @dataclass(frozen=True)
@@ -62,13 +29,6 @@ class Tail:
 
     ids: np.ndarray
     starts: np.ndarray
-
-
-def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The integers of all ranges [start, start + length), one range after the other, as int64."""
-    total = int(lengths.sum())
-    before = np.cumsum(lengths) - lengths
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
 
 
 class Packer:

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 
+from beam_pipeline.hashing import key64, mix64
+
 _ROUNDS = 6
-
-
-def mix64(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser (Steele, Lea and Flood, 2014) on a uint64 array: a good hash of 64-bit integers."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def key64(*parts: object) -> int:
-    """A 64-bit key from `parts` (names, seeds, numbers): the same in every process and version."""
-    text = "\x1f".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class Permutation:

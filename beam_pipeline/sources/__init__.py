@@ -16,8 +16,8 @@ from google.api_core.exceptions import GoogleAPIError
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError, one_line
+from beam_pipeline.hashing import place_hashes
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.rows.permutation import key64, mix64
 from beam_pipeline.sources import arrow, jsonl, parquet, text
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.content import checked
@@ -102,5 +102,4 @@ def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBa
 
 def _in_share(places: np.ndarray, share: float, seed: int, name: str) -> np.ndarray:
     """Whether the documents at `places` belong to a share: bool [documents], by a seeded hash of each place."""
-    key = np.uint64(key64("share", seed, name))
-    return mix64(places.astype(np.uint64) ^ key) < np.uint64(int(share * 2**64))
+    return place_hashes("share", seed, name, places) < np.uint64(int(share * 2**64))

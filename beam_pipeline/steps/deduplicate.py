@@ -25,8 +25,8 @@ from beam_pipeline.dataset.sections import (
     read_kept,
     read_section,
 )
+from beam_pipeline.hashing import text_hashes
 from beam_pipeline.job import Job
-from beam_pipeline.rows.unit_rows import text_hashes
 from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.units import WorkUnit
 

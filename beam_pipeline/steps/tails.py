@@ -14,11 +14,12 @@ from beam_pipeline.dataset.sections import create_sections
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
-from beam_pipeline.rows.blocks import id_dtype, rows_per_block
+from beam_pipeline.rows.blocks import rows_per_block
 from beam_pipeline.rows.packing import Tail
 from beam_pipeline.rows.tails import cut_tail, pack_pieces
 from beam_pipeline.steps.tables import tail_table
 from beam_pipeline.steps.tokenize import BLOCKS, STATISTICS
+from beam_pipeline.tokenization.token_arrays import id_dtype
 
 
 class CutTails(beam.DoFn):

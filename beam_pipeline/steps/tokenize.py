@@ -11,7 +11,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import filesystem
-from beam_pipeline.bad_records import Excluded, write_bad_records
+from beam_pipeline.dataset.bad_records import Excluded, write_bad_records
 from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit, identity_of, unit_path
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
@@ -19,9 +19,10 @@ from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import rows_per_block
 from beam_pipeline.rows.packing import Packer
-from beam_pipeline.rows.unit_rows import SplitChooser, UnitRows
+from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
+from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.tokenization.sample_check import EngineMismatch
 

@@ -10,14 +10,14 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
-from beam_pipeline.bad_records import Excluded
-from beam_pipeline.dataset.commit import commit
+from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.records import ExampleEncoder
 from beam_pipeline.dataset.shards import ShardInfo, assemble, shard_name, write_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.route import gather_rows, layout_of, open_block
 from beam_pipeline.steps.tables import row_table, tail_table
 

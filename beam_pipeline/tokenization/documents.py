@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.rows.blocks import id_dtype
-from beam_pipeline.rows.packing import Documents, ranges
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
+from beam_pipeline.tokenization.token_arrays import Documents, id_dtype, ranges
 
 _MOST_RUNS = 4
 

@@ -17,10 +17,10 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from beam_pipeline.rows.packing import ranges
 from beam_pipeline.tokenization.characters import CODES, CharacterSet
 from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
 from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut, last_match
+from beam_pipeline.tokenization.token_arrays import ranges
 from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from beam_pipeline.errors import DataError
-from beam_pipeline.rows.permutation import key64, mix64
+from beam_pipeline.hashing import place_hashes
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import Engine
 
@@ -56,8 +56,8 @@ class SampleCheck:
         """
         if self._engine.reference is None:
             return
-        key = np.uint64(key64("engine", self._seed, batch.name))
-        chosen = np.flatnonzero(mix64(batch.places.astype(np.uint64) ^ key) <= self._bound)
+        hashes = place_hashes("engine", self._seed, batch.name, batch.places)
+        chosen = np.flatnonzero(hashes <= self._bound)
         ends = np.cumsum(lengths)
         for number in chosen.tolist():
             text = batch.texts[number]

@@ -20,8 +20,9 @@ import traceback
 from pathlib import Path
 
 from beam_pipeline import filesystem, prepare
-from beam_pipeline.dataset import commit, lock_kinds
+from beam_pipeline.dataset import lock_kinds
 from beam_pipeline.dataset.manifest import MANIFEST
+from beam_pipeline.steps import commit
 from beam_pipeline.verify import check_split
 
 

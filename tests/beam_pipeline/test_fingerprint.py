@@ -15,9 +15,10 @@ from beam_pipeline.dataset import manifest
 from beam_pipeline.input_options import DatasetConfig, InputConfig, MixItem
 from beam_pipeline.options import PrepareConfig, parse_prepare, parse_train_tokenizer
 from beam_pipeline.rows.packing import Packer
-from beam_pipeline.rows.unit_rows import SplitChooser, UnitRows
+from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 

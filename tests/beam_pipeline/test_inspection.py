@@ -8,7 +8,6 @@ import pytest
 
 from beam_pipeline import inspection, prepare
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.sources.units import Part, WorkUnit
 from beam_pipeline.views import tracing
 from beam_pipeline.views.reading import open_dataset
 
@@ -135,16 +134,3 @@ def test_grep_stops_at_most_and_takes_regular_expressions(inspect, dataset: Path
 def test_options_that_cannot_be(inspect, options, message):
     with pytest.raises(UsageError, match=message):
         inspect(*options)
-
-
-def test_a_units_files_are_described_by_what_their_ranges_count():
-    def unit(kind: str, parts: int, **more) -> WorkUnit:
-        names = [Part(f"f{i}\x1b", i, i + 2) for i in range(parts)]
-        return WorkUnit(0, kind, "/data/", tuple(names), 10, **more)
-
-    assert inspection.describe_unit(unit("text", 1)) == [r"/data/f0\x1b, bytes 0 to 2"]
-    assert inspection.describe_unit(unit("parquet", 1))[0].endswith("row groups 0 to 1, counted from 0")
-    many = inspection.describe_unit(unit("text", 100, repeat=1, share=0.5))
-    assert len(many) == 6
-    assert inspection.describe_units([unit("text", 1)] * 10)[-1] == "… and 2 work units more"
-    assert many[-2:] == ["… and 96 files more", "repeat 2 of the mixture, 0.5 of the documents"]

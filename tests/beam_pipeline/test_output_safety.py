@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import inspection, prepare, train_tokenizer
-from beam_pipeline.bad_records import write_bad_records
 from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.bad_records import write_bad_records
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.steps import tokenize
 from beam_pipeline.verify import check_dataset

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from beam_pipeline import corpus_sample, train_tokenizer
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.rows.permutation import key64, mix64
+from beam_pipeline.hashing import place_hashes
 from beam_pipeline.tokenization.tokenizer_folder import RECORD, lock_folder
 
 
@@ -87,8 +87,7 @@ def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
     names, places = ["x.txt", "y.txt"], np.arange(0, 40_000, 40)
     texts = {name: [f"{name} {place} é\n" for place in places.tolist()] for name in names}
     for number, name in enumerate(names):
-        hashes = corpus_sample.place_hashes(name, places, seed=3)
-        assert np.array_equal(hashes, mix64(places.astype(np.uint64) ^ np.uint64(key64("sample", 3, name))))
+        hashes = place_hashes("sample", 3, name, places)
         chosen = np.flatnonzero(hashes < np.uint64(int(0.4 * 2**64)))
         data = corpus_sample.to_bytes(hashes[chosen], [texts[name][i].encode() for i in chosen])
         corpus_sample.write_file((number, [(number, data)]), str(tmp_path))

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.bad_records import Excluded
+from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit
 from beam_pipeline.dataset.sections import open_sections, read_section
 from beam_pipeline.dataset.statistics import SplitStatistics

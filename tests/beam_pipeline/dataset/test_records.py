@@ -18,7 +18,8 @@ from beam_pipeline.dataset.records import (
     read_frames,
 )
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.rows.packing import Documents, Packer, segments_and_positions
+from beam_pipeline.rows.packing import Packer, segments_and_positions
+from beam_pipeline.tokenization.token_arrays import Documents
 
 ALL = feature_names(attention_mask=True, segment_ids=True, position_ids=True)
 PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False)

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.rows.packing import Documents, Packer, Tail, best_fit, segments_and_positions
+from beam_pipeline.rows.packing import Packer, Tail, best_fit, segments_and_positions
 from beam_pipeline.rows.tails import cut_tail, pack_pieces
+from beam_pipeline.tokenization.token_arrays import Documents
 
 PAD = 0
 MAX_LENGTH = 8

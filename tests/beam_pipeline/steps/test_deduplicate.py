@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.rows.unit_rows import text_hashes
+from beam_pipeline.hashing import text_hashes
 from beam_pipeline.steps.deduplicate import bucket_entries, find_duplicates, first_of_each
 
 texts = st.text("ab", max_size=2)

@@ -3,51 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
-
-import numpy as np
 
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Packer, Tail
-from beam_pipeline.rows.permutation import key64, mix64
+from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.documents import DocumentTokenizer
-
-
-class SplitChooser:
-    """Sends each document to a split, by a seeded hash of its place or of its text.
-
-    Args:
-      splits: (name, share) pairs; the shares add up to 1.
-      seed: decides which documents go where.
-      split_by: `place`, or `text`: then equal documents go to the same split.
-    """
-
-    def __init__(self, splits: tuple[tuple[str, float], ...], seed: int, split_by: str):
-        self._seed = seed
-        self._split_by = split_by
-        # Document with hash h goes to the first split whose bound is above h; the last bound covers all.
-        shares = np.cumsum([share for _, share in splits])[:-1]
-        self._bounds = np.array([int(share * 2**64) for share in shares], np.uint64)
-
-    def __call__(self, batch: DocumentBatch) -> np.ndarray:
-        """The index of each document's split, int64 [documents]."""
-        if not len(self._bounds):
-            return np.zeros(len(batch.texts), np.int64)
-        if self._split_by == "text":
-            hashes = text_hashes(batch.texts)[:, 0] ^ np.uint64(key64("split", self._seed))
-        else:
-            hashes = batch.places.astype(np.uint64) ^ np.uint64(key64("split", self._seed, batch.name))
-        return np.searchsorted(self._bounds, mix64(hashes), side="right")
-
-
-def text_hashes(texts: list[str]) -> np.ndarray:
-    """128-bit BLAKE2b hashes of texts, uint64 [texts, 2]: equal for equal texts, else different in all likelihood
-    (for 10**12 documents the chance of one collision is below 10**-14)."""
-    # surrogatepass: a lone surrogate is no valid UTF-8, but it must not stop a hash.
-    digests = (blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest() for text in texts)
-    return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
 
 
 class UnitRows:

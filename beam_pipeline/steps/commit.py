@@ -10,9 +10,9 @@ from dataclasses import asdict
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.bad_records import Excluded
 from beam_pipeline.dataset import lock, manifest
-from beam_pipeline.dataset.output_folder import clear_staging, write_recorded
+from beam_pipeline.dataset.bad_records import Excluded
+from beam_pipeline.dataset.output_folder import clear_staging
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
@@ -88,9 +88,9 @@ def commit(
                 **run,
             }
         )
-    write_recorded(job, "splits", files)
+    job.write_recorded("splits", files)
     job.check_lock()
-    write_recorded(job, "manifests", manifests)
+    job.write_recorded("manifests", manifests)
     _finish(job)
 
 

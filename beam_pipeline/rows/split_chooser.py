@@ -1,0 +1,35 @@
+"""Documents → splits, by seeded hashes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from beam_pipeline.hashing import key64, mix64, place_hashes, text_hashes
+from beam_pipeline.sources.units import DocumentBatch
+
+
+class SplitChooser:
+    """Sends each document to a split, by a seeded hash of its place or of its text.
+
+    Args:
+      splits: (name, share) pairs; the shares add up to 1.
+      seed: decides which documents go where.
+      split_by: `place`, or `text`: then equal documents go to the same split.
+    """
+
+    def __init__(self, splits: tuple[tuple[str, float], ...], seed: int, split_by: str):
+        self._seed = seed
+        self._split_by = split_by
+        # Document with hash h goes to the first split whose bound is above h; the last bound covers all.
+        shares = np.cumsum([share for _, share in splits])[:-1]
+        self._bounds = np.array([int(share * 2**64) for share in shares], np.uint64)
+
+    def __call__(self, batch: DocumentBatch) -> np.ndarray:
+        """The index of each document's split, int64 [documents]."""
+        if not len(self._bounds):
+            return np.zeros(len(batch.texts), np.int64)
+        if self._split_by == "text":
+            hashes = mix64(text_hashes(batch.texts)[:, 0] ^ np.uint64(key64("split", self._seed)))
+        else:
+            hashes = place_hashes("split", self._seed, batch.name, batch.places)
+        return np.searchsorted(self._bounds, hashes, side="right")

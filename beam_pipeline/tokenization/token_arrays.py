@@ -1,0 +1,54 @@
+"""Tokenized documents as flat NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    """The narrowest of uint16 and uint32 that holds every id below `vocab_size`."""
+    return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Tokenized documents, one after the other.
+
+    Attributes:
+      ids: integers [tokens], all documents' token ids.
+      lengths: int64 [documents], tokens in each; their sum is `tokens`.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def starts(self) -> np.ndarray:
+        """int64 [documents]: where each document begins in `ids`."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @classmethod
+    def join(cls, parts: Sequence[Documents]) -> Documents:
+        """The documents of all parts, of which there must be one at least."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts])
+        )
+
+    def select(self, chosen: np.ndarray) -> Documents:
+        """The documents at the indices or the boolean mask `chosen`, in that order."""
+        if chosen.dtype == bool and chosen.all():
+            return self
+        lengths = self.lengths[chosen]
+        return Documents(self.ids[ranges(self.starts[chosen], lengths)], lengths)
+
+
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The integers of all ranges [start, start + length), one range after the other, as int64."""
+    total = int(lengths.sum())
+    before = np.cumsum(lengths) - lengths
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
