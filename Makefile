@@ -93,6 +93,8 @@ kernels: trainer/.venv-tpu-check/.ready
 lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports --no-cache --no-logo
+	cd trainer && ../.venv/bin/lint-imports --no-cache --no-logo
 	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.git '^(<{7}|>{7}) ' .  # the marks of a merge that is not done
 
 LOCK := pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \

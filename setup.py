@@ -49,6 +49,7 @@ setup(
             "google-cloud-storage>=3",
             "google-cloud-tpu>=1.20",
             "hypothesis>=6.100",
+            "import-linter>=2.6",
             "pytest>=8",
             "pytest-xdist>=3.5",
             "pyyaml>=6",

@@ -2,7 +2,7 @@
 
 import sys
 
-from beam_pipeline.dataflow.template import launch
+from beam_pipeline.flex_template import launch
 
 if __name__ == "__main__":
     sys.exit(launch(sys.argv[1:]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.cloud import dataflow_v1beta3 as api
 
-from beam_pipeline.dataflow import template
+from beam_pipeline import flex_template
 from beam_pipeline.errors import UsageError
 from beam_pipeline.options import parse_prepare, prepare_parser
 
@@ -55,9 +55,9 @@ def matches(parameter: api.ParameterMetadata, value: str) -> bool:
 
 
 def test_the_file_is_up_to_date():
-    made = json.dumps(template.metadata(), indent=2, ensure_ascii=False) + "\n"
+    made = json.dumps(flex_template.metadata(), indent=2, ensure_ascii=False) + "\n"
     assert FILE.read_text() == made, (
-        "run: python -m beam_pipeline.dataflow.template > deploy/template-metadata.json"
+        "run: python -m beam_pipeline.flex_template > deploy/template-metadata.json"
     )
 
 
@@ -121,7 +121,7 @@ def test_what_a_launcher_passes_is_what_prepare_takes(parameters):
     given = request.launch_parameter.parameters
     for name, value in given.items():
         assert not value or matches(parameters[name], value)
-    made = template.arguments(
+    made = flex_template.arguments(
         [f"--{name}={value}" for name, value in given.items()] + ["--project=a-project"]
     )
     config, beam = parse_prepare(made)
@@ -134,4 +134,4 @@ def test_what_a_launcher_passes_is_what_prepare_takes(parameters):
     )
     assert beam == ["--project=a-project", "--runner=DataflowRunner"]
     with pytest.raises(UsageError, match="--resume perhaps: must be true or false"):
-        template.arguments(["--resume=perhaps"])
+        flex_template.arguments(["--resume=perhaps"])

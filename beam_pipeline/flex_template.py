@@ -1,6 +1,6 @@
 """The Flex Template: `prepare` with its options as the template's parameters.
 
-`python -m beam_pipeline.dataflow.template` prints the template's metadata, made from the options of `prepare`:
+`python -m beam_pipeline.flex_template` prints the template's metadata, made from the options of `prepare`:
 deploy/template-metadata.json is its output. `launch` is what the template's launcher runs.
 """
 
