@@ -82,7 +82,7 @@ trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
 	@touch $@
 
 test-export: setup trainer/.venv-export/.ready
-	TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer $(EXPORT) -m pytest tests/tpu_trainer_export
+	PIPELINE_PYTHON=$(PIPELINE) TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer $(EXPORT) -m pytest tests/tpu_trainer_export
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +240,7 @@ def _through_transformers(path: str, files: Mapping[str, bytes], *, custom_code:
                 "tokenizer.json there is nothing that runs at speed; convert it first"
             )
         tokenizer.save_pretrained(target)
-        saved = _read_folder(str(target))
+        saved = _as_plain_class(_read_folder(str(target)), tokenizer.model_input_names)
     if JSON not in files:
         return saved
     changed, given = json.loads(saved[JSON]), json.loads(Tokenizer.from_buffer(files[JSON]).to_str())
@@ -250,6 +250,21 @@ def _through_transformers(path: str, files: Mapping[str, bytes], *, custom_code:
         return saved
     del changed["model"]
     return {**saved, JSON: _with_model_of(changed, files[JSON])}
+
+
+def _as_plain_class(files: Mapping[str, bytes], input_names: Sequence[str]) -> dict[str, bytes]:
+    """The files that AutoTokenizer has saved, named so that transformers 4 and 5 take tokenizer.json as it is.
+
+    Many classes of transformers 5, such as AlbertTokenizer, replace its normalizer, its pre-tokenizer or its template
+    by their own.
+    """
+    config = json.loads(files[CONFIG])
+    if config["tokenizer_class"] in _PLAIN_CLASSES:
+        return dict(files)
+    config["tokenizer_class"] = _PLAIN_CLASS
+    config["add_prefix_space"] = _prefix_space(json.loads(files[JSON]))
+    config["model_input_names"] = list(input_names)
+    return {**files, CONFIG: _dump(config)}
 
 
 def _with_model_of(parts: Mapping, data: bytes) -> bytes:
