@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 
+from tpu_trainer import quiet
 from tpu_trainer.command_line import parse
 from tpu_trainer.errors import ExitStatus, TrainerError
 from tpu_trainer.training.tpu_host import uses_local_tpu
@@ -13,10 +14,7 @@ from tpu_trainer.training.tpu_host import uses_local_tpu
 
 def main() -> int:
     """Runs one verb; returns the exit status, see ExitStatus."""
-    # Read when the libraries are first imported: their notices, on GPUs that are not there or on the end of
-    # TensorFlow in transformers 5, would bury ours. Real errors are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    quiet.before_imports()
     # transformers looks for TensorFlow by the names of distributions, and does not know tensorflow-tpu.
     os.environ.setdefault("FORCE_TF_AVAILABLE", "1")
     # One tokenizer per process, small batches: its thread pool would only take cores from the compute.
@@ -25,7 +23,9 @@ def main() -> int:
         verb, config = parse()
         if not uses_local_tpu(verb, config):
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-        importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
+        module = importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}")
+        quiet.after_imports()
+        module.main(config)
     except TrainerError as error:
         print(f"tpu_trainer: error: {error}", file=sys.stderr)
         return error.status

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_COMPILE_WITH_XLA = """
+from tpu_trainer import quiet
+quiet.before_imports()
+import tensorflow as tf
+quiet.after_imports()
+print(tf.function(lambda x: x * 2, jit_compile=True)(tf.constant(21)).numpy())
+"""
+
+
+def test_tensorflows_and_abseils_notices_do_not_reach_the_user() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE_WITH_XLA], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("42\n", "")
