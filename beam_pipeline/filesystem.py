@@ -9,6 +9,7 @@ import contextlib
 import errno
 import glob
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,7 +128,13 @@ def size_of(path: str) -> int | None:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file's own bytes for reading (nothing is decompressed); seekable."""
+    """Opens a file's own bytes for reading (nothing is decompressed); seekable.
+
+    Raises:
+      OSError: if there is none, or it is no regular file: a pipe would block until another process writes to it.
+    """
+    if is_local(path) and stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 (as the rest of this module)
+        raise OSError(errno.EINVAL, "Is a pipe, not a regular file", path)
     with plain_errors(path):
         return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.checks.form import form_defects
 from beam_pipeline.checks.manifest import manifest_defects
 from beam_pipeline.checks.shards import ShardFindings, file_sums
 from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.manifest_form import form_defects
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.tokenization.description import SPECIAL_NAMES, describe_tokenizer
 
@@ -86,7 +86,7 @@ def conclude_split(found: SplitFindings, shards: ShardFindings) -> list[str]:
             )
 
     def check(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
-        yield from _check_statistics(json.loads(data), manifest, shards.statistics)
+        yield from _check_statistics(parse_own_json(data), manifest, shards.statistics)
 
     return defects + _check_content(found.folder, manifests.STATISTICS, check, manifest)
 
@@ -144,8 +144,8 @@ def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
     *lines, last = data.decode().splitlines()
-    units = [json.loads(line) for line in lines]
-    tails = json.loads(last)
+    units = [parse_own_json(line) for line in lines]
+    tails = parse_own_json(last)
     for number, unit in enumerate(units):
         if WorkUnit.from_json(lines[number]).index != number:
             yield f"line {number + 1} is work unit {unit['unit']}, not {number}"

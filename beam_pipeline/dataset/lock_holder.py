@@ -16,6 +16,7 @@ from pathlib import Path
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import LockLost, UsageError
+from beam_pipeline.parsing import parse_own_json
 
 _SECONDS_BETWEEN_RENEWALS = 60.0
 
@@ -76,7 +77,7 @@ class Holder:
     def from_json(cls, data: bytes, path: str) -> Holder:
         """Raises a UsageError if the file is none of this program's locks."""
         try:
-            fields = json.loads(data)
+            fields = parse_own_json(data)
             job = fields.pop("job")
             return cls(**fields, job=CloudJob(**job) if job else None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -11,7 +11,9 @@ from typing import Any
 import google_crc32c
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset.manifest_form import form_defects
 from beam_pipeline.errors import DataError
+from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.routing import Layout
 
 FORMAT = "tokenmill-dataset"
@@ -92,10 +94,10 @@ def read_manifest(folder: str) -> dict[str, Any]:
     """The manifest of the split in `folder`.
 
     Raises:
-      DataError: if there is none, it is of a version that this program does not read, or its checksum is wrong.
+      DataError: if there is none, it is of a version that this program does not read, or its checksum or form is wrong.
     """
     data, manifest = parse_manifest(folder)
-    defect = checksum_defect(data, manifest)
+    defect = checksum_defect(data, manifest) or next(form_defects(manifest), None)
     if defect:
         raise DataError(f"{filesystem.join(folder, MANIFEST)}: {defect}; copy it again, or run prepare again")
     return manifest
@@ -112,14 +114,15 @@ def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
         raise DataError(f"{folder}: no {MANIFEST}, so this is no finished dataset")
     data = filesystem.read_bytes(path)
     try:
-        manifest = json.loads(data)
+        manifest = parse_own_json(data)
     except ValueError as error:
         raise DataError(f"{path}: broken JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path}: not the manifest of a {FORMAT}")
-    if manifest.get("version") not in VERSIONS:
+    version = manifest.get("version")
+    if type(version) is not int or version not in VERSIONS:
         raise DataError(
-            f"{path}: version {manifest.get('version')!r} of the format; this program reads versions "
+            f"{path}: version {version!r} of the format; this program reads versions "
             f"{' and '.join(map(str, VERSIONS))}"
         )
     return data, manifest

@@ -14,7 +14,7 @@ from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.manifest import TOKENIZER
-from beam_pipeline.dataset.own_files import FolderContent, inspect_output
+from beam_pipeline.dataset.own_files import FolderContent, inspect_output, listed_sizes
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.errors import DataError, UsageError
@@ -42,6 +42,7 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
                 f"--output {output}: holds this very dataset, finished; --resume keeps it, --overwrite makes it again"
             )
         if resume:
+            _refuse_damaged(content)
             clear_staging(output, fingerprint)  # a run killed in its last moment leaves it
             return True
     same = fingerprint[:16] in content.staged
@@ -62,17 +63,22 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
 
 
 def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
-    """Whether the folder holds the finished dataset, with nothing left to clear away; needs no lock."""
-    if filesystem.list_files(filesystem.join(output, STAGING)):
+    """Whether the folder holds the finished dataset, with nothing left to clear away; needs no lock.
+
+    Of the files, the names and sizes are compared with the manifests: their content is for `verify` to read.
+    """
+    sizes = {path[len(output) :].lstrip("/"): size for path, size in filesystem.list_files(output)}
+    if any(path.startswith(f"{STAGING}/") for path in sizes):
         return False
     for split in splits:
         folder = filesystem.join(output, split)
         if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
             return False
         try:
-            if manifest.read_manifest(folder)["fingerprint"] != fingerprint:
-                return False
+            found = manifest.read_manifest(folder)
         except DataError:  # another program's file
+            return False
+        if found["fingerprint"] != fingerprint or not listed_sizes(split, found).items() <= sizes.items():
             return False
     return True
 
@@ -163,6 +169,19 @@ def give_up(output: str) -> tuple[int, int]:
 def clear_staging(output: str, fingerprint: str) -> None:
     """Deletes the staging folder of the run with this fingerprint."""
     filesystem.delete_folder(staging_folder(output, fingerprint))
+
+
+def _refuse_damaged(content: FolderContent) -> None:
+    """Refuses to keep a finished dataset of which files are missing or changed; its views can be made again."""
+    damaged = sorted(
+        path for path in content.missing | content.changed if f"/{manifest.TRANSFORM_FN}" not in path
+    )
+    if damaged:
+        raise DataError(
+            f"{content.output}: holds this very dataset, but {', '.join(damaged[:_MOST_NAMED])}"
+            f"{' and more' * (len(damaged) > _MOST_NAMED)} {'is' if len(damaged) == 1 else 'are'} missing or changed: "
+            "`verify` names every defect; move changed files away, and use --overwrite to make the dataset again"
+        )
 
 
 def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:

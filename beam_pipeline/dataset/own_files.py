@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import google_crc32c
@@ -23,6 +23,7 @@ from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.staging import FINISHED, RUN_FOLDER, STAGING, WRITTEN
 from beam_pipeline.errors import DataError
+from beam_pipeline.parsing import parse_own_json
 
 _BAD_RECORDS = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
@@ -76,6 +77,7 @@ class FolderContent:
       own: this program's files.
       changed: files that a record lists, but that differ from it.
       foreign: all other files.
+      missing: files that the manifest of a finished split lists, but that are not there.
       finished: the fingerprint of each finished split, by its name.
       staged: the names of the runs' folders in the staging folder.
     """
@@ -84,6 +86,7 @@ class FolderContent:
     own: frozenset[str]
     changed: frozenset[str]
     foreign: frozenset[str]
+    missing: frozenset[str]
     finished: Mapping[str, str]
     staged: frozenset[str]
 
@@ -103,6 +106,7 @@ def inspect_output(output: str) -> FolderContent:
     sizes = {path: size for path, size in sizes.items() if not path.startswith(f"{STAGING}/{lock.NAME}")}
     expected: dict[str, Expected] = {}
     finished: dict[str, str] = {}
+    missing: set[str] = set()
     for path in sorted(sizes):
         folder, _, name = path.rpartition("/")
         if name == manifest.MANIFEST and folder and "/" not in folder:
@@ -112,6 +116,7 @@ def inspect_output(output: str) -> FolderContent:
                 continue
             finished[folder] = found["fingerprint"]
             expected |= _of_manifest(output, folder, found, sizes)
+            missing |= _files_of(folder, found).keys() - sizes.keys()
     staged = {name for name in _children(sizes, STAGING) if RUN_FOLDER.fullmatch(name)}
     for name in staged:
         expected |= dict.fromkeys(
@@ -126,6 +131,7 @@ def inspect_output(output: str) -> FolderContent:
         own=frozenset(listed) - changed,
         changed=changed,
         foreign=frozenset(sizes) - frozenset(listed),
+        missing=frozenset(missing),
         finished=finished,
         staged=frozenset(staged),
     )
@@ -140,13 +146,8 @@ def _of_manifest(
     output: str, split: str, found: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> dict[str, Expected]:
     """The files of a finished split, and of its tokenizer, report and analysis."""
-    expected = {f"{split}/{manifest.MANIFEST}": Expected()}
-    for shard in found["shards"]:
-        expected[f"{split}/{shard['name']}"] = Expected(shard["bytes"], shard["crc32c"])
-    if "files" in found:
-        expected |= _entries(split, found["files"])
-        expected |= _entries(TOKENIZER, found["tokenizer"]["files"])
-    else:
+    expected = {f"{split}/{manifest.MANIFEST}": Expected(), **_files_of(split, found)}
+    if "files" not in found:
         expected |= {f"{split}/{name}": Expected() for name in _OF_A_SPLIT}
         expected |= _tokenizer_of_version_1(output, found, sizes)
     for folder in {folder for path in sizes if (folder := _saved_model_folder(path, split))}:
@@ -162,8 +163,24 @@ def _of_manifest(
     return expected
 
 
+def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
+    """The files that a manifest lists; in version 1 those are the shards alone."""
+    shards = {
+        f"{split}/{shard['name']}": Expected(shard["bytes"], shard["crc32c"]) for shard in found["shards"]
+    }
+    others = _entries(split, found.get("files", ()))
+    return shards | others | _entries(TOKENIZER, found["tokenizer"].get("files", ()))
+
+
+def listed_sizes(split: str, found: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of the files that a manifest lists, by their paths below the dataset's folder."""
+    return {path: expected.size for path, expected in _files_of(split, found).items()}
+
+
 def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Expected]:
-    return {f"{folder}/{entry['path']}": Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
+    """What a list says of the files below `folder`; of paths below the output folder if that is empty."""
+    above = f"{folder}/" if folder else ""
+    return {above + entry["path"]: Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
 
 
 def _tokenizer_of_version_1(
@@ -210,8 +227,8 @@ def _saved_model(output: str, folder: str, sizes: Mapping[str, int]) -> dict[str
     """The function that `analyze` saved: by its list of files, or by the names of a saved model if it has no list."""
     record = f"{folder}/{SAVED_MODEL_RECORD}"
     if record in sizes:
-        entries = json.loads(filesystem.read_bytes(filesystem.join(output, record)))
-        return {record: Expected(), **_entries(folder, entries)}
+        listed = _listed(output, [record], partial(_entries, folder))
+        return {record: Expected(), **listed} if listed else {}
     return {
         path: Expected()
         for path in sizes
@@ -223,21 +240,25 @@ def _of_run(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, Ex
     """What the lists in an unfinished run's staging folder say."""
     records = [path for path in sizes if path.startswith(f"{staging}/{WRITTEN}/")]
     shards = [path for path in sizes if path.startswith(f"{staging}/{FINISHED}/")]
-    expected: dict[str, Expected] = {}
-    for entries in _read_all(output, records):
-        expected |= {entry["path"]: Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
-    for info in _read_all(output, shards):
-        split = SHARD_NAME.fullmatch(info["name"])["split"]
-        expected[f"{split}/{info['name']}"] = Expected(info["bytes"], info["crc32c"])
-    return expected
+    return _listed(output, records, partial(_entries, "")) | _listed(output, shards, _shard_of)
 
 
-def _read_all(output: str, paths: Sequence[str]) -> Iterator[Any]:
-    """The JSON content of files, several of which are read at a time; a broken one lists nothing."""
+def _shard_of(info: Mapping[str, Any]) -> dict[str, Expected]:
+    split = SHARD_NAME.fullmatch(info["name"])["split"]
+    return {f"{split}/{info['name']}": Expected(info["bytes"], info["crc32c"])}
+
+
+def _listed(
+    output: str, paths: Sequence[str], read: Callable[[Any], dict[str, Expected]]
+) -> dict[str, Expected]:
+    """What `read` finds in the JSON of some files, several of which are read at a time."""
+    listed: dict[str, Expected] = {}
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         for data in pool.map(lambda path: filesystem.read_bytes(filesystem.join(output, path)), paths):
-            with contextlib.suppress(ValueError):  # of a machine that crashed: what it would list is kept
-                yield json.loads(data)
+            # Of a machine that crashed, or another program's: what it would list is kept.
+            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+                listed |= read(parse_own_json(data))
+    return listed
 
 
 def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> dict[str, Expected]:
@@ -253,7 +274,7 @@ def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> 
             return unfinished
         try:
             lines = filesystem.read_bytes(filesystem.join(output, path)).splitlines()
-            return bool(lines) and all(json.loads(line).keys() == _BAD_RECORD_KEYS for line in lines)
+            return bool(lines) and all(parse_own_json(line).keys() == _BAD_RECORD_KEYS for line in lines)
         except (ValueError, AttributeError):
             return False
 

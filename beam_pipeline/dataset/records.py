@@ -184,7 +184,7 @@ def decode_frames(
     Raises:
       RecordError: see `decode_examples`; its record counts from the first of those decoded together.
     """
-    count = max(1, _DECODED_BYTES // (8 * max_length * len(features)))
+    count = max(1, _DECODED_BYTES // (8 * max_length * max(1, len(features))))
     while batch := list(islice(frames, count)):
         yield decode_examples(batch, max_length=max_length, features=features)
 

@@ -7,7 +7,6 @@ Storage, where reading single rows would cost a request each, blocks of rows are
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Iterator
 from functools import lru_cache
@@ -22,6 +21,7 @@ from beam_pipeline.dataset.finished_units import tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
 from beam_pipeline.dataset.shards import ShardInfo, is_at
 from beam_pipeline.job import Job
+from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.tables import kept_shards, row_table
@@ -55,8 +55,8 @@ class KeptShards(beam.DoFn):
 
     def process(self, path: str) -> Iterator[ShardInfo]:
         try:
-            info = ShardInfo(**json.loads(filesystem.read_bytes(path)))
-        except ValueError:  # of a machine that crashed: the shard is written again, and compared
+            info = ShardInfo(**parse_own_json(filesystem.read_bytes(path)))
+        except (ValueError, TypeError):  # of a machine that crashed: the shard is written again, and compared
             return
         shard = filesystem.join(self._job.split_folder(info.split), info.name)
         if filesystem.exists(shard):

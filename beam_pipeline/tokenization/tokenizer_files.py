@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from beam_pipeline import filesystem
+from beam_pipeline import filesystem, parsing
 from beam_pipeline.errors import UsageError
 
 JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
@@ -87,7 +87,7 @@ def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, An
       UsageError: the file holds something else.
     """
     try:
-        value = json.loads(files.get(name, b"{}"))
+        value = parsing.parse_json(files.get(name, b"{}"))
     except ValueError as error:
         raise UsageError(f"--tokenizer {path}: {name} is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
+from beam_pipeline.parsing import parse_own_json
 
 RECORD = "tokenmill.json"
 RUN_FOLDER = re.compile(r"[0-9a-f]{16}")
@@ -104,7 +106,7 @@ def _restore(output: str) -> None:
 
 def read(output: str) -> dict[str, bytes]:
     """The files of a finished tokenizer, by name."""
-    record = json.loads(filesystem.read_bytes(filesystem.join(output, RECORD)))
+    record = parse_own_json(filesystem.read_bytes(filesystem.join(output, RECORD)))
     return {name: filesystem.read_bytes(filesystem.join(output, name)) for name in record["files"]}
 
 
@@ -138,7 +140,16 @@ def _record(output: str, files: list[str]) -> dict | None:
     if path not in files:
         return None
     try:
-        record = json.loads(filesystem.read_bytes(path))
+        record = parse_own_json(filesystem.read_bytes(path))
     except ValueError:  # some other program's file
         return None
-    return record if isinstance(record, dict) and record.get("format") == _FORMAT else None
+    return record if _is_record(record) else None
+
+
+def _is_record(record: Any) -> bool:
+    """Whether this is a record of this verb's: of files in its own folder only, which may be deleted."""
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        return False
+    files = record.get("files")
+    named = isinstance(files, list) and all(isinstance(name, str) and "/" not in name for name in files)
+    return named and isinstance(record.get("fingerprint"), str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.records import RecordError, decode_frames, read_frames
 from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
 
@@ -105,7 +105,7 @@ class Split:
         """
         path = filesystem.join(self.folder, manifests.STATISTICS)
         try:
-            return json.loads(self._read(path))
+            return parse_own_json(self._read(path))
         except ValueError as error:
             raise DataError(f"{path}: broken JSON ({error})") from error
 
@@ -189,7 +189,7 @@ class Split:
         path = filesystem.join(self.folder, manifests.UNITS)
         lines = self._read(path).decode().splitlines()
         try:
-            units = [json.loads(line) for line in lines]
+            units = [parse_own_json(line) for line in lines]
             rows = np.array([unit["rows"] for unit in units], np.int64).reshape(-1, 1)
             tails = np.array([unit["tail"] for unit in units[:-1]], np.int64)
         except (ValueError, KeyError, TypeError) as error:

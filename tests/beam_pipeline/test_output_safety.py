@@ -116,6 +116,64 @@ def test_overwrite_refuses_what_was_changed_since(
     assert content(out) == before
 
 
+@pytest.mark.parametrize("damage", ["gone", "longer"])
+@pytest.mark.parametrize(
+    "name", ["train/train-00001-20.tfrecord", "train/units.jsonl", "tokenizer/tokenizer.json"]
+)
+def test_a_damaged_dataset_is_not_kept_as_a_finished_one(
+    tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path, name: str, damage: str
+):
+    out = Path(shutil.copytree(made, tmp_path / "out"))
+    if damage == "gone":
+        (out / name).unlink()
+    else:
+        (out / name).write_bytes((out / name).read_bytes() + b" ")
+    before = content(out)
+    with pytest.raises(
+        DataError, match=f"holds this very dataset, but {name} is missing or changed: `verify`"
+    ):
+        prepare.main(command(source, tokenizer_folder, out, "--resume"))
+    assert content(out) == before
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '[{"path": 1}]', '{"name": 5}', '{"name": "x"}', "3", "null"]
+)
+@pytest.mark.parametrize("name", ["written/x.json", "finished/x.json"])
+def test_a_broken_list_of_a_runs_files_lists_nothing(
+    tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path, name: str, text: str
+):
+    out = Path(shutil.copytree(made, tmp_path / "out"))
+    record = out / "_staging" / ("a" * 16) / name
+    record.parent.mkdir(parents=True)
+    record.write_text(text)
+    prepare.main(command(source, tokenizer_folder, out, "--overwrite"))
+    assert content(out) == content(made)
+
+
+def test_a_manifest_without_the_form_of_its_version_is_not_ours(
+    tmp_path: Path, source: Path, tokenizer_folder: Path
+):
+    out = tmp_path / "out"
+    (out / "train").mkdir(parents=True)
+    (out / "train" / "manifest.json").write_text('{"format": "tokenmill-dataset", "version": 1}')
+    with pytest.raises(UsageError, match="were not written by this program, so they are not deleted"):
+        prepare.main(command(source, tokenizer_folder, out, "--overwrite"))
+    with pytest.raises(DataError, match=r"splits? is missing"):
+        inspection.main([str(out)])
+
+
+@pytest.mark.parametrize("files", [["../../precious.txt"], "tokenizer.json", [1], None])
+def test_a_tokenizers_record_can_name_no_file_of_another_folder(tmp_path: Path, source: Path, files: object):
+    out, precious = tmp_path / "a" / "tokenizer", tmp_path / "precious.txt"
+    write(tmp_path, "precious.txt", "a/tokenizer/tokenizer.json")
+    record = {"format": "tokenmill-tokenizer", "fingerprint": "0" * 64, "files": files}
+    (out / "tokenmill.json").write_text(json.dumps(record))
+    with pytest.raises(UsageError, match="already in use, it holds files of another origin"):
+        train_tokenizer.main([*tokenizer_command(source, out), "--overwrite"])
+    assert precious.exists()
+
+
 def test_a_dataset_of_version_1_is_overwritten(
     tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path
 ):

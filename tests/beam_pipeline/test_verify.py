@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from beam_pipeline import prepare, verify
 from beam_pipeline.checks import at_scale, shards
-from beam_pipeline.dataset.manifest import MANIFEST, to_bytes, with_checksum
+from beam_pipeline.dataset.manifest import MANIFEST, checksum_of, describe_file, to_bytes, with_checksum
 from beam_pipeline.errors import DataError
 from beam_pipeline.verify import check_dataset
 
@@ -47,6 +49,32 @@ def edit(path: Path, change) -> None:
         path.write_bytes(with_checksum(data))
     else:
         path.write_text(json.dumps(data))
+
+
+def rewrite(path: Path, change) -> None:
+    """Changes the text of a manifest, and makes its checksum fit."""
+    text = re.sub(r'  "checksum": .*\n', "", path.read_text())
+    changed = change(text)
+    assert changed != text
+    own = f'  "checksum": "{checksum_of(changed.encode())}",\n'
+    path.write_text(changed.replace('  "config"', own + '  "config"', 1))
+
+
+def replace_beside_manifest(split: Path, name: str, data: bytes) -> None:
+    """Replaces a file that the manifest names, in the manifest, too."""
+    (split / name).write_bytes(data)
+
+    def describe(manifest: dict) -> None:
+        manifest["files"] = [
+            describe_file(name, data) if entry["path"] == name else entry for entry in manifest["files"]
+        ]
+
+    edit(split / MANIFEST, describe)
+
+
+def to_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 def shard(dataset: Path) -> Path:
@@ -105,6 +133,42 @@ DAMAGE = {
         lambda d: edit(d / "train" / "manifest.json", lambda m: m.update(max_length=31)),
         "has 32 values, not 31",
     ),
+    "a manifest nested too deeply": (
+        lambda d: (d / "train" / MANIFEST).write_text("[" * 100_000),
+        "broken JSON (nested too deeply)",
+    ),
+    "a key that is there twice": (
+        lambda d: rewrite(
+            d / "train" / MANIFEST,
+            lambda text: text.replace('  "num_records"', '  "num_records": 1,\n  "num_records"'),
+        ),
+        "the key 'num_records' is there twice",
+    ),
+    "a share that is no number": (
+        lambda d: rewrite(d / "train" / MANIFEST, lambda text: text.replace("0.8]", "NaN]")),
+        "NaN is no number of JSON's",
+    ),
+    "a version that is no whole number": (
+        lambda d: edit(d / "train" / MANIFEST, lambda m: m.update(version=2.0)),
+        "version 2.0 of the format",
+    ),
+    "no features": (
+        lambda d: edit(d / "train" / MANIFEST, lambda m: m.update(features=[])),
+        "features is [], but",
+    ),
+    "statistics nested too deeply": (
+        lambda d: replace_beside_manifest(d / "train", "statistics.json", b"[" * 100_000),
+        "statistics.json: cannot be read",
+    ),
+    "units nested too deeply": (
+        lambda d: replace_beside_manifest(d / "train", "units.jsonl", b"[" * 100_000 + b"\n[]"),
+        "units.jsonl: cannot be read",
+    ),
+    "a tokenizer's config nested too deeply": (
+        lambda d: (d / "tokenizer" / "tokenizer_config.json").write_text('{"a":' * 100_000),
+        "tokenizer_config.json: ",
+    ),
+    "a pipe instead of a shard": (lambda d: to_pipe(shard(d)), "Is a pipe, not a regular file"),
 }
 
 
