@@ -23,6 +23,8 @@ _LOCAL_RUNNERS = (
     "prismrunner",
 )
 
+_RUNNERS_WITH_WORKERS = ("", "directrunner", "switchingdirectrunner", "fnapirunner")
+
 
 def parse(argv: Sequence[str]) -> PipelineOptions:
     """Beam's options from what is left of a command line.
@@ -53,6 +55,13 @@ def unknown_names(options: PipelineOptions) -> list[str]:
 def runs_here(options: PipelineOptions) -> bool:
     """Whether no runner was asked for, so that the pipeline runs on this machine."""
     return options.view_as(StandardOptions).runner is None
+
+
+def starts_workers_here(options: PipelineOptions) -> bool:
+    """Whether Beam's local runner runs the pipeline in worker processes. Prism, which the DirectRunner tries first, has
+    none."""
+    mode = options.view_as(DirectOptions).direct_running_mode
+    return mode == "multi_processing" and _runner(options) in _RUNNERS_WITH_WORKERS
 
 
 def runs_on_dataflow(options: PipelineOptions) -> bool:

@@ -62,7 +62,8 @@ def run(
     """
     if beam_options.runs_on_dataflow(options):
         return launch.run(build, options, lock=lock, wait=wait)
-    runner = _local_runner(options) if beam_options.runs_here(options) else None
+    ours = beam_options.runs_here(options) or beam_options.starts_workers_here(options)
+    runner = _local_runner(options) if ours else None
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     try:

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 
-from beam_pipeline import beam_options, filesystem
+from beam_pipeline import beam_options, filesystem, worker_process
 from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, what_shards_need
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
@@ -168,8 +168,7 @@ def read_shards(
     tasks = {split.folder: _tasks(split) for split in splits}
     size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
     in_parallel = size >= _BYTES_FOR_ALL_CORES
-    # Not forked: the file systems' clients have threads.
-    pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) if in_parallel else None
+    pool = _process_pool() if in_parallel else None
     try:
         for split in splits:
             found = ShardFindings.empty(split.manifest["tokenizer"]["vocab_size"])
@@ -184,6 +183,16 @@ def read_shards(
     finally:
         if pool:
             pool.shutdown(cancel_futures=True)
+
+
+def _process_pool() -> ProcessPoolExecutor:
+    """A process for each core; they end with this one, even if it is killed."""
+    return ProcessPoolExecutor(
+        len(os.sched_getaffinity(0)),
+        get_context("spawn"),  # not forked: the file systems' clients have threads
+        initializer=worker_process.end_with,
+        initargs=(os.getpid(),),
+    )
 
 
 def _tasks(split: SplitFindings) -> list[Callable[[], ShardFindings]]:

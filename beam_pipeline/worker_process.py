@@ -1,4 +1,4 @@
-"""A worker process of a local run: Beam's own, but it ends with its launcher, however that ends.
+"""Worker processes end with their launcher, however that ends. As a program: Beam's worker of a local run.
 
 python -m beam_pipeline.worker_process LAUNCHER      (the process id)
 """

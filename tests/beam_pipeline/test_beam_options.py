@@ -5,6 +5,14 @@ import pytest
 from beam_pipeline import beam_options
 
 
+@pytest.mark.parametrize("runner", ["", "DirectRunner", "FnApiRunner", "PrismRunner", "DataflowRunner"])
+def test_which_runners_start_worker_processes(runner: str) -> None:
+    argv = ["--runner", runner] if runner else []
+    assert not beam_options.starts_workers_here(beam_options.parse(argv))
+    options = beam_options.parse([*argv, "--direct_running_mode", "multi_processing"])
+    assert beam_options.starts_workers_here(options) == (runner in ("", "DirectRunner", "FnApiRunner"))
+
+
 @pytest.mark.parametrize(
     ("argv", "seen"),
     [

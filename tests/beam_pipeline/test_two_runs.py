@@ -140,6 +140,43 @@ def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_st
     assert defects(tmp_path / "out") == []
 
 
+def test_workers_that_the_direct_runner_was_asked_for_end_with_their_launcher(start, tmp_path: Path):
+    first = start("--runner", "DirectRunner", *MODES["worker processes"])
+    wait_for_shards(first, tmp_path / "out")
+    first.kill()
+    first.wait(timeout=60)
+    written = len(list(tmp_path.glob("out/train/*.tfrecord")))
+    wait_for_the_end(first.pid)
+    in_flight = 2  # a shard of each worker
+    assert len(list(tmp_path.glob("out/train/*.tfrecord"))) <= written + in_flight
+
+
+VERIFY_IN_PROCESSES = """
+if __name__ == "__main__":
+    import sys, time
+    from beam_pipeline import verify
+    verify._BYTES_FOR_ALL_CORES = 0
+    for _ in verify.check_dataset(sys.argv[1]):
+        print("checked", flush=True)
+        time.sleep(600)  # its processes wait for more work
+"""
+
+
+def test_the_processes_that_verify_a_dataset_end_with_their_launcher(dataset: Path, tmp_path: Path):
+    program = tmp_path / "verify_in_processes.py"
+    program.write_text(VERIFY_IN_PROCESSES)
+    run = subprocess.Popen(
+        [sys.executable, str(program), str(dataset)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert run.stdout.readline() == b"checked\n"
+    assert len(of_session(run.pid)) > 1
+    run.kill()
+    run.communicate(timeout=60)
+    wait_for_the_end(run.pid)
+
+
 @pytest.mark.parametrize(
     ("mode", "number", "status", "word"),
     [
