@@ -71,7 +71,7 @@ def create_sections(path: str) -> Iterator[SectionWriter]:
 def open_sections(path: str) -> BinaryIO:
     """Opens a file of sections for reading."""
     if path.startswith("gs://"):
-        return RangeFile(filesystem.RemoteObject(path), ahead=_AHEAD)
+        return RangeFile(filesystem.RemoteObject(path), read_ahead=_AHEAD)
     return filesystem.open_file(path)
 
 

@@ -1,4 +1,4 @@
-"""Arrow streams, as the `datasets` library writes them: a document per row, its text in one column."""
+"""Arrow streams as the `datasets` library writes them: one document per row, its text in one column."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.columns import check_column, column_records, pieces
+from beam_pipeline.sources.columns import check_column, column_records, split_column
 from beam_pipeline.sources.units import Part, Records
 
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """One of a stream's record batches.
-
-    Attributes:
-      at: (its first byte, its first row): where a reader may begin.
-      rows: how many it holds.
-      bytes: the size of its texts.
-    """
+    """A record batch of a stream."""
 
     at: tuple[int, int]
+    """(offset of its first byte, number of its first row): where a reader may start."""
     rows: int
+    """Number of rows."""
     bytes: int
+    """Size of its texts."""
 
 
 def record_batches(path: str, text_key: str) -> list[RecordBatch]:
-    """The record batches of a local file. Reads their headers only, since the file is mapped into memory.
+    """Lists the record batches of a local file.
+
+    The file is mapped into memory, so only the batches' headers are read.
 
     Raises:
-      UsageError: where there is no such column of text.
+        UsageError: If the table has no such text column.
     """
     batches = []
     row = 0
@@ -49,7 +48,7 @@ def record_batches(path: str, text_key: str) -> list[RecordBatch]:
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
-    """The rows [part.start, part.end), a few MiB at a time."""
+    """Yields the rows [part.start, part.end), a few MiB at a time."""
     source = pa.PythonFile(file, mode="r")
     schema = _schema(source)
     position, row = part.at
@@ -58,11 +57,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     while row < part.end:
         batch = _next_batch(source, schema)
         if batch is None:
-            raise EOFError(f"ends at row {row}, though it had at least {part.end} when it was listed")
+            raise EOFError(f"ends at row {row}, but had at least {part.end} rows when it was listed")
         column = batch.column(options.text_key)
         first, last = max(part.start - row, 0), min(part.end - row, len(column))
         at = row + first
-        for piece in pieces(column.slice(first, max(0, last - first))):
+        for piece in split_column(column.slice(first, max(0, last - first))):
             yield column_records(part.name, piece, at)
             at += len(piece)
         row += len(column)

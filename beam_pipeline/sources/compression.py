@@ -1,4 +1,4 @@
-"""Compressed files: which they are, and reading them as a stream of their content."""
+"""Compressed files: detecting them by extension, and reading their decompressed content as a stream."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _COMPRESSED_BLOCK = 256 << 10
 
 
 def codec_of(path: str) -> str | None:
-    """How a file is compressed, by its extension; None where it is not."""
+    """Returns the compression of a file by its extension, or None if it is not compressed."""
     return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
 
 
 def uncompressed_name(path: str) -> str:
-    """The path less the extension that says how it is compressed."""
+    """Removes the extension of a compressed file's path."""
     return path.rpartition(".")[0] if codec_of(path) else path
 
 
 class DecompressedFile:
-    """The content of a gzip, bzip2 or Zstandard file as a stream, of which little is in memory at a time.
+    """The decompressed content of a gzip, bzip2 or Zstandard file, as a stream that keeps little in memory.
 
-    Files of several members or frames are read to their end. A file that ends within one, and bytes that are none,
-    are errors: Arrow's decompressors notice both, where those of Python's zlib and zstandard stop silently. (Arrow's
-    for bzip2 fails on an empty member between others, so Python's is used there.)
+    Files of several members or frames are read to their end. A file that ends within a member, or has other bytes after
+    one, is an error. Arrow's decompressors detect both, while Python's zlib and zstandard stop silently. For bzip2,
+    Python's decompressor is used, because Arrow's fails on an empty member between others.
 
     Args:
-      file: the compressed file, at its beginning.
-      codec: as `codec_of` gives it.
-      path: for messages.
+        file: The compressed file, positioned at its beginning.
+        codec: As returned by `codec_of`.
+        path: For error messages.
     """
 
     def __init__(self, file: BinaryIO, codec: str, path: str):
@@ -49,10 +49,10 @@ class DecompressedFile:
         self._peeked = b""
 
     def peek(self, size: int) -> bytes:
-        """The first bytes of the content, which `read` then gives again: `size`, fewer only if there are no more.
+        """Returns the first `size` bytes of the content, fewer if it is shorter. `read` returns them again.
 
         Raises:
-          DataError: as `read` does.
+            DataError: As `read` does.
         """
         pieces = []
         while size and (piece := self.read(size)):
@@ -62,10 +62,10 @@ class DecompressedFile:
         return self._peeked
 
     def read(self, size: int) -> bytes:
-        """The next bytes of the content, at most `size`; none at its end.
+        """Returns the next bytes of the content, at most `size`; none at its end.
 
         Raises:
-          DataError: where the file is truncated or corrupt.
+            DataError: If the file is truncated or corrupt.
         """
         if self._peeked:
             piece, self._peeked = self._peeked[:size], self._peeked[size:]
@@ -82,10 +82,12 @@ class DecompressedFile:
 
 
 class _Bzip2Stream:
+    """Decompresses the members of a bzip2 file one after the other."""
+
     def __init__(self, file: BinaryIO):
         self._file = file
         self._member = bz2.BZ2Decompressor()
-        self._begun = False  # whether the member has been given any bytes
+        self._begun = False  # whether the current member has received any bytes
 
     def read(self, size: int) -> bytes:
         while True:

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: archives, tables and binary data are refused before they are read as text."""
+"""Recognizes files by their first bytes: archives, tables and binary data are refused before they are read as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARROW = "convert it to parquet, or read the dataset it belongs to with --datase
 _TEXT_FIRST = "convert it to text first"
 _NONE = "leave it out: it holds no text"
 
-# (offset, bytes, what has them there, the remedy); none of them begins a text.
+# (offset, magic bytes, kind of file, remedy). No text file begins with any of these.
 _SIGNATURES = (
     (0, b"\x1f\x8b", "gzip data", _RENAME.format(".gz")),
     (0, b"\x28\xb5\x2f\xfd", "Zstandard data", _RENAME.format(".zst")),
@@ -73,21 +73,21 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def checked(file: BinaryIO, path: str, form: str, options: InputConfig) -> BinaryIO | DecompressedFile:
-    """The content of a text or jsonl file: of a compressed one, decompressed.
+def open_text(file: BinaryIO, path: str, form: str, options: InputConfig) -> BinaryIO | DecompressedFile:
+    """Opens the content of a text or jsonl file, decompressed if necessary, and checks its first bytes.
 
     Args:
-      file: at its beginning; it must be seekable.
-      path: of the file; its extension says whether it is compressed.
-      form: `text` or `jsonl`.
-      options: `input_format` text allows NUL bytes.
+        file: Positioned at its beginning. It must be seekable.
+        path: The file's path. Its extension determines the compression.
+        form: `text` or `jsonl`.
+        options: NUL bytes are allowed if `input_format` is `text`.
 
     Returns:
-      What to read, at its beginning.
+        The stream to read, positioned at its beginning.
 
     Raises:
-      UsageError: if the first bytes are not those of lines of text.
-      DataError: if a compressed file is corrupt already there.
+        UsageError: If the file is recognized as something other than lines of text.
+        DataError: If a compressed file is already corrupt in its first bytes.
     """
     codec = codec_of(path)
     head = _read(file, HEAD)
@@ -95,9 +95,9 @@ def checked(file: BinaryIO, path: str, form: str, options: InputConfig) -> Binar
     stream: BinaryIO | DecompressedFile = file
     if codec:
         if len(head) > 3 and not _BEGINS[codec].match(head):
-            what, _ = _identify(head) or ("no such data", "")
+            what, _ = _identify(head) or (f"not {codec} data", "")
             raise UsageError(
-                f"{path}: its name says {codec}, but it is {what}; give it the extension of what it is"
+                f"{path}: its extension means {codec}, but the file is {what}; rename it to match its content"
             )
         stream = DecompressedFile(file, codec, path)
         head = stream.peek(HEAD)
@@ -109,7 +109,7 @@ def checked(file: BinaryIO, path: str, form: str, options: InputConfig) -> Binar
 
 
 def _read(file: _Readable, size: int) -> bytes:
-    """The next `size` bytes, fewer only at the end."""
+    """Returns the next `size` bytes, fewer only at the end of the file."""
     data = io.BytesIO()
     while data.tell() < size and (piece := file.read(size - data.tell())):
         data.write(piece)
@@ -117,7 +117,7 @@ def _read(file: _Readable, size: int) -> bytes:
 
 
 def _identify(head: bytes) -> tuple[str, str] | None:
-    """What has these first bytes, and the remedy; None if no file that is known not to be lines of text."""
+    """Returns (kind of file, remedy) for the first bytes of a known binary format, or None."""
     for offset, magic, what, remedy in _SIGNATURES:
         if head.startswith(magic, offset):
             return what, remedy
@@ -125,34 +125,38 @@ def _identify(head: bytes) -> tuple[str, str] | None:
 
 
 def _binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
-    """Whether these bytes are no text: NUL among bytes that are not UTF-8, or many of them. A text may hold a few."""
+    """Detects binary data. Returns (what was found, remedy), or None if the bytes may be text.
+
+    Data is binary if it contains NUL bytes and is not valid UTF-8, or if at least a tenth of it is NUL. Text may
+    contain a few NUL bytes.
+    """
     nul = head.count(0)
     if options.input_format != "auto" or not nul:
         return None
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut off
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # incremental: `head` may end within a character
         if nul * 10 < len(head):
             return None
     except UnicodeDecodeError:
-        pass  # binary
+        pass  # falls through: binary
     return (
         f"binary data (byte {head.index(0)} is NUL)",
-        "convert it or leave it out; if it is text all the same, --input_format text reads it as it is",
+        "convert it or leave it out; if it is text nevertheless, use --input_format text",
     )
 
 
 def _json(head: bytes) -> tuple[str, str] | None:
-    """Whether the file is one JSON value instead of one in each line."""
+    """Detects files that are one JSON value instead of one per line. Returns (what was found, remedy), or None."""
     start = head.removeprefix(BOM).lstrip()
     line = start.partition(b"\n")[0].strip()
     if line == b"{":
-        return "one JSON object over several lines", "write each record on a line of its own: jq -c . FILE"
+        return "one JSON object over several lines", "write one record per line: jq -c . FILE"
     if not line.startswith(b"["):
         return None
     try:
         first = orjson.loads(line)
     except orjson.JSONDecodeError:
-        first = [{}]  # it goes on after the line, or after the first bytes
+        first = [{}]  # the array continues after this line, or after the bytes read here
     if any(isinstance(item, dict) for item in first):
-        return "one JSON array", "write each record on a line of its own: jq -c '.[]' FILE"
+        return "one JSON array", "write one record per line: jq -c '.[]' FILE"
     return None

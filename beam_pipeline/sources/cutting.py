@@ -1,4 +1,4 @@
-"""From files to work units: pure arithmetic on a listing, the same on every machine."""
+"""From files to work units: pure arithmetic on a listing, with the same result on every machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from beam_pipeline.sources.units import Part, WorkUnit
 
-# A run of small files opens them one after the other: with more of them a unit would take minutes on a
-# remote file system.
-_MOST_PARTS = 1024
+# A unit of small files opens them one after the other. With more files than this, a unit would take minutes on a remote
+# file system.
+_MAX_PARTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file of the input: its path, its size in bytes, and the format that reads it."""
+    """An input file: its path, its size in bytes, and the format that reads it."""
 
     path: str
     size: int
@@ -23,7 +23,7 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a file that can be read on its own: as in `Part`, and about how many bytes of text it has."""
+    """A range of a file that can be read on its own: like `Part`, with its approximate size in bytes of text."""
 
     start: int
     end: int
@@ -32,34 +32,32 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A file with what is read of it.
-
-    Attributes:
-      file: the file.
-      pieces: in their order.
-      repeats: how often all its documents are taken.
-      share: of a further repeat only this share of the documents is taken.
-    """
+class ListedFile:
+    """A file, and what is read of it."""
 
     file: InputFile
     pieces: Sequence[Piece]
+    """In their order in the file."""
     repeats: int = 1
+    """How many times all its documents are read."""
     share: float = 0.0
+    """The share of its documents that is read once more."""
 
 
-def byte_ranges(size: int, most: int) -> Iterator[Piece]:
-    """A file's bytes in ranges of at most `most`; an empty file has none."""
-    for start in range(0, size, most):
-        end = min(start + most, size)
+def byte_ranges(size: int, max_bytes: int) -> Iterator[Piece]:
+    """Cuts a file of `size` bytes into ranges of at most `max_bytes`. An empty file has none."""
+    for start in range(0, size, max_bytes):
+        end = min(start + max_bytes, size)
         yield Piece(start, end, end - start)
 
 
 def common_folder(paths: Iterable[str]) -> str:
-    """The longest folder that all paths share, with its `/`. Names below it stay the same wherever the files are
-    moved to."""
+    """Returns the longest folder that all paths share, with its final `/`.
+
+    Names relative to it stay the same wherever the files are moved together.
+    """
     folders = [path.rpartition("/")[0] + "/" for path in paths]
-    # The common prefix of a set of strings is that of its least and its greatest.
+    # The common prefix of a set of strings is the common prefix of its minimum and its maximum.
     first, last = min(folders), max(folders)
     same = 0
     while same < min(len(first), len(last)) and first[same] == last[same]:
@@ -67,21 +65,26 @@ def common_folder(paths: Iterable[str]) -> str:
     return first[: first.rfind("/", 0, same) + 1]
 
 
-def cut(listed: Sequence[Listed], root: str, unit_bytes: int) -> list[WorkUnit]:
-    """Makes units of about `unit_bytes` of text: neighbouring pieces share one while they fit.
+def cut(listed: Sequence[ListedFile], root: str, unit_bytes: int) -> list[WorkUnit]:
+    """Makes units of about `unit_bytes` of text. Neighbouring pieces share a unit as long as they fit.
 
     Args:
-      listed: the files in the order of their paths.
-      root: what names are relative to.
-      unit_bytes: a unit has at most so much unless a single piece has more.
+        listed: The files, sorted by path.
+        root: The folder that part names are relative to.
+        unit_bytes: Maximum size of a unit, unless a single piece is larger.
 
     Returns:
-      The units in the order of (repeat, file name, offset). A unit's parts have one format, repeat and share.
+        The units in the order of (repeat, file name, offset). All parts of a unit have the same format, repeat and
+        share.
     """
     units: list[WorkUnit] = []
     parts: list[Part] = []
     size = 0
-    kind: tuple[int, float, str] = (0, 1.0, "")
+    kind: tuple[int, float, str] = (
+        0,
+        1.0,
+        "",
+    )  # (repeat, share, format), which all parts of a unit have in common
 
     def finish() -> None:
         repeat, share, name = kind
@@ -91,18 +94,20 @@ def cut(listed: Sequence[Listed], root: str, unit_bytes: int) -> list[WorkUnit]:
 
     for repeat in range(max((entry.repeats + 1 for entry in listed), default=0)):
         for entry in listed:
+            # All documents in each full repeat, then a share of them, then none.
             share = 1.0 if repeat < entry.repeats else entry.share if repeat == entry.repeats else 0.0
             if not share:
                 continue
-            own = (repeat, share, entry.file.format)
+            piece_kind = (repeat, share, entry.file.format)
             name = entry.file.path[len(root) :]
             for piece in entry.pieces:
-                goes_on = bool(parts) and parts[-1].name == name and parts[-1].end == piece.start
-                full = size + piece.bytes > unit_bytes or (len(parts) == _MOST_PARTS and not goes_on)
-                if own != kind or full:
+                # A piece that continues the last part extends it; any other piece is a new part.
+                extends = bool(parts) and parts[-1].name == name and parts[-1].end == piece.start
+                full = size + piece.bytes > unit_bytes or (len(parts) == _MAX_PARTS and not extends)
+                if piece_kind != kind or full:
                     finish()
-                    kind, size, goes_on = own, 0, False
-                if goes_on:
+                    kind, size, extends = piece_kind, 0, False
+                if extends:
                     last = parts.pop()
                     parts.append(Part(name, last.start, piece.end, last.at))
                 else:

@@ -1,7 +1,7 @@
-"""Hugging Face datasets: the `datasets` library prepares one as arrow files, which work units then read in parallel.
+"""Hugging Face datasets. The `datasets` library prepares a dataset as arrow files, which work units read in parallel.
 
-Only the launcher needs the library. A split is read as it defines it: `train[:10%]+validation` are ranges of the
-rows of its splits, each a run of arrow files.
+Only the launcher needs the library. A split expression such as `train[:10%]+validation` is resolved by the library into
+row ranges of the dataset's splits, each of which is a run of arrow files.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import DatasetConfig, InputConfig
 from beam_pipeline.sources import arrow
-from beam_pipeline.sources.cutting import InputFile, Listed, Piece, common_folder
+from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, common_folder
 
 if TYPE_CHECKING:
     import datasets
 
-_SAVED = ("state.json", "dataset_dict.json")  # one of them is in every folder that save_to_disk made
+_SAVED = ("state.json", "dataset_dict.json")  # every folder written by save_to_disk has one of these
 
 
-def list_dataset(config: InputConfig, *, local_files: bool) -> list[Listed]:
-    """The arrow files of a dataset's split, with the rows that belong to it.
+def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
+    """Lists the arrow files of a dataset's split, with the rows that belong to the split.
 
-    Downloads and prepares the dataset unless the cache holds it. With a remote `--dataset_cache` its files are
-    copied there unless they are there already.
+    Downloads and prepares the dataset unless the cache contains it. With a remote `--dataset_cache`, copies the files
+    there unless they are there already.
 
     Args:
-      config: with a `dataset`.
-      local_files: whether the workers see this machine's files.
+        config: With a `dataset`.
+        local_files: Whether the workers can read this machine's files.
 
     Raises:
-      UsageError: where there is no such dataset, split or column, or the workers would not see the files.
+        UsageError: If the dataset, the split or the column does not exist, or the workers cannot read the files.
     """
     wanted = config.dataset
     remote = wanted.cache if wanted.cache and not filesystem.is_local(wanted.cache) else None
     if not local_files and not remote:
         raise UsageError(
-            f"--dataset_name {wanted.name}: is prepared in a folder of this machine, where the runner's workers do "
-            "not see it; name a folder for it that they do see with --dataset_cache gs://…, or export the dataset "
-            "to parquet files in a bucket and read them with --input"
+            f"--dataset_name {wanted.name}: is prepared in a folder of this machine, where the runner's workers "
+            "cannot read it; set a folder that they can read with --dataset_cache gs://…, or export the dataset to "
+            "parquet files in a bucket and read them with --input"
         )
     splits = _load(wanted, None if remote else wanted.cache)
     ranges = _row_ranges(wanted, splits)
-    listed: dict[str, Listed] = {}
+    listed: dict[str, ListedFile] = {}
     for split, begin, end in ranges:
         for path, pieces in _pieces(wanted, splits[split], config.text_key, begin, end):
             file = InputFile(path, Path(path).stat().st_size, "arrow")
-            listed[path] = Listed(file, [*(listed[path].pieces if path in listed else ()), *pieces])
+            listed[path] = ListedFile(file, [*(listed[path].pieces if path in listed else ()), *pieces])
     if not listed:
         raise UsageError(f"--dataset_name {wanted.name}: its split {wanted.split} has no rows")
     ordered = [listed[path] for path in sorted(listed)]
@@ -62,7 +62,7 @@ def list_dataset(config: InputConfig, *, local_files: bool) -> list[Listed]:
 
 
 def _load(wanted: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dataset]:
-    """All splits of the dataset by their names, as tables mapped from their files."""
+    """Loads all splits of the dataset, by name, as memory-mapped tables."""
     import datasets
 
     where = f"--dataset_name {wanted.name}"
@@ -70,7 +70,7 @@ def _load(wanted: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dat
         if any(Path(wanted.name, name).is_file() for name in _SAVED):
             if wanted.config or wanted.revision:
                 raise UsageError(
-                    f"{where}: a folder that save_to_disk made has neither configurations nor revisions; leave "
+                    f"{where}: a folder written by save_to_disk has neither configurations nor revisions; leave "
                     "--dataset_config and --dataset_revision out"
                 )
             loaded = datasets.load_from_disk(wanted.name, keep_in_memory=False)
@@ -83,20 +83,20 @@ def _load(wanted: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dat
                 keep_in_memory=False,
             )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        cause = f" ({_said(error.__cause__)})" if error.__cause__ else ""
-        raise UsageError(f"{where}: cannot be loaded: {_said(error)}{cause}") from error
+        cause = f" ({_message(error.__cause__)})" if error.__cause__ else ""
+        raise UsageError(f"{where}: cannot be loaded: {_message(error)}{cause}") from error
     if isinstance(loaded, datasets.Dataset):
         return {str(loaded.split or "train"): loaded}
     return {str(name): split for name, split in loaded.items()}
 
 
-def _said(error: BaseException) -> str:
-    """An error's message in one line."""
+def _message(error: BaseException) -> str:
+    """Returns an error's message in one line."""
     return textwrap.shorten(str(error), 400, placeholder=" …") or type(error).__name__
 
 
 def _row_ranges(wanted: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -> list[tuple[str, int, int]]:
-    """What `--dataset_split` means, as the library itself resolves it: (split, first row, last row + 1) ranges."""
+    """Resolves `--dataset_split`, as the library itself does, to ranges (split, first row, last row + 1)."""
     from datasets import ReadInstruction
 
     try:
@@ -104,13 +104,14 @@ def _row_ranges(wanted: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -
         absolute = instruction.to_absolute({name: len(split) for name, split in splits.items()})
     except (ValueError, AssertionError) as error:
         raise UsageError(
-            f"--dataset_split {wanted.split}: {_said(error).rstrip('.')}; the dataset's splits are {', '.join(splits)}"
+            f"--dataset_split {wanted.split}: {_message(error).rstrip('.')}; the dataset's splits are "
+            f"{', '.join(splits)}"
         ) from error
     ranges = sorted((part.splitname, part.from_, part.to) for part in absolute)
     for (name, _, end), (after, begin, _) in pairwise(ranges):
         if name == after and begin < end:
             raise UsageError(
-                f"--dataset_split {wanted.split}: names rows {begin} to {end - 1} of {name} twice"
+                f"--dataset_split {wanted.split}: selects rows {begin} to {end - 1} of {name} twice"
             )
     return ranges
 
@@ -118,7 +119,7 @@ def _row_ranges(wanted: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -
 def _pieces(
     wanted: DatasetConfig, split: datasets.Dataset, text_key: str, begin: int, end: int
 ) -> Iterator[tuple[str, list[Piece]]]:
-    """The pieces that hold the split's rows [begin, end), by file."""
+    """Yields each file that has rows of the split's range [begin, end), with the pieces that contain them."""
     row = 0
     for entry in split.cache_files:
         path = entry["filename"]
@@ -135,14 +136,17 @@ def _pieces(
             yield path, pieces
     if row != len(split):
         raise UsageError(
-            f"--dataset_name {wanted.name}: its {len(split)} rows are not just those of its files ({row}), but a "
-            "selection or an order of them; save it once more with save_to_disk, or as parquet, and read that"
+            f"--dataset_name {wanted.name}: its {len(split)} rows are a selection or a reordering of the {row} rows in "
+            "its files; save the dataset again with save_to_disk, or as parquet, and read that"
         )
 
 
-def _upload(listed: Sequence[Listed], cache: str) -> list[Listed]:
-    """Copies files into a folder that the workers see, unless they are there. What stands below the folder is named
-    as it is below the files' own, so that documents have the same places wherever a dataset lies."""
+def _upload(listed: Sequence[ListedFile], cache: str) -> list[ListedFile]:
+    """Copies the files into a folder that the workers can read, unless they are there already.
+
+    Paths below that folder equal the paths below the files' common folder, so that documents have the same places
+    wherever the dataset is stored.
+    """
     root = common_folder(entry.file.path for entry in listed)
     states = [
         (entry.file.path, entry.file.size, Path(entry.file.path).stat().st_mtime_ns) for entry in listed

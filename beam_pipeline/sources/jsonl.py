@@ -1,4 +1,4 @@
-"""JSON lines: a JSON object per line, the document's text under one of its keys."""
+"""JSON lines: one JSON object per line, with the document's text under one of its keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
-    """The documents of a byte range. An empty line counts as a blank document."""
+    """Yields the documents of a byte range. An empty line counts as a blank document."""
     for position, whole in whole_lines(file, part.start, part.end):
         offset, block = without_bom(position, whole)
         starts, _ = line_bounds(block)
@@ -25,11 +25,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         if texts is not None:
             yield Records(texts, starts + offset, utf8_sizes(texts))
         else:
-            yield _one_by_one(part.name, starts + offset, lines, options.text_key)
+            yield _parse_each(part.name, starts + offset, lines, options.text_key)
 
 
 def _all_texts(lines: list[bytes], key: str) -> list[str] | None:
-    """The texts of all lines, quickly; None where one of them needs a closer look."""
+    """The fast path: returns the texts of all lines, or None if any line has no text."""
     loads = orjson.loads
     try:
         texts = [loads(line)[key] for line in lines]
@@ -38,7 +38,8 @@ def _all_texts(lines: list[bytes], key: str) -> list[str] | None:
     return texts if set(map(type, texts)) <= {str} else None
 
 
-def _one_by_one(name: str, places: np.ndarray, lines: list[bytes], key: str) -> Records:
+def _parse_each(name: str, places: np.ndarray, lines: list[bytes], key: str) -> Records:
+    """Parses line by line, so that every bad line gets a reason."""
     texts: list[str] = []
     kept: list[int] = []
     bad: list[BadRecord] = []
@@ -53,7 +54,7 @@ def _one_by_one(name: str, places: np.ndarray, lines: list[bytes], key: str) -> 
 
 
 def _text(line: bytes, key: str) -> tuple[str, str | None]:
-    """The text of a line, or the reason why it has none."""
+    """Returns (text, None), or ("", the reason why the line has no text)."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -61,10 +62,10 @@ def _text(line: bytes, key: str) -> tuple[str, str | None]:
             return "", None
         return "", invalid_utf8(line) or f"broken JSON ({error})"
     if not isinstance(record, dict):
-        return "", f"a JSON {type(record).__name__} where an object with the key {key!r} is needed"
+        return "", f"expected a JSON object with the key {key!r}, got a JSON {type(record).__name__}"
     if key not in record:
-        return "", f"no key {key!r} (--text_key names it); the keys are {sorted(record)[:10]}"
+        return "", f"no key {key!r} (set by --text_key); the keys are {sorted(record)[:10]}"
     text = record[key]
     if not isinstance(text, str):
-        return "", f"the value of {key!r} is of type {type(text).__name__}, not a string"
+        return "", f"the value of {key!r} has type {type(text).__name__}, not string"
     return text, None

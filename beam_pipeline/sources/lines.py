@@ -1,4 +1,4 @@
-"""Reading a byte range of a file as whole lines: a line belongs to the range that holds its first byte."""
+"""Reading a byte range of a file as whole lines. A line belongs to the range that contains its first byte."""
 
 from __future__ import annotations
 
@@ -10,50 +10,55 @@ import numpy as np
 BOM = b"\xef\xbb\xbf"
 
 _BLOCK = 4 << 20
-_FIRST_PAST_END = 64 << 10  # past a range's end only the rest of one record is wanted
+_FIRST_PAST_END = 64 << 10  # past the range's end, only the rest of its last record is needed
 
 
 def whole_lines(
-    file: BinaryIO, start: int, end: int | None, *, beyond: bool = False, block_bytes: int = _BLOCK
+    file: BinaryIO, start: int, end: int | None, *, past_end: bool = False, block_bytes: int = _BLOCK
 ) -> Iterator[tuple[int, bytes]]:
-    """The lines that begin in [start, end), in blocks of a few MiB.
+    """Yields the lines that begin in [start, end), in blocks of a few MiB.
 
-    Neighbouring ranges together yield every line once, wherever they meet. A line may be of any length: it
-    is gathered piece by piece, and no byte is looked at twice.
+    Adjacent ranges together yield every line exactly once, wherever the boundary falls. Lines may have any length:
+    a long line is collected piece by piece, and no byte is scanned twice.
 
     Args:
-      file: at its beginning; it must be seekable where `start` is above 0.
-      start, end: a range of bytes; without an `end` it goes on to the file's.
-      beyond: go on past `end`, too, in blocks of whole lines, for as long as the caller asks.
-      block_bytes: how much is read at once.
+        file: Positioned at its beginning. It must be seekable if `start` is above 0.
+        start: First byte of the range.
+        end: End of the range (exclusive). None reads to the end of the file.
+        past_end: Keep yielding blocks of whole lines past `end`, for as long as the caller iterates.
+        block_bytes: How many bytes to read at a time.
 
     Yields:
-      (offset of the block's first byte, the block): whole lines, the last one with its newline unless the file ends
-      without one.
+        (offset of the block's first byte, block). A block consists of whole lines; the last line of a file may lack its
+        newline.
 
     Raises:
-      EOFError: where the file ends before `end`.
+        EOFError: If the file ends before `end`.
     """
     position = start
     if start > 0:
+        # If the byte before `start` is a newline, a line begins at `start` and is ours. Otherwise `start` is within a
+        # line of the range before. So the search for a newline begins one byte early.
         position = _next_line(file, start - 1, end, block_bytes)
         if position == end:
             return
         file.seek(position)
-    pieces: list[bytes] = []  # of the line that the last block broke off
-    first = position
+    pieces: list[bytes] = []  # the beginning of a line whose newline has not been read yet
+    first = position  # offset of the next block: of pieces[0] if there are any
     past = min(_FIRST_PAST_END, block_bytes)
     while True:
         if end is None:
             wanted = block_bytes
         elif position < end:
             wanted = min(block_bytes, end - position)
-        else:
+        else:  # the last line crosses `end`: most lines end soon, so the reads start small and grow
             wanted, past = past, min(2 * past, block_bytes)
         piece = file.read(wanted)
         if not piece:
             break
-        only_one = end is not None and position >= end and not beyond
+        # Within the range, cut after the last newline of what was read. Past `end` only the line that crosses `end`
+        # is still ours: cut after the first newline.
+        only_one = end is not None and position >= end and not past_end
         cut = piece.find(b"\n") + 1 if only_one else piece.rfind(b"\n") + 1
         position += len(piece)
         if not cut:
@@ -63,22 +68,22 @@ def whole_lines(
         pieces = [piece[cut:]] if cut < len(piece) else []
         yield first, block
         first += len(block)
-        if end is not None and first >= end and not beyond:
+        if end is not None and first >= end and not past_end:
             return
     if end is not None and position < end:
-        raise EOFError(f"ends at byte {position}, though it had at least {end} when it was listed")
+        raise EOFError(f"ends at byte {position}, but had at least {end} bytes when it was listed")
     if pieces:
         yield first, b"".join(pieces)
 
 
 def _next_line(file: BinaryIO, position: int, end: int | None, block_bytes: int) -> int:
-    """Where the first line after the byte at `position` begins; `end` where none begins before it."""
+    """Returns the offset of the first line that begins after the byte at `position`; `end` if none begins before it."""
     file.seek(position)
     wanted = min(_FIRST_PAST_END, block_bytes)
     while end is None or position < end:
         piece = file.read(wanted if end is None else min(wanted, end - position))
         if not piece:
-            raise EOFError(f"ends at byte {position}, within a range that it held when it was listed")
+            raise EOFError(f"ends at byte {position}, but was longer when it was listed")
         newline = piece.find(b"\n")
         if newline >= 0:
             return position + newline + 1
@@ -88,7 +93,7 @@ def _next_line(file: BinaryIO, position: int, end: int | None, block_bytes: int)
 
 
 def line_bounds(block: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Where each line of a block of whole lines begins and ends (its newline left out): int64 [lines] each."""
+    """Returns where each line of a block of whole lines begins and ends, without its newline: int64 [lines] each."""
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
     if block and not block.endswith(b"\n"):
         ends = np.append(ends, len(block))
@@ -99,15 +104,21 @@ def line_bounds(block: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def without_bom(offset: int, block: bytes) -> tuple[int, bytes]:
-    """A block at `offset` less the byte-order mark that a file may begin with."""
+    """Removes the byte-order mark, if the block at `offset` is the first of a file and begins with one."""
     if offset == 0 and block.startswith(BOM):
         return len(BOM), block[len(BOM) :]
     return offset, block
 
 
 def line_number(file: BinaryIO, offset: int) -> int:
-    """The number, from 1, of the line that holds the byte at `offset` of a file at its beginning: it reads up to
-    there, so it is for error messages."""
+    """Returns the number of the line that contains the byte at `offset`, counted from 1.
+
+    Reads the file from its beginning up to that byte, so this is for error messages only.
+
+    Args:
+        file: Positioned at its beginning.
+        offset: In bytes.
+    """
     number = 1
     while offset > 0 and (piece := file.read(min(_BLOCK, offset))):
         number += piece.count(b"\n")
@@ -116,7 +127,7 @@ def line_number(file: BinaryIO, offset: int) -> int:
 
 
 def invalid_utf8(record: bytes) -> str | None:
-    """What is wrong with the first bytes of `record` that are no UTF-8; None where all of it is fine."""
+    """Describes the first invalid UTF-8 sequence of a record. Returns None if the record is valid."""
     try:
         record.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Opening the parts of a work unit: remote files with few requests, and small ones ahead of their turn."""
+"""Opening the parts of a work unit: remote files with few requests, and small files ahead of time."""
 
 from __future__ import annotations
 
@@ -17,34 +17,42 @@ _FILES_AHEAD = 16
 _SMALL = 4 << 20
 _REQUEST = 8 << 20
 
-_BEFORE = 4 << 10  # paragraphs: whether the line before a range is blank
-_AFTER = 64 << 10  # the end of a range's last line; and that a file ends as expected
-_FOOTER = 64 << 10  # Arrow reads so much of a parquet file's end first
+_BYTES_BEFORE = 4 << 10  # read before a range, to see whether the line before it is blank (paragraphs)
+_BYTES_AFTER = 64 << 10  # read after a range: the rest of its last line, or the end of the file
+_FOOTER = 64 << 10  # how much of a parquet file's end Arrow reads first
 
 
 class RangeFile(io.RawIOBase):
-    """A remote object as a file of which one range is read from start to end.
+    """A file interface to a remote object, for reading one range of it from start to end.
 
-    The range is fetched in requests of up to 8 MiB, which are kept until the next one. Other bytes take a request for
-    each read.
+    The range is fetched in requests of up to 8 MiB; the data of the last request is buffered. Reads outside the range
+    take one request each.
 
     Args:
-      remote: the object.
-      start, end: the range, in bytes; it may end after the object.
-      ahead: outside the range at least so much is fetched, and kept.
-      size: of the object, if it is known.
+        remote: The object.
+        start: First byte of the range.
+        end: End of the range (exclusive). It may exceed the size of the object.
+        read_ahead: Minimum size in bytes of a request outside the range. If it is not 0, the data is buffered.
+        size: Size of the object, if known.
     """
 
     def __init__(
-        self, remote: RemoteObject, *, start: int = 0, end: int = 0, ahead: int = 0, size: int | None = None
+        self,
+        remote: RemoteObject,
+        *,
+        start: int = 0,
+        end: int = 0,
+        read_ahead: int = 0,
+        size: int | None = None,
     ):
         self._remote = remote
         self._start, self._end = start, end
+        # The range is divided into equal requests of at most 8 MiB.
         self._request = -(-(end - start) // max(1, -(-(end - start) // _REQUEST)))
-        self._ahead = ahead
+        self._read_ahead = read_ahead
         self._size = size
         self._position = 0
-        self._kept, self._kept_at = b"", 0
+        self._buffer, self._buffer_start = b"", 0
 
     def readable(self) -> bool:
         return True
@@ -66,7 +74,7 @@ class RangeFile(io.RawIOBase):
         return offset
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes; fewer only if the object ends."""
+        """Returns the next `size` bytes, fewer only at the end of the object."""
         pieces = []
         while size > 0 and (piece := self._read_some(size)):
             self._position += len(piece)
@@ -82,20 +90,20 @@ class RangeFile(io.RawIOBase):
             self._position = position
 
     def _read_some(self, size: int) -> bytes:
-        begin = self._position - self._kept_at
-        if 0 <= begin < len(self._kept):
-            return self._kept[begin : begin + size]
+        begin = self._position - self._buffer_start
+        if 0 <= begin < len(self._buffer):
+            return self._buffer[begin : begin + size]
         if self._size is not None and self._position >= self._size:
             return b""
         if not self._start <= self._position < self._end:
-            data = self._fetch(self._position, max(size, self._ahead))
-            if self._ahead:
-                self._kept, self._kept_at = data, self._position
+            data = self._fetch(self._position, max(size, self._read_ahead))
+            if self._read_ahead:
+                self._buffer, self._buffer_start = data, self._position
             return data[:size]
         first = self._position - (self._position - self._start) % self._request
-        self._kept, self._kept_at = self._fetch(first, min(self._request, self._end - first)), first
+        self._buffer, self._buffer_start = self._fetch(first, min(self._request, self._end - first)), first
         begin = self._position - first
-        return self._kept[begin : begin + size]
+        return self._buffer[begin : begin + size]
 
     def _fetch(self, start: int, size: int) -> bytes:
         data = self._remote.read(start, start + size)
@@ -105,10 +113,10 @@ class RangeFile(io.RawIOBase):
 
 
 def open_parts(unit: WorkUnit) -> Iterator[BinaryIO]:
-    """The file of each part, when it is its turn.
+    """Yields an open file for each part of the unit, in order.
 
-    If files are remote, the next ones are opened, and small ones read, while one is used: the answers to a few requests
-    take longer than reading a small file.
+    Remote files are opened in parallel ahead of their turn, and small ones are read completely: the latency of a few
+    requests exceeds the time to read a small file.
     """
     if len(unit.parts) < 2 or filesystem.is_local(unit.root):
         yield from (_open(unit, part) for part in unit.parts)
@@ -123,14 +131,14 @@ def open_parts(unit: WorkUnit) -> Iterator[BinaryIO]:
 
 
 def open_footer(path: str, size: int) -> BinaryIO:
-    """Opens a file of known size to read what its end says of it."""
+    """Opens a file of known size for reading its footer."""
     if path.startswith("gs://"):
         return RangeFile(RemoteObject(path), start=max(0, size - _FOOTER), end=size, size=size)
     return filesystem.open_file(path)
 
 
 def open_start(path: str, size: int) -> BinaryIO:
-    """Opens a file to read about its first `size` bytes."""
+    """Opens a file for reading about `size` bytes from its beginning."""
     return RangeFile(RemoteObject(path), end=size) if path.startswith("gs://") else filesystem.open_file(path)
 
 
@@ -140,11 +148,11 @@ def _open(unit: WorkUnit, part: Part) -> BinaryIO:
         return filesystem.open_file(path)
     remote = RemoteObject(path)
     if unit.format == "arrow":
-        return RangeFile(remote, ahead=_SMALL)
+        return RangeFile(remote, read_ahead=_SMALL)
     if unit.format == "parquet":
         size = remote.size()
         return RangeFile(remote, end=size if size <= _SMALL else 0, size=size)
-    return RangeFile(remote, start=max(0, part.start - _BEFORE), end=part.end + _AFTER)
+    return RangeFile(remote, start=max(0, part.start - _BYTES_BEFORE), end=part.end + _BYTES_AFTER)
 
 
 def _open_ahead(unit: WorkUnit, part: Part) -> BinaryIO:

@@ -1,6 +1,6 @@
-"""Reading a byte range of a file as paragraphs: what stands between lines of white space alone.
+"""Reading a byte range of a file as paragraphs, which are separated by lines of white space.
 
-A paragraph belongs to the range that holds the first byte of its first line; a byte-order mark is part of that line.
+A paragraph belongs to the range that contains the first byte of its first line. A byte-order mark is part of that line.
 """
 
 from __future__ import annotations
@@ -20,36 +20,41 @@ _BETWEEN = re.compile(rb"\n" + _BLANK_LINES)
 def paragraphs(
     file: BinaryIO, start: int, end: int | None, **reading: int
 ) -> Iterator[list[tuple[int, bytes]]]:
-    """The paragraphs that begin in [start, end), some at a time, each as (its first byte's offset, its bytes).
+    """Yields the paragraphs that begin in [start, end), in lists of (offset of the first byte, bytes).
 
-    A paragraph keeps its inner line ends and has none at its end. It may be of any length: it is gathered piece
-    by piece.
+    A paragraph keeps its inner line ends and loses the last one. Paragraphs may have any length: a long one is
+    collected piece by piece.
 
     Args:
-      file: at its beginning.
-      start, end: a range of bytes; without an `end` it goes on to the file's.
-      reading: further arguments of `whole_lines`.
+        file: Positioned at its beginning.
+        start: First byte of the range.
+        end: End of the range (exclusive). None reads to the end of the file.
+        reading: More arguments of `whole_lines`.
 
     Raises:
-      EOFError: where the file ends before `end`.
+        EOFError: If the file ends before `end`.
     """
     last = float("inf") if end is None else end
-    skipping: bool | None = None  # within a paragraph that began before `start`
-    pieces: list[bytes] = []  # of the paragraph that the last block broke off
-    first = 0  # its first byte
-    for place, whole in whole_lines(file, start, end, beyond=True, **reading):
+    skipping: bool | None = None  # whether we are in a paragraph that began before `start`, which is not ours
+    pieces: list[bytes] = []  # the beginning of a paragraph whose end has not been read yet
+    first = 0  # its offset
+    for place, whole in whole_lines(file, start, end, past_end=True, **reading):
         if skipping is None:
             skipping = place > 0 and not _follows_blank_line(file, place)
         offset, block = without_bom(place, whole)
-        if offset > place:  # the first line begins at byte 0, wherever the cut is within its mark
+        if offset > place:
+            # The first line begins at byte 0, with its byte-order mark. Its text begins behind the mark, perhaps
+            # behind `end`, too, and still belongs to this range.
             last = max(last, offset + 1)
         found: list[tuple[int, bytes]] = []
         position = 0
+        # Blank lines at the start of the block end whatever the block before left open.
         if blank := _AT_START.match(block):
             if pieces:
                 found.append((first, _content(b"".join(pieces))))
                 pieces = []
             skipping, position = False, blank.end()
+        # Each gap ends a paragraph: one begun in an earlier block, one to skip, or one that lies within this block.
         for gap in _BETWEEN.finditer(block, position):
             if pieces:
                 found.append((first, _content(b"".join([*pieces, block[: gap.start()]]))))
@@ -61,6 +66,7 @@ def paragraphs(
             else:
                 found.append((offset + position, _content(block[position : gap.start()])))
             position = gap.end()
+        # What follows the last gap may continue in the next block.
         rest = block[position:]
         if pieces:
             pieces.append(rest)
@@ -71,27 +77,28 @@ def paragraphs(
             return
     if pieces:
         text = b"".join(pieces)
-        solid = text.rstrip(_SPACE)  # the last line may be white space without a newline
-        text = solid if solid.endswith(b"\n") else text
+        stripped = text.rstrip(_SPACE)  # the file's last line may be white space without a newline
+        text = stripped if stripped.endswith(b"\n") else text
         if text.strip(_SPACE):
             yield [(first, _content(text))]
 
 
 def _content(text: bytes) -> bytes:
+    """Removes the line end (LF or CRLF) of a paragraph."""
     return text.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _follows_blank_line(file: BinaryIO, position: int) -> bool:
-    """Whether the line that ends before `position` holds nothing but white space. Leaves the file where it was."""
+    """Whether the line that ends before `position` is blank. Restores the file's position."""
     before = file.tell()
     end = position - 1
     blank = True
     while end > 0:
         begin = max(0, end - 4096)
         file.seek(begin)
-        solid = file.read(end - begin).rstrip(_SPACE)
-        if solid:
-            blank = solid.endswith(b"\n") or (begin == 0 and solid == BOM)
+        stripped = file.read(end - begin).rstrip(_SPACE)
+        if stripped:
+            blank = stripped.endswith(b"\n") or (begin == 0 and stripped == BOM)
             break
         end = begin
     file.seek(before)

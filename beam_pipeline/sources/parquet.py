@@ -1,4 +1,4 @@
-"""Parquet files: a document per row, its text in one column. A work unit reads whole row groups."""
+"""Parquet files: one document per row, its text in one column. A work unit reads whole row groups."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.errors import UsageError, one_line
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.columns import PIECE_BYTES, check_column, column_records, pieces
+from beam_pipeline.sources.columns import PIECE_BYTES, check_column, column_records, split_column
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
 
-_PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size, not as wholes
+_PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size instead of as a whole
 
-# A text that begins as the one before it takes a few bytes in this encoding, whatever its length.
-_MOST_PREFIXED_ROWS = 64
+# DELTA_BYTE_ARRAY stores a text as the length of the prefix that it shares with the previous text, and the rest. A text
+# of any length may take a few bytes, so the column's size says nothing about the size of the decoded rows.
+_MAX_PREFIX_ENCODED_ROWS = 64
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """What a file's footer says of one of its row groups: rows, and the bytes of their text."""
+    """A row group according to the file's footer: its number of rows, and the size of its texts in bytes."""
 
     rows: int
     bytes: int
 
 
 def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
-    """The row groups of a file of `size` bytes. Reads its footer only.
+    """Lists the row groups of a file of `size` bytes. Reads only the file's footer.
 
     Raises:
-      UsageError: where it is no parquet file, or has no such column of text.
+        UsageError: If this is not a parquet file, or it has no such text column.
     """
     try:
         with open_footer(path, size) as file:
@@ -49,10 +50,10 @@ def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
-    """The rows of the row groups [part.start, part.end), a few MiB at a time.
+    """Yields the rows of the row groups [part.start, part.end), a few MiB at a time.
 
-    A footer gives the size of a column's pages, in which a dictionary's values count once, however many rows have them.
-    So a dictionary stays one until its rows are cut into pieces by the size of their texts.
+    The footer records the size of a column's pages, in which a dictionary value counts once, however many rows have it.
+    So dictionary-encoded columns stay encoded until they are split by the size of their decoded texts.
     """
     source = pa.PythonFile(file, mode="r")
     metadata = pq.read_metadata(source)
@@ -74,18 +75,21 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             columns=[options.text_key],
             use_threads=False,
         ):
-            for piece in pieces(batch.column(options.text_key)):
+            for piece in split_column(batch.column(options.text_key)):
                 yield column_records(part.name, piece, row)
                 row += len(piece)
 
 
 def _batch_rows(chunk: pq.ColumnChunkMetaData, rows: int) -> int:
     """How many rows to decode at once."""
-    most = _MOST_PREFIXED_ROWS if "DELTA_BYTE_ARRAY" in chunk.encodings else 1 << 16
-    return max(1, min(most, PIECE_BYTES * rows // max(1, chunk.total_uncompressed_size)))
+    limit = _MAX_PREFIX_ENCODED_ROWS if "DELTA_BYTE_ARRAY" in chunk.encodings else 1 << 16
+    return max(1, min(limit, PIECE_BYTES * rows // max(1, chunk.total_uncompressed_size)))
 
 
 def _column_index(metadata: pq.FileMetaData, text_key: str) -> int:
-    """The number of the text's leaf column. A field `b` of a struct `a` has the path `a.b`, too, but another name."""
+    """Returns the index of the text's leaf column.
+
+    Both path and name are compared: field `b` of struct `a` has the path `a.b`, like a column named `a.b`.
+    """
     leaves = [metadata.schema.column(index) for index in range(metadata.num_columns)]
     return [leaf.path == leaf.name == text_key for leaf in leaves].index(True)

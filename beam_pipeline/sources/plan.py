@@ -1,4 +1,4 @@
-"""Listing the input once and cutting it into work units, by the input and the options alone."""
+"""Listing the input once and cutting it into work units. The result depends only on the input and the options."""
 
 from __future__ import annotations
 
@@ -13,57 +13,53 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig, MixItem
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import codec_of, uncompressed_name
-from beam_pipeline.sources.content import HEAD, checked
-from beam_pipeline.sources.cutting import InputFile, Listed, Piece, byte_ranges, common_folder, cut
+from beam_pipeline.sources.content import HEAD, open_text
+from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, byte_ranges, common_folder, cut
 from beam_pipeline.sources.opening import open_start
 from beam_pipeline.sources.units import WorkUnit
 
 _EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _TABLES = (".csv", ".tsv")
 
-_EXPANSION = 4  # prose is three to four times as large as its compressed file
+_EXPANSION = 4  # prose is three to four times larger than its compressed file
 _FILES_AT_ONCE = 16
 
-# A unit that is larger than so many bytes, and so many times the size wanted, is worth a warning.
+# A unit larger than this many bytes, and this many times --unit_bytes, causes a warning.
 _LARGE = 1 << 30
-_LARGE_UNITS = 16
-_TEXT_PER_SECOND = 20e6  # as docs/benchmarks.md has it for all of prepare
-_MOST_CHECKED = 256
+_LARGE_FACTOR = 16
+_TEXT_PER_SECOND = 20e6  # of `prepare` as a whole, from docs/benchmarks.md
+_MAX_CHECKED = 256
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The input, listed: what is read, and in which pieces.
-
-    Attributes:
-      root: the longest folder that all files share, with its final `/`.
-      files: sorted by path, each once.
-      units: numbered from 0, in the order of (repeat, file name, offset).
-    """
+    """The input as listed: which files are read, and in which units."""
 
     root: str
+    """The longest folder that all files share, with its final `/`."""
     files: tuple[InputFile, ...]
+    """Sorted by path, without duplicates."""
     units: tuple[WorkUnit, ...]
+    """Numbered from 0, in the order of (repeat, file name, offset)."""
 
     @property
     def bytes(self) -> int:
-        """About how much text is read, repeats included."""
+        """The approximate size of the text that is read, repeats included."""
         return sum(unit.bytes for unit in self.units)
 
 
 def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
     """Lists the files and cuts them into units of about `config.unit_bytes` of text.
 
-    A large file is cut into byte ranges or runs of row groups, neighbouring small files share a unit. The order of
-    patterns has no influence, and a file that several patterns of `--input` match is read once.
+    A large file is cut into byte ranges or runs of row groups; neighbouring small files share a unit. The order of the
+    patterns does not matter, and a file that several patterns of `--input` match is read once.
 
     Args:
-      config: what is read.
-      local_files: whether the workers see this machine's files.
+        config: What to read.
+        local_files: Whether the workers can read this machine's files.
 
     Raises:
-      UsageError: where a pattern matches no file, a file cannot be read by the workers, or is not what the options
-        say.
+        UsageError: If a pattern matches no file, the workers cannot read a file, or a file contradicts the options.
     """
     if config.dataset:
         from beam_pipeline.sources import huggingface
@@ -79,29 +75,28 @@ def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
 
 
 def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
-    """A warning of units that keep one worker busy when all others are done; None if there are none."""
-    large = [unit for unit in units if unit.bytes > max(_LARGE, _LARGE_UNITS * unit_bytes)]
+    """Returns a warning about units that will keep one worker busy when all others are done, or None."""
+    large = [unit for unit in units if unit.bytes > max(_LARGE, _LARGE_FACTOR * unit_bytes)]
     if not large:
         return None
     longest = max(large, key=lambda unit: unit.bytes)
     path = longest.root + longest.parts[0].name
     if codec_of(path):
-        why = "a compressed file"
+        kind = "a compressed file"
         remedy = "in parts, e.g. zcat FILE | split -C 256M --filter='gzip > $FILE.gz' - part-"
     elif longest.format == "parquet":
-        why, remedy = "a row group", "with smaller row groups"
+        kind, remedy = "a row group", "with smaller row groups"
     else:
-        why, remedy = "a document", "in parts"
+        kind, remedy = "a document", "in parts"
     size, minutes = longest.bytes / 1e9, longest.bytes / _TEXT_PER_SECOND / 60
     return (
-        f"{len(large)} of {len(units)} work units cannot be cut to --unit_bytes {unit_bytes}. The largest is of "
-        f"{path}: about {size:.1f} GB of text, for which one worker needs about {minutes:.0f} minutes (at "
-        f"{_TEXT_PER_SECOND / 1e6:.0f} MB/s), as it reads {why} from start to end; to read it in parallel, "
-        f"write it {remedy}"
+        f"{len(large)} of {len(units)} work units cannot be cut to --unit_bytes {unit_bytes}. The largest one, of "
+        f"{path}, has about {size:.1f} GB of text. A single worker reads {kind} from start to end, which takes about "
+        f"{minutes:.0f} minutes at {_TEXT_PER_SECOND / 1e6:.0f} MB/s. To read it in parallel, write it {remedy}"
     )
 
 
-def _list_files(config: InputConfig, local_files: bool) -> list[Listed]:
+def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
     items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
     sizes, chosen = _match(items, option, once=bool(config.mix))
@@ -111,18 +106,18 @@ def _list_files(config: InputConfig, local_files: bool) -> list[Listed]:
     _check_contents(files, config)
     if config.document != "line" and not any(file.format == "text" for file in files):
         raise UsageError(
-            f"--document {config.document}: says what a document is in text files, and none of the "
-            f"{len(files)} files is one ({files[0].path} is {files[0].format}); leave it out"
+            f"--document {config.document}: applies to text files only, and none of the {len(files)} files is one "
+            f"({files[0].path} is {files[0].format}); leave it out"
         )
-    pieces = _pieces(files, config)
+    pieces = _cut_files(files, config)
     return [
-        Listed(file, own, chosen[file.path].repeats, chosen[file.path].share)
+        ListedFile(file, own, chosen[file.path].repeats, chosen[file.path].share)
         for file, own in zip(files, pieces, strict=True)
     ]
 
 
 def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[str, int], dict[str, MixItem]]:
-    """The size of each file that matches, and the item that it belongs to."""
+    """Returns the size of each matching file, and the item that it belongs to."""
     sizes: dict[str, int] = {}
     chosen: dict[str, MixItem] = {}
     for item in items:
@@ -130,7 +125,8 @@ def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[s
             path = filesystem.absolute(item.pattern)
             found = filesystem.match(path)
             if not found and filesystem.is_local(path) and os.path.isfile(path):  # noqa: PTH113 (may be a URL)
-                found = [(path, os.path.getsize(path))]  # noqa: PTH202 (a name that holds [, as no glob)
+                # A name that contains `[` and is not meant as a glob.
+                found = [(path, os.path.getsize(path))]  # noqa: PTH202 (may be a URL)
         except (OSError, ValueError) as error:
             raise UsageError(f"{option} {item.pattern}: cannot be listed: {error}") from error
         if not found:
@@ -138,8 +134,8 @@ def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[s
         for path, size in found:
             if once and path in chosen:
                 raise UsageError(
-                    f"{option}: {path} is matched by two items, {chosen[path].pattern} and {item.pattern}; its "
-                    "weight must be named once"
+                    f"{option}: {path} is matched by two items, {chosen[path].pattern} and {item.pattern}; give it "
+                    "one weight only"
                 )
             sizes[path], chosen[path] = size, item
     return sizes, chosen
@@ -162,47 +158,53 @@ def _extension(path: str) -> str:
 
 
 def _check(file: InputFile, option: str, local_files: bool, input_format: str) -> None:
-    """Checks what can be known of a file without reading it."""
+    """Checks a file as far as possible without reading it."""
     codec = codec_of(file.path)
     if input_format == "auto" and (extension := _extension(file.path)) in _TABLES:
         raise UsageError(
-            f"{option}: {file.path}: {extension} files are tables; convert it to jsonl or parquet, or use "
-            "--input_format text to read its lines as they are"
+            f"{option}: {file.path}: {extension} files are tables; convert the file to jsonl or parquet, or use "
+            "--input_format text to read its lines unchanged"
         )
     if codec and file.format == "parquet":
-        raise UsageError(f"{option}: {file.path}: a parquet file is compressed within; decompress it first")
+        raise UsageError(
+            f"{option}: {file.path}: compressed parquet files are not supported, since parquet compresses its columns "
+            "itself; decompress the file first"
+        )
     if codec and not file.size:
         raise UsageError(
-            f"{option}: {file.path}: 0 bytes, which no {codec} file has; it may have been cut off"
+            f"{option}: {file.path}: 0 bytes is not a valid {codec} file; it may have been truncated"
         )
     if filesystem.is_local(file.path):
         if not local_files:
             raise UsageError(
-                f"{option}: {file.path} is on this machine, where the runner's workers do not see it; copy it to a "
-                "bucket (gs://…) or the like"
+                f"{option}: {file.path} is on this machine, where the runner's workers cannot read it; copy it to a "
+                "bucket (gs://…)"
             )
         if not os.path.isfile(file.path):  # noqa: PTH113 (as below)
             raise UsageError(
-                f"{option}: {file.path}: is no regular file (a pipe or a device, say), and may be read more than once; "
-                "write its content to a file"
+                f"{option}: {file.path}: is not a regular file (but a pipe, say), and input may be read more "
+                "than once; write its content to a file"
             )
         if not os.access(file.path, os.R_OK):
             raise UsageError(f"{option}: {file.path} cannot be read: its permissions do not allow it")
 
 
 def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
-    """Checks the first bytes of text and jsonl files: of all if they are few, else of the first with each extension and
-    of a sample. The others are checked when they are read."""
+    """Checks the first bytes of text and jsonl files.
+
+    If there are many files, checks the first one with each extension and a sample of the others. The rest are checked
+    when they are read.
+    """
     lines = [file for file in files if file.format != "parquet" and file.size]
-    if len(lines) > _MOST_CHECKED:
+    if len(lines) > _MAX_CHECKED:
         first = {_extension(file.path): file for file in reversed(lines)}
-        sample = lines[:: -(-2 * len(lines) // _MOST_CHECKED)]
-        lines = [*list(first.values())[: _MOST_CHECKED // 2], *sample]
+        sample = lines[:: -(-2 * len(lines) // _MAX_CHECKED)]
+        lines = [*list(first.values())[: _MAX_CHECKED // 2], *sample]
 
     def check(file: InputFile) -> None:
         try:
             with open_start(file.path, HEAD) as opened:
-                checked(opened, file.path, file.format, config)
+                open_text(opened, file.path, file.format, config)
         except OSError as error:
             raise UsageError(f"{file.path}: cannot be read: {error}") from error
 
@@ -211,8 +213,8 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
             pass
 
 
-def _pieces(files: Sequence[InputFile], config: InputConfig) -> list[list[Piece]]:
-    """Each file's pieces. Only parquet files are opened for it, some at a time: their footers are read."""
+def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[Piece]]:
+    """Cuts each file into pieces. Opens only parquet files, several at a time, to read their footers."""
     tables = [file for file in files if file.format == "parquet"]
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         found = pool.map(lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables)

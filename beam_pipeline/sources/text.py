@@ -1,4 +1,4 @@
-"""Text files: a document is a line, a paragraph or a whole file. The line ends within a document become LF."""
+"""Text files: a document is a line, a paragraph or a whole file. CRLF line ends within a document become LF."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK = 4 << 20
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
-    """The documents of a byte range, or of a whole file."""
+    """Yields the documents of a byte range, or of a whole file."""
     if options.document == "line":
         for offset, block in whole_lines(file, part.start, part.end):
             yield _lines(part.name, *without_bom(offset, block))
@@ -29,17 +29,17 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             pieces.append(piece)
         whole = b"".join(pieces)
         if part.end is not None and len(whole) < part.end:
-            raise EOFError(f"ends at byte {len(whole)}, though it had {part.end} when it was listed")
+            raise EOFError(f"ends at byte {len(whole)}, but had {part.end} bytes when it was listed")
         yield _documents(part.name, [without_bom(0, whole)])
 
 
 def _lines(name: str, offset: int, block: bytes) -> Records:
-    """The lines of a block: one decode and one split for all of them."""
+    """Splits a block into documents with a single decode and a single split."""
     starts, ends = line_bounds(block)
     places = starts + offset
     try:
         texts = block.decode().split("\n")
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # decode line by line, to find the bad ones
         lines = [block[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         return _documents(name, list(zip(places.tolist(), lines, strict=True)))
     if not texts[-1]:
@@ -52,7 +52,7 @@ def _lines(name: str, offset: int, block: bytes) -> Records:
 
 
 def _documents(name: str, found: Sequence[tuple[int, bytes]]) -> Records:
-    """Documents given as (place, bytes); each is decoded on its own."""
+    """Decodes documents, given as (place, bytes), one by one."""
     texts: list[str] = []
     places: list[int] = []
     bad: list[BadRecord] = []

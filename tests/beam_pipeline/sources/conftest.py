@@ -1,4 +1,4 @@
-"""Corpora of files, read the way a run reads them: listed, cut into units, each unit on its own."""
+"""Input files, read as a run reads them: listed, cut into units, and each unit on its own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from beam_pipeline.sources.units import BadRecord, WorkUnit
 
 
 class Corpus:
-    """All documents of an input: (name, place, text) in the units' order, the bad records, and how many are blank."""
+    """All that is read from an input: documents (name, place, text) in order, bad records, the number of blanks."""
 
     def __init__(self, config: InputConfig):
         self.plan = plan(config)
-        # Through JSON, as the units reach the workers.
+        # Through JSON, as units are passed to the workers.
         self.units = [WorkUnit.from_json(unit.to_json()) for unit in self.plan.units]
         assert self.units == list(self.plan.units)
         self.documents: list[tuple[str, int, str]] = []
@@ -43,7 +43,7 @@ class Corpus:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """Writes a file below the test's folder; returns its path."""
+    """Writes a file in the test's folder and returns its path."""
 
     def write_file(name: str, content: bytes | str) -> str:
         path = tmp_path / name
@@ -56,7 +56,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def read() -> Callable[..., Corpus]:
-    """Reads what these patterns and options say."""
+    """Reads the files that match the patterns, with the given options."""
 
     def read_corpus(*patterns: str, **options: object) -> Corpus:
         return Corpus(InputConfig(input=patterns, **options))
@@ -65,8 +65,10 @@ def read() -> Callable[..., Corpus]:
 
 
 class Box(LocalFileSystem):
-    """A file system that is none of the machine's own: `box://x/y` is a file below `Box.folder`. Like an object store
-    it has no folders, so that nothing can be asked of one."""
+    """A remote file system for tests: `box://x/y` is the file `x/y` in `Box.folder`.
+
+    Like an object store, it has no folders.
+    """
 
     folder = ""
 
@@ -113,7 +115,7 @@ class Box(LocalFileSystem):
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder behind `box://`, a remote file system as far as the pipeline can tell."""
+    """The local folder behind `box://`."""
     folder = tmp_path / "bucket"
     folder.mkdir()
     monkeypatch.setattr(Box, "folder", str(folder))

@@ -67,7 +67,7 @@ def test_a_corrupt_file_is_an_error(write, read, extension: str) -> None:
 
 @every_codec
 def test_no_bytes_at_all_are_noticed_while_planning(write, read, extension: str) -> None:
-    with pytest.raises(UsageError, match=r"0 bytes, which no \w+ file has"):
+    with pytest.raises(UsageError, match=r"0 bytes is not a valid \w+ file"):
         read(write(f"a.txt.{extension}", b""))
 
 
@@ -105,5 +105,5 @@ def test_small_compressed_files_share_a_unit(write, read) -> None:
 
 
 def test_a_compressed_parquet_file_is_refused(write, read) -> None:
-    with pytest.raises(UsageError, match=r"a\.parquet\.gz: a parquet file is compressed within"):
+    with pytest.raises(UsageError, match=r"a\.parquet\.gz: compressed parquet files are not supported"):
         read(write("a.parquet.gz", b"x"))

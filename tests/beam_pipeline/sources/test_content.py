@@ -1,4 +1,4 @@
-"""Files that are not lines of text are refused, by what they hold."""
+"""Files that are not lines of text are recognized by their content and refused."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ CASES = [
     ("A.TGZ", gzip.compress(tar()), r"is gzip data, .*rename it"),
     ("a.txt", gzip.compress(LINES), r"is gzip data, .*its name ends with \.gz"),
     ("a.txt.gz.gz", gzip.compress(gzip.compress(LINES)), r"holds gzip data"),
-    ("a.txt.GZ", bz2.compress(LINES), r"its name says gzip, but it is bzip2 data"),
-    ("a.txt.gz", LINES, r"its name says gzip, but it is no such data"),
-    ("a.jsonl.bz2", zipped(), r"its name says bz2, but it is a zip archive"),
+    ("a.txt.GZ", bz2.compress(LINES), r"its extension means gzip, but the file is bzip2 data"),
+    ("a.txt.gz", LINES, r"its extension means gzip, but the file is not gzip data"),
+    ("a.jsonl.bz2", zipped(), r"its extension means bz2, but the file is a zip archive"),
     ("a.txt.xz", lzma.compress(LINES), r"is xz data, .*compress it as \.gz, \.bz2 or \.zst"),
     ("a.docx", zipped(), r"is a zip archive \(.*\.docx"),
     ("a.jsonl", zipped(), r"is a zip archive .* not lines of jsonl"),
@@ -114,9 +114,9 @@ def test_of_many_files_a_sample_is_opened_at_planning_with_each_extension(write,
         path = write(f"{number:03d}.txt", "text\n")
     write("555.docx", zipped())
     opened = []
-    checked = content.checked
+    open_text = content.open_text
     monkeypatch.setattr(
-        "beam_pipeline.sources.plan.checked", lambda *args: (opened.append(args[1]), checked(*args))[1]
+        "beam_pipeline.sources.plan.open_text", lambda *args: (opened.append(args[1]), open_text(*args))[1]
     )
     with pytest.raises(UsageError, match=r"555\.docx: is a zip"):
         plan(InputConfig(input=(str(Path(path).parent / "*"),)))
@@ -153,5 +153,5 @@ def test_a_broken_compressed_file_is_an_error_at_planning(write) -> None:
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.txt")
-    with pytest.raises(UsageError, match=r"a\.txt: is no regular file .* write its content to a file"):
+    with pytest.raises(UsageError, match=r"a\.txt: is not a regular file .* write its content to a file"):
         plan(InputConfig(input=(str(tmp_path / "a.txt"),)))

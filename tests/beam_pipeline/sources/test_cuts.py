@@ -1,4 +1,4 @@
-"""Wherever a file is cut into byte ranges, its documents are those of the whole file."""
+"""Wherever a file is cut into byte ranges, the ranges together have the documents of the whole file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ contents = st.tuples(
 
 
 def expected(content: bytes, document: str) -> list[str]:
-    """The documents of a text file in the plainest way."""
+    """Returns the documents of a text file, by a simple implementation."""
     text = content.removeprefix(BOM).decode().replace("\r\n", "\n")
     if document == "file":
         found = [text.removesuffix("\r")]

@@ -111,7 +111,7 @@ def test_the_file_formats_that_the_library_reads(load, tmp_path: Path) -> None:
 
 
 def test_a_dataset_of_the_hub_comes_from_the_local_cache(load, tmp_path: Path, monkeypatch) -> None:
-    """The cache's layout is the library's own: what it prepared once works without a network."""
+    """The library defines the cache's layout. What it has prepared once works without a network."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     prepared = Path(load().plan.root)
     cached = Path(shutil.copytree(prepared, tmp_path / "acme___poems" / "large" / "0.0.0" / prepared.name))
@@ -142,7 +142,7 @@ def test_null_is_a_bad_record(load, tmp_path: Path) -> None:
     found = load(tmp_path / "saved")
     assert found.texts == ["a", "c"]
     assert describe(found.units[0], found.bad[0]).endswith(
-        "data-00000-of-00001.arrow, row 1 (counted from 0): null, where a text is needed"
+        "data-00000-of-00001.arrow, row 1 (counted from 0): null instead of a text"
     )
 
 
@@ -151,13 +151,13 @@ def test_null_is_a_bad_record(load, tmp_path: Path) -> None:
     [
         ({"split": "validation"}, "--dataset_split validation: .*the dataset's splits are train, test"),
         ({"split": "train[:x]"}, r"--dataset_split train\[:x\]: "),
-        ({"split": "train[:3]+train[2:5]"}, "names rows 2 to 2 of train twice"),
+        ({"split": "train[:3]+train[2:5]"}, "selects rows 2 to 2 of train twice"),
         ({"split": "train[5:5]"}, "has no rows"),
         ({"config": "large"}, "cannot be loaded: BuilderConfig 'large' not found"),
-        ({"text_key": "body"}, "it has no column 'body' .* its columns are id, text"),
+        ({"text_key": "body"}, "has no column 'body' .* its columns are id, text"),
         (
             {"text_key": "id"},
-            "its column 'id' .* is of type int64, not a string; its string columns are text",
+            "its column 'id' .* has type int64, not string; its string columns are text",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_remote_cache(folder: Path, load, bucket: Path, read) -> None:
     config = InputConfig(dataset=DatasetConfig(str(folder), cache="box://datasets"))
     assert plan(config, local_files=False).files == remote.plan.files
     assert copy.stat().st_mtime_ns == made, "what is there already is not copied again"
-    # An upload that was cut off is no copy.
+    # A truncated upload does not count as a copy.
     copy.write_bytes(b"half")
     assert load(cache="box://datasets", split="train[1000:]").texts == TRAIN[1000:]
 
@@ -224,6 +224,6 @@ def test_an_arrow_file_that_became_shorter_is_an_error(
 
     monkeypatch.setattr(sources.filesystem, "open_file", shorten)
     with pytest.raises(
-        DataError, match=r"\.arrow: ends at row 5, though it had at least \d+ when it was listed"
+        DataError, match=r"\.arrow: ends at row 5, but had at least \d+ rows when it was listed"
     ):
         load(path)

@@ -32,11 +32,11 @@ def test_documents_with_their_places(write, read) -> None:
         (b'{"text": NaN}', "broken JSON ("),
         (b'{"text": "\\ud800"}', "broken JSON ("),
         (b'{"text": "\xff"}', "invalid UTF-8: byte 0xff at column 11"),
-        (b'["a"]', "a JSON list where an object with the key 'text' is needed"),
-        (b"3", "a JSON int where an object"),
-        (b'{"Text": "a", "id": 1}', "no key 'text' (--text_key names it); the keys are ['Text', 'id']"),
-        (b'{"text": null}', "the value of 'text' is of type NoneType, not a string"),
-        (b'{"text": ["a"]}', "the value of 'text' is of type list, not a string"),
+        (b'["a"]', "expected a JSON object with the key 'text', got a JSON list"),
+        (b"3", "got a JSON int"),
+        (b'{"Text": "a", "id": 1}', "no key 'text' (set by --text_key); the keys are ['Text', 'id']"),
+        (b'{"text": null}', "the value of 'text' has type NoneType, not string"),
+        (b'{"text": ["a"]}', "the value of 'text' has type list, not string"),
     ],
 )
 def test_a_bad_line_is_named(write, read, line: bytes, reason: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.sources.lines import invalid_utf8, line_bounds, line_number, whole_lines
 
-# Few letters, so that line ends meet the ranges' and the blocks' borders often.
+# Few letters, so that line ends often fall on the borders of ranges and blocks.
 contents = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\n\n", b"\0", b"x" * 40])).map(b"".join)
 
 
@@ -63,7 +63,7 @@ def test_a_long_line_is_gathered_in_linear_time() -> None:
     blocks = [block for _, block in whole_lines(file, 0, 100, block_bytes=64 << 10)]
     assert [len(block) for block in blocks] == [(20 << 20) + 1]
     assert file.bytes_read <= len(content)
-    # Its other bytes belong to ranges that hold no line of their own.
+    # The line's other bytes are in ranges in which no line begins.
     assert list(whole_lines(io.BytesIO(content), 100, 200)) == []
 
 

@@ -26,11 +26,11 @@ def test_whole_repeats_and_a_share(folder: Path, read) -> None:
     second = [times[f"b {number}"] for number in range(DOCUMENTS)]
     assert set(first) == {2, 3}
     assert set(second) == {0, 1}
-    # Five standard deviations of a fair draw.
+    # Five standard deviations of the binomial distribution.
     assert abs(sum(first) - 2.5 * DOCUMENTS) < 5 * (DOCUMENTS / 4) ** 0.5
     assert abs(sum(second) - DOCUMENTS / 4) < 5 * (DOCUMENTS * 3 / 16) ** 0.5
     assert sum(times.values()) == sum(first) + sum(second)
-    # Of blank lines, too, only the share is counted.
+    # The share applies to blank lines, too.
     assert (
         abs(found.blank - 2.75 * DOCUMENTS) < 10 * (DOCUMENTS / 4) ** 0.5 or found.blank == 2.75 * DOCUMENTS
     )

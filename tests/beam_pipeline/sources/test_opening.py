@@ -1,4 +1,4 @@
-"""How many requests and bytes reading from Cloud Storage takes."""
+"""How many requests and bytes it takes to read from Cloud Storage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def read_units(gcs: Gcs, config: InputConfig) -> list[tuple[list[str], int, list[str]]]:
-    """Of each unit: its texts, and the bytes and requests that reading it took."""
+    """Returns for each unit its texts, and the number of bytes and the requests that it took to read them."""
     found = []
     for unit in plan(config).units:
         gcs.requests.clear()

@@ -22,7 +22,7 @@ def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
 
 
 def expected(content: bytes) -> list[tuple[int, bytes]]:
-    """Line by line: the plainest way to say it."""
+    """A simple implementation, line by line."""
     found: list[tuple[int, list[bytes]]] = []
     inside, offset = False, 0
     for line in content.split(b"\n"):

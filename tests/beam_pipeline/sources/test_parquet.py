@@ -68,7 +68,7 @@ def test_null_is_a_bad_record_named_by_its_row(tmp_path: Path, read) -> None:
     found = read(path)
     assert found.texts == ["a", "b", "c", "d", "f"]
     assert [describe(found.units[0], bad) for bad in found.bad] == [
-        f"{path}, row 4 (counted from 0): null, where a text is needed"
+        f"{path}, row 4 (counted from 0): null instead of a text"
     ]
 
 
@@ -90,8 +90,8 @@ def test_text_key_names_the_column(tmp_path: Path, read, key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "reason"),
     [
-        ("body", "it has no column 'body' (--text_key names it); its columns are id, text"),
-        ("id", "its column 'id' (--text_key) is of type int64, not a string; its string columns are text"),
+        ("body", "has no column 'body' (set by --text_key); its columns are id, text"),
+        ("id", "its column 'id' (set by --text_key) has type int64, not string; its string columns are text"),
     ],
 )
 def test_a_wrong_column_is_an_error_while_planning(tmp_path: Path, read, key: str, reason: str) -> None:
@@ -133,7 +133,7 @@ def test_planning_reads_footers_only(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_a_dictionary_that_stands_for_much_text_is_decoded_piece_by_piece(tmp_path: Path) -> None:
-    """A file of a kilobyte with 320 MB of text."""
+    """A file of one kilobyte that contains 320 MB of text."""
     texts = ["a" * 16_000, "short", "b" * 10]
     numbers = np.repeat(np.arange(3), [20_000, 3, 10_000])
     nulls = numbers == 1

@@ -80,7 +80,7 @@ def test_an_unknown_file_system(folder: Path) -> None:
 
 
 def test_an_unreadable_file(folder: Path, monkeypatch) -> None:
-    # Root may read everything, so the permission itself is not what is tested.
+    # Root may read everything, so the test cannot rely on the file's permissions.
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("b.txt"))
     with pytest.raises(UsageError, match=r"b\.txt cannot be read: its permissions do not allow it"):
         plan(InputConfig(input=(str(folder / "*.txt"),)))
@@ -112,7 +112,7 @@ def test_all_formats_in_one_input(folder: Path, read) -> None:
 
 
 def large(path: str, data: bytes, size: int = 600 << 20) -> str:
-    """A file that begins with `data` and has this size, but takes no room."""
+    """Makes a sparse file of this size that begins with `data`."""
     Path(path).write_bytes(data)
     os.truncate(path, size)
     return path
@@ -126,11 +126,9 @@ def test_a_large_compressed_file_is_warned_of_with_the_time_it_takes(tmp_path: P
     plan(InputConfig(input=(str(tmp_path / "*"),)))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
-        "WARNING: 2 of 3 work units cannot be cut to --unit_bytes 33554432. The largest is of "
-    )
-    assert (
-        f"{tmp_path}/b.txt.gz: about 2.5 GB of text, for which one worker needs about 2 minutes (at 20 MB"
-        in line
+        "WARNING: 2 of 3 work units cannot be cut to --unit_bytes 33554432. The largest one, of "
+        f"{tmp_path}/b.txt.gz, has about 2.5 GB of text. A single worker reads a compressed file from start to end, "
+        "which takes about 2 minutes at 20 MB/s."
     )
     assert "split -C" in line
 
@@ -140,7 +138,7 @@ def test_a_large_document_is_warned_of_and_what_is_cut_is_not(tmp_path: Path, ca
     plan(InputConfig(input=(path,)))
     assert capsys.readouterr().err == ""
     plan(InputConfig(input=(path,), document="file"))
-    assert "as it reads a document from start to end" in capsys.readouterr().err
+    assert "A single worker reads a document from start to end" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["data [v1].txt", "what?.txt", "50%41.txt", "two\nlines.txt"])

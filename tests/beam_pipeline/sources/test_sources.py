@@ -1,4 +1,4 @@
-"""What holds for every source: remote file systems, and naming the place of a record."""
+"""Properties of all sources: remote file systems, and the description of a record's place."""
 
 from __future__ import annotations
 

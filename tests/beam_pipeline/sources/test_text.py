@@ -120,7 +120,7 @@ def test_a_file_that_became_shorter_is_an_error(write, read, document: str, monk
         return opened(name)
 
     monkeypatch.setattr(sources.filesystem, "open_file", shorten)
-    with pytest.raises(DataError, match=r"a\.txt: ends at byte 450, though it had .* it has changed since"):
+    with pytest.raises(DataError, match=r"a\.txt: ends at byte 450, but had .* the file has changed since"):
         read(path, document=document)
 
 
