@@ -88,7 +88,7 @@ def test_an_unreadable_file(folder: Path, monkeypatch) -> None:
 
 def test_local_files_that_the_workers_do_not_see(folder: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"--input: .*a\.txt is on this machine, where the runner's workers do not"
+        UsageError, match=r"--input: .*a\.txt is on this machine, where the runner's workers cannot"
     ):
         plan(InputConfig(input=(str(folder / "*.txt"),)), local_files=False)
 
