@@ -11,8 +11,8 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud import dataflow_v1beta3 as api
 
-from beam_pipeline import follow, prepare, verify
-from beam_pipeline.dataflow import following, template
+from beam_pipeline import flex_template, follow, prepare, verify
+from beam_pipeline.dataflow import following
 from beam_pipeline.dataset import manifest
 from beam_pipeline.errors import DataError, StillRunning, UsageError
 from beam_pipeline.verify import check_dataset
@@ -274,7 +274,7 @@ def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
         "--segment_ids=true",
         "--resume=false",
     ]
-    assert template.launch([*passed, "--launcher_option_of_tomorrow=1"]) == 0
+    assert flex_template.launch([*passed, "--launcher_option_of_tomorrow=1"]) == 0
     seen = capsys.readouterr()
     assert "--launcher_option_of_tomorrow is left out" in seen.err
     assert f"described in {target}" in seen.err
@@ -285,5 +285,5 @@ def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
     dataflow.run_staged_pipeline(job)
     assert [defects for _, defects in check_dataset(OUT)] == [[]]
     assert "segment_ids" in manifest.read_manifest(f"{OUT}/train")["features"]
-    assert template.launch([*passed, "--tokenizer=gs://data/none"]) == 2
+    assert flex_template.launch([*passed, "--tokenizer=gs://data/none"]) == 2
     assert "gs://data/none" in capsys.readouterr().err
