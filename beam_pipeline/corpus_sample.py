@@ -21,7 +21,7 @@ from beam_pipeline.hashing import place_hashes
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.progress import Address, Reporter
 from beam_pipeline.sources import describe, read_unit
-from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.sources.units import WorkUnit, read_plan
 
 # A sample is spread over at most so many files, however many work units there are.
 _FILES = 64
@@ -63,7 +63,7 @@ def build(pipeline: beam.Pipeline, job: SampleJob) -> None:
     _ = (
         pipeline
         | "PlanPath" >> beam.Create([job.plan_path])
-        | "ReadPlan" >> beam.FlatMap(lambda path: filesystem.read_bytes(path).decode().splitlines())
+        | "ReadPlan" >> beam.FlatMap(read_plan)
         | "SpreadUnits" >> beam.Reshuffle()
         | "Sample" >> beam.ParDo(SampleUnit(job))
         | "GroupByFile" >> beam.GroupByKey()
@@ -76,7 +76,7 @@ def _below(hashes: np.ndarray, share: float) -> np.ndarray:
 
 
 class SampleUnit(beam.DoFn):
-    """A work unit's line → (file, (unit, its sampled documents as bytes)); nothing where none were taken."""
+    """A work unit → (file, (unit, its sampled documents as bytes)); nothing where none were taken."""
 
     def __init__(self, job: SampleJob):
         self._job = job
@@ -86,8 +86,8 @@ class SampleUnit(beam.DoFn):
         self._documents = Metrics.counter("train-tokenizer", "documents")
         self._bad = Metrics.counter("train-tokenizer", "bad_records")
 
-    def process(self, line: str) -> Iterator[tuple[int, tuple[int, bytes]]]:
-        job, unit = self._job, WorkUnit.from_json(line)
+    def process(self, unit: WorkUnit) -> Iterator[tuple[int, tuple[int, bytes]]]:
+        job = self._job
         hashes: list[np.ndarray] = []
         texts: list[bytes] = []
         for batch in read_unit(unit, job.read_options):

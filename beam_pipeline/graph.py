@@ -21,11 +21,28 @@ from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded
+from beam_pipeline.dataset.finished_units import BlockPlace
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.job import Job
-from beam_pipeline.steps.deduplicate import DUPLICATES, HASHES, FindDuplicates, HashDocuments, num_buckets
+from beam_pipeline.rows.routing import RowTable
+from beam_pipeline.sources.units import WorkUnit, read_plan
+from beam_pipeline.steps.deduplicate import (
+    DUPLICATES,
+    HASHES,
+    NO_DUPLICATES,
+    FindDuplicates,
+    HashDocuments,
+    join_duplicates,
+    num_buckets,
+)
 from beam_pipeline.steps.route import KeptShards, RouteRows, list_shards
-from beam_pipeline.steps.tables import build_block_table, build_kept_table, build_row_table, build_tail_table
+from beam_pipeline.steps.tables import (
+    KeptTable,
+    build_block_table,
+    build_kept_table,
+    build_row_table,
+    build_tail_table,
+)
 from beam_pipeline.steps.tails import CutTails, PackTails
 from beam_pipeline.steps.tokenize import (
     BLOCKS,
@@ -34,7 +51,6 @@ from beam_pipeline.steps.tokenize import (
     STATISTICS,
     TAILS,
     MergeStatistics,
-    ReadPlan,
     TokenizeUnit,
 )
 from beam_pipeline.steps.write import CommitDataset, GatherShard, WriteShard
@@ -45,7 +61,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     units = (
         pipeline
         | "PlanPath" >> beam.Create([job.plan_path])
-        | "ReadPlan" >> beam.ParDo(ReadPlan())
+        | "ReadPlan" >> beam.FlatMap(read_plan)
         | "SpreadUnits" >> beam.Reshuffle()
     )
     tokenized = _tokenized(units, job)
@@ -88,11 +104,16 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
 
 
 def _gather(
-    blocks: PCollection, row_table: PCollection, kept: PCollection, job: Job
+    blocks: PCollection[BlockPlace],
+    row_table: PCollection[RowTable],
+    kept: PCollection[ShardInfo],
+    job: Job,
 ) -> PCollection[ShardInfo]:
     """The shards, each of which takes its rows out of the units' files."""
     block_table = (
-        blocks | "ListBlocks" >> beam.combiners.ToList() | "BlockTable" >> beam.Map(build_block_table)
+        blocks
+        | "ListBlocks" >> beam.combiners.ToList()
+        | "BlockTable" >> beam.Map(build_block_table, AsSingleton(row_table))
     )
     return (
         row_table
@@ -103,7 +124,10 @@ def _gather(
 
 
 def _group(
-    blocks: PCollection, row_table: PCollection, kept: PCollection, job: Job
+    blocks: PCollection[BlockPlace],
+    row_table: PCollection[RowTable],
+    kept: PCollection[ShardInfo],
+    job: Job,
 ) -> PCollection[ShardInfo]:
     """The shards, to which the runner brings their rows."""
     return (
@@ -114,7 +138,7 @@ def _group(
     )
 
 
-def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[bytes]:
+def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[KeptTable]:
     return (
         kept
         | "KeptPlaces" >> beam.Map(lambda info: (info.split, info.shard))
@@ -123,7 +147,7 @@ def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[bytes]:
     )
 
 
-def _tokenized(units: PCollection, job: Job) -> DoOutputsTuple:
+def _tokenized(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
     """The units' rows and all that is counted of them."""
     if job.config.dedup == "exact":
         hashed = units | "HashDocuments" >> beam.ParDo(
@@ -135,14 +159,14 @@ def _tokenized(units: PCollection, job: Job) -> DoOutputsTuple:
             | "FindDuplicates" >> beam.ParDo(FindDuplicates())
         )
         duplicates = (hashed[DUPLICATES], found) | "AllDuplicates" >> beam.Flatten()
+        numbered = units | "NumberUnits" >> beam.Map(lambda unit: (unit.index, unit))
         joined = (
-            {"line": units, "duplicates": duplicates}
+            {"unit": numbered, "duplicates": duplicates}
             | "JoinDuplicates" >> beam.CoGroupByKey()
-            | "UnitWithDuplicates"
-            >> beam.MapTuple(lambda unit, found: (unit, *found["line"], sorted(found["duplicates"])))
+            | "UnitWithDuplicates" >> beam.Map(join_duplicates)
         )
     else:
-        joined = units | "Unit" >> beam.MapTuple(lambda unit, line: (unit, line, []))
+        joined = units | "Unit" >> beam.Map(lambda unit: (unit, NO_DUPLICATES))
     outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED)
     return joined | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
 

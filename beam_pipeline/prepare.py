@@ -23,6 +23,7 @@ from beam_pipeline.options import PrepareConfig, parse_prepare
 from beam_pipeline.report import write_report
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
+from beam_pipeline.sources.units import write_plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.documents import Template
 from beam_pipeline.tokenization.engine import check_engine
@@ -267,9 +268,8 @@ def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescript
 
 def _stage(job: Job, planned: Plan, tokenizer: TokenizerDescription, description: dict) -> None:
     """Writes what the workers read: the tokenizer, the plan and the run's description."""
-    plan_lines = "".join(unit.to_json() + "\n" for unit in planned.units)
     job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in tokenizer.files.items()})
-    filesystem.write_bytes(job.plan_path, plan_lines.encode())
+    write_plan(job.plan_path, planned.units)
     filesystem.write_bytes(job.description_path, json.dumps(description).encode())
 
 

@@ -22,6 +22,7 @@ from beam_pipeline.errors import DataError, LockLost
 from beam_pipeline.options import TrainTokenizerConfig, parse_train_tokenizer
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
+from beam_pipeline.sources.units import write_plan
 from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.engine import make_engine
 
@@ -88,8 +89,7 @@ def _make(
                 skip_bad=config.on_bad_record == "skip",
                 progress=display.address if display else None,
             )
-            lines = "".join(unit.to_json() + "\n" for unit in planned.units)
-            filesystem.write_bytes(job.plan_path, lines.encode())
+            write_plan(job.plan_path, planned.units)
             run(lambda pipeline: corpus_sample.build(pipeline, job), options, lock=held)
         sample = Sample(staging, job.share, config.sample_bytes)
         if not sample.bytes:

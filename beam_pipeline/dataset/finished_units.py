@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.sections import (
@@ -38,12 +36,14 @@ class BlockPlace:
 
     Attributes:
       split: the index of its split.
+      unit: the number of the unit that gave the rows; rows packed from tails are of the number after the last.
       first: the number of its first row among those that the unit gave to the split.
       rows: how many rows it holds.
       section: the block's bytes in the unit's file.
     """
 
     split: int
+    unit: int
     first: int
     rows: int
     section: Section
@@ -115,7 +115,8 @@ class UnitWriter:
     def add(self, split: int, block: RowBlock) -> None:
         """Adds the split's next rows."""
         section = self._sections.add(block.to_bytes())
-        self._blocks.append(BlockPlace(split, self._counts[split], len(block), section))
+        place = BlockPlace(split, self._identity["unit"], self._counts[split], len(block), section)
+        self._blocks.append(place)
         self._counts[split] += len(block)
 
     def end(
@@ -160,7 +161,10 @@ def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
 
 
 def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedUnit:
-    blocks = tuple(BlockPlace(*place[:3], Section(*place[3:])) for place in index["blocks"])
+    blocks = tuple(
+        BlockPlace(split, index["unit"], first, rows, Section(*section))
+        for split, first, rows, *section in index["blocks"]
+    )
     for block in blocks:
         read_section(file, block.section, path)
     return FinishedUnit(
@@ -176,9 +180,6 @@ def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedU
 
 
 def _read_tail(file: Any, tail: list, path: str) -> Tail:
-    itemsize, ids, starts = tail
-    dtype = np.uint16 if itemsize == 2 else np.uint32
-    return Tail(
-        np.frombuffer(read_section(file, Section(*ids), path), dtype),
-        np.frombuffer(read_section(file, Section(*starts), path), np.int64),
-    )
+    itemsize, *sections = tail
+    ids, starts = (read_section(file, Section(*section), path) for section in sections)
+    return Tail.from_bytes(ids, starts, itemsize)

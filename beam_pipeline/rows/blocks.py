@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from beam_pipeline.hashing import mix64
-from beam_pipeline.tokenization.token_arrays import id_dtype
+from beam_pipeline.tokenization.token_arrays import id_dtype, id_dtype_of
 
 # The largest element between stages: some runners hold several in memory, and Dataflow refuses very large ones.
 BLOCK_BYTES = 16 << 20
@@ -73,11 +74,14 @@ class RowBlock:
             position += array.nbytes
             return array
 
-        ids = read(np.uint16 if itemsize == 2 else np.uint32, rows, max_length)
+        ids = read(id_dtype_of(itemsize), rows, max_length)
         lengths = read(np.uint32, rows)
         starts = read(np.uint8, rows, -(-max_length // 8)) if has_starts else None
         slots = read(np.uint32, rows) if has_slots else None
         return cls(ids, lengths, starts, slots)
+
+    def __reduce__(self) -> tuple[Callable[..., RowBlock], tuple[bytes]]:
+        return RowBlock.from_bytes, (self.to_bytes(),)
 
 
 def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:

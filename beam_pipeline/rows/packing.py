@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.tokenization.token_arrays import Documents, ranges
+from beam_pipeline.tokenization.token_arrays import Documents, id_dtype_of, ranges
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,14 @@ class Tail:
 
     ids: np.ndarray
     starts: np.ndarray
+
+    @classmethod
+    def from_bytes(cls, ids: bytes, starts: bytes, itemsize: int) -> Tail:
+        """The tail with these bytes of `ids`, each of `itemsize` bytes, and of `starts`."""
+        return cls(np.frombuffer(ids, id_dtype_of(itemsize)), np.frombuffer(starts, np.int64))
+
+    def __reduce__(self) -> tuple[Callable[..., Tail], tuple[bytes, bytes, int]]:
+        return Tail.from_bytes, (self.ids.tobytes(), self.starts.tobytes(), self.ids.itemsize)
 
 
 class Packer:

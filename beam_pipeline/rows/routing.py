@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,9 @@ class RowTable:
     def from_bytes(cls, data: bytes) -> RowTable:
         splits = int(np.frombuffer(data, np.int64, 1)[0])
         return cls(np.frombuffer(data, np.int64, offset=8).reshape(-1, splits))
+
+    def __reduce__(self) -> tuple[Callable[..., RowTable], tuple[bytes]]:
+        return RowTable.from_bytes, (self.to_bytes(),)
 
 
 @dataclass(frozen=True)

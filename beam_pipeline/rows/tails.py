@@ -7,16 +7,15 @@ hence the stream can be packed in blocks, each by itself, and no element ever ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail, start_bits
 
-# Some tokens of a block: (their position in the block, integers [tokens], int64 positions among them where segments
-# begin).
-Piece = tuple[int, np.ndarray, np.ndarray]
+# A part of a tail that is in one block: (its position in the block, its tokens and where segments begin among them).
+Piece = tuple[int, Tail]
 
 
 class TailTable:
@@ -47,6 +46,9 @@ class TailTable:
         splits = int(np.frombuffer(data, np.int64, 1)[0])
         return cls(np.frombuffer(data, np.int64, offset=8).reshape(-1, splits))
 
+    def __reduce__(self) -> tuple[Callable[..., TailTable], tuple[bytes]]:
+        return TailTable.from_bytes, (self.to_bytes(),)
+
 
 def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[int, Piece]]:
     """Cuts a tail where blocks of its split's stream end.
@@ -68,7 +70,7 @@ def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[
         low = max(0, block * block_tokens - first_token)
         high = min(end, (block + 1) * block_tokens) - first_token
         inside = starts[(starts >= low) & (starts < high)] - low
-        yield block, (first_token + low - block * block_tokens, tail.ids[low:high], inside)
+        yield block, (first_token + low - block * block_tokens, Tail(tail.ids[low:high], inside))
 
 
 def pack_pieces(
@@ -90,10 +92,10 @@ def pack_pieces(
     rows = -(-tokens // max_length)
     ids = np.full(rows * max_length, pad_id, dtype)
     filled, positions = 0, []
-    for position, part, starts in pieces:
-        ids[position : position + len(part)] = part
-        filled += len(part)
-        positions.append(starts + position)
+    for position, part in pieces:
+        ids[position : position + len(part.ids)] = part.ids
+        filled += len(part.ids)
+        positions.append(part.starts + position)
     if filled != tokens:
         raise AssertionError(
             f"{filled} tokens of tails where there must be {tokens}: tails were lost or doubled"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+
+from beam_pipeline import filesystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,19 @@ class WorkUnit:
         return cls(
             data["unit"], data["format"], data["root"], parts, data["bytes"], data["repeat"], data["share"]
         )
+
+    def __reduce__(self) -> tuple[Callable[..., WorkUnit], tuple[str]]:
+        return WorkUnit.from_json, (self.to_json(),)
+
+
+def write_plan(path: str, units: Iterable[WorkUnit]) -> None:
+    """Writes the work units for the workers, a JSON line each."""
+    filesystem.write_bytes(path, "".join(unit.to_json() + "\n" for unit in units).encode())
+
+
+def read_plan(path: str) -> Iterator[WorkUnit]:
+    """The work units that `write_plan` wrote."""
+    yield from map(WorkUnit.from_json, filesystem.read_bytes(path).decode().splitlines())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ an hour of one core for all. Buckets of more than 4 million entries take several
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -31,6 +32,7 @@ from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.units import WorkUnit
 
 HASHES, DUPLICATES = "hashes", "duplicates"
+NO_DUPLICATES = np.empty(0, np.int64)
 
 # Each unit sends an element to each bucket: with a bucket for 64 MiB of input there are some hundred thousand hashes in
 # one, up to 4096 buckets; from then on they grow.
@@ -114,8 +116,7 @@ class HashDocuments(beam.DoFn):
     def setup(self) -> None:
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
 
-    def process(self, element: tuple[int, str]) -> Iterator[TaggedOutput]:
-        unit = WorkUnit.from_json(element[1])
+    def process(self, unit: WorkUnit) -> Iterator[TaggedOutput]:
         hashes = self._hashes(unit)
         first = first_of_each(hashes)
         repeats = np.flatnonzero(~first).astype(np.int64)
@@ -156,3 +157,16 @@ class FindDuplicates(beam.DoFn):
         for unit, documents in find_duplicates(element[1]):
             self._duplicates.inc(len(documents) // 8)
             yield unit, documents
+
+
+def join_duplicates(
+    element: tuple[int, dict[str, Iterable[Any]]],
+) -> tuple[WorkUnit, np.ndarray]:
+    """A unit's number, its `WorkUnit` and what was found for it → the unit and the documents that it leaves out.
+
+    Returns:
+      The unit, and int64, ascending, the numbers of its documents that are duplicates of others.
+    """
+    (unit,) = element[1]["unit"]
+    found = [np.frombuffer(documents, np.int64) for documents in element[1]["duplicates"]]
+    return unit, np.sort(np.concatenate([NO_DUPLICATES, *found]))

@@ -17,15 +17,14 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset.finished_units import tails_path, unit_path
+from beam_pipeline.dataset.finished_units import BlockPlace, tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
 from beam_pipeline.dataset.shards import ShardInfo, is_at
 from beam_pipeline.job import Job
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.routing import Layout, RowTable
-from beam_pipeline.steps.tables import kept_shards, row_table
-from beam_pipeline.steps.tokenize import Block
+from beam_pipeline.steps.tables import BlockTable, KeptTable
 
 # Of 16 MiB at most each: what of a process's memory may be pages of these files, which the kernel takes back at need.
 _OPEN_BLOCKS = 64
@@ -68,82 +67,54 @@ class KeptShards(beam.DoFn):
                 filesystem.delete([shard])
 
 
-def block_path(job: Job, split: int, unit: int, first: int) -> str:
+def block_path(job: Job, place: BlockPlace) -> str:
     """The file that a block of rows is kept in."""
-    if unit < job.num_units:
-        return unit_path(job.staging, unit)
-    return tails_path(job.staging, split, first // rows_per_block(job.config.max_length, job.vocab_size))
+    if place.unit < job.num_units:
+        return unit_path(job.staging, place.unit)
+    most = rows_per_block(job.config.max_length, job.vocab_size)
+    return tails_path(job.staging, place.split, place.first // most)
 
 
 class RouteRows(beam.DoFn):
-    """A block of rows → the part of it that goes to each shard, with slots; none to shards that are kept."""
+    """A block of rows → the part of it that goes to each (split, shard), with slots; none to shards that are kept."""
 
     def __init__(self, job: Job):
         self._job = job
 
     def process(
-        self, element: Block, table_bytes: bytes, kept: bytes
-    ) -> Iterator[tuple[tuple[int, int], bytes]]:
-        split, unit, first, rows, *section = element
-        table = row_table(table_bytes)
-        rank = table.first_rank(unit, split) + first
-        shards, slots = layout_of(self._job, split, table).place(np.arange(rank, rank + rows))
-        wanted = np.flatnonzero(~np.isin(shards, kept_shards(kept, split)))
+        self, place: BlockPlace, table: RowTable, kept: KeptTable
+    ) -> Iterator[tuple[tuple[int, int], RowBlock]]:
+        rank = table.first_rank(place.unit, place.split) + place.first
+        layout = layout_of(self._job, place.split, table)
+        shards, slots = layout.place(np.arange(rank, rank + place.rows))
+        wanted = np.flatnonzero(~np.isin(shards, kept.get(place.split, ())))
         if not len(wanted):
             return
-        path = block_path(self._job, split, unit, first)
+        path = block_path(self._job, place)
         with open_sections(path) as file:
-            block = RowBlock.from_bytes(read_section(file, Section(*section), path))
+            block = RowBlock.from_bytes(read_section(file, place.section, path))
         order = wanted[np.argsort(shards[wanted], kind="stable")]
         for index in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
-            yield (split, int(shards[index[0]])), block.take(index, slots[index]).to_bytes()
+            yield (place.split, int(shards[index[0]])), block.take(index, slots[index])
 
 
-def list_shards(table_bytes: bytes, kept: bytes, job: Job) -> Iterator[tuple[int, int]]:
+def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[tuple[int, int]]:
     """The (split, shard) pairs that are to be written: all but those that are kept."""
-    table = row_table(table_bytes)
     for split in range(len(job.config.splits)):
         shards = np.arange(layout_of(job, split, table).num_shards)
-        for shard in np.setdiff1d(shards, kept_shards(kept, split)).tolist():
+        for shard in np.setdiff1d(shards, kept.get(split, ())).tolist():
             yield split, shard
 
 
 def gather_rows(
-    job: Job, split: int, shard: int, *, table_bytes: bytes, blocks_bytes: bytes
+    job: Job, split: int, shard: int, *, table: RowTable, blocks: BlockTable
 ) -> Iterator[RowBlock]:
     """The rows of a shard, with slots, out of the local files that they are kept in."""
-    layout = layout_of(job, split, row_table(table_bytes))
+    layout = layout_of(job, split, table)
     records = layout.records_in(shard)
     ranks = layout.rank(np.full(records, shard), np.arange(records))
-    first_ranks, blocks = _blocks_by_rank(blocks_bytes, table_bytes, split)
-    holding = np.searchsorted(first_ranks, ranks, side="right") - 1
-    order = np.argsort(holding, kind="stable")
-    for slots in np.split(order, np.flatnonzero(np.diff(holding[order])) + 1):
-        number = int(holding[slots[0]])
-        _, unit, first, _, *section = blocks[number].tolist()
-        block = open_block(block_path(job, split, unit, first), Section(*section))
-        yield block.take(ranks[slots] - first_ranks[number], slots)
-
-
-@lru_cache(maxsize=16)
-def _blocks_by_rank(blocks_bytes: bytes, table_bytes: bytes, split: int) -> tuple[np.ndarray, np.ndarray]:
-    """The split's blocks (int64, `Block`'s numbers in a row) in the order of their rows' ranks, and each one's first.
-
-    Raises:
-      AssertionError: if some rows are in no block, or in two.
-    """
-    table = row_table(table_bytes)
-    blocks = np.frombuffer(blocks_bytes, np.int64).reshape(-1, 7)
-    blocks = blocks[blocks[:, 0] == split]
-    first_ranks = (
-        np.array([table.first_rank(unit, split) for unit in blocks[:, 1].tolist()], np.int64) + blocks[:, 2]
-    )
-    order = np.argsort(first_ranks, kind="stable")
-    first_ranks, blocks = first_ranks[order], blocks[order]
-    ends = np.append(first_ranks[1:], table.totals[split])
-    if not np.array_equal(first_ranks + blocks[:, 3], ends) or first_ranks[:1].any():
-        raise AssertionError(f"the blocks of split {split} do not hold each of its {ends[-1]} rows once")
-    return first_ranks, blocks
+    for place, slots, rows in blocks.find(split, ranks):
+        yield open_block(block_path(job, place), place.section).take(rows, slots)
 
 
 @lru_cache(maxsize=_OPEN_BLOCKS)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline.dataset.finished_units import tails_path
+from beam_pipeline.dataset.finished_units import BlockPlace, tails_path
 from beam_pipeline.dataset.sections import create_sections
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import rows_per_block
 from beam_pipeline.rows.packing import Tail
-from beam_pipeline.rows.tails import cut_tail, pack_pieces
-from beam_pipeline.steps.tables import tail_table
+from beam_pipeline.rows.tails import Piece, TailTable, cut_tail, pack_pieces
 from beam_pipeline.steps.tokenize import BLOCKS, STATISTICS
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
@@ -29,15 +27,13 @@ class CutTails(beam.DoFn):
         self._job = job
 
     def process(
-        self, element: tuple[int, int, bytes, bytes], table_bytes: bytes
-    ) -> Iterator[tuple[tuple[int, int], tuple[int, bytes, bytes]]]:
-        split, unit, ids, starts = element
+        self, element: tuple[int, int, Tail], table: TailTable
+    ) -> Iterator[tuple[tuple[int, int], Piece]]:
+        split, unit, tail = element
         config = self._job.config
-        tail = Tail(np.frombuffer(ids, id_dtype(self._job.vocab_size)), np.frombuffer(starts, np.int64))
         block_tokens = rows_per_block(config.max_length, self._job.vocab_size) * config.max_length
-        first = tail_table(table_bytes).first_token(unit, split)
-        for block, (position, part, begins) in cut_tail(tail, first, block_tokens):
-            yield (split, block), (position, part.tobytes(), begins.tobytes())
+        for block, piece in cut_tail(tail, table.first_token(unit, split), block_tokens):
+            yield (split, block), piece
 
 
 class PackTails(beam.DoFn):
@@ -52,26 +48,26 @@ class PackTails(beam.DoFn):
         self._reporter = Reporter(self._job.progress)
 
     def process(
-        self, element: tuple[tuple[int, int], Iterable[tuple[int, bytes, bytes]]], table_bytes: bytes
+        self, element: tuple[tuple[int, int], Iterable[Piece]], table: TailTable
     ) -> Iterator[TaggedOutput]:
-        job, ((split, number), parts) = self._job, element
-        config, dtype = job.config, id_dtype(job.vocab_size)
+        job, ((split, number), pieces) = self._job, element
+        config = job.config
         most = rows_per_block(config.max_length, job.vocab_size)
-        tokens = int(tail_table(table_bytes).totals[split]) - number * most * config.max_length
+        tokens = int(table.totals[split]) - number * most * config.max_length
         block = pack_pieces(
-            ((at, np.frombuffer(ids, dtype), np.frombuffer(starts, np.int64)) for at, ids, starts in parts),
+            pieces,
             tokens=min(tokens, most * config.max_length),
             max_length=config.max_length,
             pad_id=job.pad_id,
             keep_starts=job.keep_starts,
-            dtype=dtype,
+            dtype=id_dtype(job.vocab_size),
         )
         statistics = SplitStatistics.empty(job.vocab_size)
         statistics.add_rows(block)
         with create_sections(tails_path(job.staging, split, number)) as sections:
             section = sections.add(block.to_bytes())
             sections.end({"fingerprint": job.fingerprint, "tails": [split, number]})
-        yield TaggedOutput(BLOCKS, (split, job.num_units, number * most, len(block), *section))
+        yield TaggedOutput(BLOCKS, BlockPlace(split, job.num_units, number * most, len(block), section))
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))
         self._padding.inc(statistics.padding)

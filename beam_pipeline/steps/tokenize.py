@@ -22,24 +22,12 @@ from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
+from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.tokenization.sample_check import EngineMismatch
 
 BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "counts", "statistics", "excluded"
-
-# A block of one split's rows: (split, unit, number of the block's first row among the unit's, rows, and offset, size
-# and CRC-32C of the block's bytes in the unit's file). Blocks of rows from tails are of the unit after the last.
-Block = tuple[int, int, int, int, int, int, int]
-# (unit, rows that it gave to each split, tokens in each split's tail).
-UnitCounts = tuple[int, tuple[int, ...], tuple[int, ...]]
-
-
-class ReadPlan(beam.DoFn):
-    """The plan's path → (unit's number, its line) for each work unit."""
-
-    def process(self, path: str) -> Iterator[tuple[int, str]]:
-        yield from enumerate(filesystem.read_bytes(path).decode().splitlines())
 
 
 class TokenizeUnit(beam.DoFn):
@@ -76,15 +64,13 @@ class TokenizeUnit(beam.DoFn):
             seed=job.config.seed,
         )
 
-    def process(self, element: tuple[int, str, list[bytes]]) -> Iterator[TaggedOutput]:
+    def process(self, element: tuple[WorkUnit, np.ndarray]) -> Iterator[TaggedOutput]:
         """Emits what one unit gives.
 
         Args:
-          element: the unit's number, its line in the plan, and the numbers of its documents, counted over the unit,
-            that are duplicates of others (int64 arrays as bytes).
+          element: the unit, and int64, ascending, the numbers of its documents that are duplicates of others.
         """
-        _, line, duplicates = element
-        unit = WorkUnit.from_json(line)
+        unit, duplicates = element
         path = unit_path(self._job.staging, unit.index)
         identity = identity_of(self._job.fingerprint, unit)
         done = find_unit(path, identity=identity)
@@ -95,16 +81,13 @@ class TokenizeUnit(beam.DoFn):
         yield from self._outputs(unit, done)
 
     def _tokenize(
-        self, unit: WorkUnit, path: str, identity: Mapping[str, Any], duplicates: list[bytes]
+        self, unit: WorkUnit, path: str, identity: Mapping[str, Any], duplicates: np.ndarray
     ) -> FinishedUnit:
         """Tokenizes and packs the unit; its rows are in the file `path` afterwards."""
         job, config = self._job, self._job.config
         if self._tokenizer is None:  # only now: an engine takes seconds to start
             self._tokenizer = self._make_tokenizer()
         excluded, bad = Excluded(), []
-        dropped = np.sort(
-            np.concatenate([np.empty(0, np.int64), *(np.frombuffer(d, np.int64) for d in duplicates)])
-        )
         packing = {
             "packing": config.packing,
             "max_length": config.max_length,
@@ -121,7 +104,7 @@ class TokenizeUnit(beam.DoFn):
         misses = self._tokenizer.misses
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
-                for split, packed in rows.blocks(self._documents(unit, dropped, excluded, bad)):
+                for split, packed in rows.blocks(self._documents(unit, duplicates, excluded, bad)):
                     for first in range(0, len(packed), most):
                         writer.add(split, packed.take(slice(first, first + most)))
             except EngineMismatch as error:
@@ -138,10 +121,10 @@ class TokenizeUnit(beam.DoFn):
 
     def _outputs(self, unit: WorkUnit, done: FinishedUnit) -> Iterator[TaggedOutput]:
         for place in done.blocks:
-            yield TaggedOutput(BLOCKS, (place.split, unit.index, place.first, place.rows, *place.section))
+            yield TaggedOutput(BLOCKS, place)
         for split, (tail, statistics) in enumerate(zip(done.tails, done.statistics, strict=True)):
             if tail is not None:
-                yield TaggedOutput(TAILS, (split, unit.index, tail.ids.tobytes(), tail.starts.tobytes()))
+                yield TaggedOutput(TAILS, (split, unit.index, tail))
             yield TaggedOutput(STATISTICS, (split, statistics))
             for name in ("documents", "bytes", "tokens", "rows"):
                 self._count[name].inc(getattr(statistics, name))
@@ -149,14 +132,13 @@ class TokenizeUnit(beam.DoFn):
             self._count[name].inc(getattr(done.excluded, name))
         self._unit_tokens.update(sum(statistics.tokens for statistics in done.statistics))
         rows = tuple(map(done.rows, range(len(done.tails))))
-        yield TaggedOutput(
-            COUNTS, (unit.index, rows, tuple(0 if t is None else len(t.ids) for t in done.tails))
-        )
+        tails = tuple(0 if tail is None else len(tail.ids) for tail in done.tails)
+        yield TaggedOutput(COUNTS, UnitCounts(unit.index, rows, tails))
         yield TaggedOutput(EXCLUDED, done.excluded)
         self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 
     def _documents(
-        self, unit: WorkUnit, dropped: np.ndarray, excluded: Excluded, bad: list[BadRecord]
+        self, unit: WorkUnit, duplicates: np.ndarray, excluded: Excluded, bad: list[BadRecord]
     ) -> Iterator[DocumentBatch]:
         """The unit's documents less the duplicates; counts what is left out, and gathers the bad records."""
         first = 0
@@ -164,7 +146,8 @@ class TokenizeUnit(beam.DoFn):
             if batch.bad and self._job.config.on_bad_record == "fail":
                 raise DataError(describe(unit, batch.bad[0]))
             bad += batch.bad
-            within = dropped[slice(*np.searchsorted(dropped, [first, first + len(batch.texts)]))] - first
+            span = np.searchsorted(duplicates, [first, first + len(batch.texts)])
+            within = duplicates[slice(*span)] - first
             excluded.records += len(batch.texts) + batch.blank + len(batch.bad)
             excluded.blank_documents += batch.blank
             excluded.bad_records += len(batch.bad)

@@ -17,9 +17,11 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.routing import RowTable
+from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.route import gather_rows, layout_of, open_block
-from beam_pipeline.steps.tables import row_table, tail_table
+from beam_pipeline.steps.tables import BlockTable
 
 
 class WriteShard(beam.DoFn):
@@ -39,14 +41,14 @@ class WriteShard(beam.DoFn):
         self._bytes = Metrics.counter("prepare", "bytes_written")
 
     def process(
-        self, element: tuple[tuple[int, int], Iterable[bytes]], table_bytes: bytes
+        self, element: tuple[tuple[int, int], Iterable[RowBlock]], table: RowTable
     ) -> Iterator[ShardInfo]:
-        (split, shard), parts = element
-        yield self._write(split, shard, map(RowBlock.from_bytes, parts), table_bytes)
+        (split, shard), blocks = element
+        yield self._write(split, shard, blocks, table)
 
-    def _write(self, split: int, shard: int, blocks: Iterable[RowBlock], table_bytes: bytes) -> ShardInfo:
+    def _write(self, split: int, shard: int, blocks: Iterable[RowBlock], table: RowTable) -> ShardInfo:
         job = self._job
-        layout = layout_of(job, split, row_table(table_bytes))
+        layout = layout_of(job, split, table)
         records = layout.records_in(shard)
         name = shard_name(layout.split, shard, records)
         info = write_shard(
@@ -73,11 +75,9 @@ class WriteShard(beam.DoFn):
 class GatherShard(WriteShard):
     """(split, shard) → the shard's file, its rows taken out of the local files that they are kept in."""
 
-    def process(
-        self, element: tuple[int, int], table_bytes: bytes, blocks_bytes: bytes
-    ) -> Iterator[ShardInfo]:
-        rows = gather_rows(self._job, *element, table_bytes=table_bytes, blocks_bytes=blocks_bytes)
-        yield self._write(*element, rows, table_bytes)
+    def process(self, element: tuple[int, int], table: RowTable, blocks: BlockTable) -> Iterator[ShardInfo]:
+        rows = gather_rows(self._job, *element, table=table, blocks=blocks)
+        yield self._write(*element, rows, table)
 
     def teardown(self) -> None:
         open_block.cache_clear()
@@ -92,13 +92,12 @@ class CommitDataset(beam.DoFn):
     def process(
         self,
         _: None,
-        table_bytes: bytes,
+        table: RowTable,
         statistics: Iterable[tuple[int, SplitStatistics]],
         excluded: Iterable[Excluded],
-        tails: bytes,
+        tails: TailTable,
         shards: Iterable[ShardInfo],
     ) -> None:
-        table, sizes = row_table(table_bytes), tail_table(tails).sizes
         layouts = [layout_of(self._job, split, table) for split in range(len(self._job.config.splits))]
         commit(
             self._job,
@@ -106,6 +105,6 @@ class CommitDataset(beam.DoFn):
             layouts=layouts,
             statistics=dict(statistics),
             excluded=sum(excluded, Excluded()),
-            tail_sizes=dict(enumerate(sizes.T)),
+            tail_sizes=dict(enumerate(tails.sizes.T)),
             shards=list(shards),
         )

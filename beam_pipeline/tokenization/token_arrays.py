@@ -13,6 +13,11 @@ def id_dtype(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
+def id_dtype_of(itemsize: int) -> np.dtype:
+    """The type of ids that take `itemsize` bytes each: 2 or 4."""
+    return np.dtype(f"u{itemsize}")
+
+
 @dataclass(frozen=True)
 class Documents:
     """Tokenized documents, one after the other.
