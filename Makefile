@@ -7,6 +7,7 @@
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   would this training fit a TPU, and what would it cost? (no TPU needed)
 # make kernels   the TPU kernels' bytecode, anew from their source
 # make lint    what CI lints
+# make docs-options   docs/options.md from the options' declarations
 # make lock    refresh both environments' locked dependencies
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -27,7 +28,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check compile-check kernels lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check compile-check kernels docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -89,6 +90,9 @@ test-tpu-check: trainer/.venv-tpu-check/.ready
 
 kernels: trainer/.venv-tpu-check/.ready
 	JAX_PLATFORMS=cpu $(TPU_CHECK) -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip
+
+docs-options: setup
+	$(PIPELINE) -m beam_pipeline.options_page > docs/options.md
 
 lint: setup
 	.venv/bin/ruff check .

@@ -14,6 +14,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
     package_data={"beam_pipeline.report_page": ["page.css", "page.html.jinja"]},
+    entry_points={"console_scripts": ["tokenmill = beam_pipeline.__main__:main"]},
     install_requires=[
         "apache-beam[gcp]>=2.77,<3",
         "tensorflow>=2.21,<2.22",

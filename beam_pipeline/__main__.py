@@ -1,4 +1,4 @@
-"""`python -m beam_pipeline VERB …`"""
+"""The command `tokenmill VERB …`, which is `python -m beam_pipeline VERB …`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,18 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
+from beam_pipeline.option_fields import parser_of, program
+from beam_pipeline.options import VERBS
 
-# Each verb's module; a module is imported only when its verb is used.
-_VERBS = {
-    "train-tokenizer": ("train_tokenizer", "corpus → tokenizer"),
-    "prepare": ("prepare", "corpus → dataset: sharded TFRecords of token rows"),
-    "verify": ("verify", "checks that a dataset is whole"),
-    "inspect": ("inspection", "what a dataset holds: a record and its origin, records with some text"),
-    "analyze": ("analysis", "tensorflow-transform over a dataset's statistics"),
-    "follow": ("follow", "a Dataflow job, to its end"),
-    "report": ("report", "a dataset's figures as one HTML page"),
-}
+# The verbs whose module has another name. A module is imported only if its verb is used: most import Beam.
+_MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
 
 def main() -> int:
-    """Runs what the command line asks for; returns the process's exit status, see `run`."""
-    verbs = "\n".join(f"  {verb:<16} {text}" for verb, (_, text) in _VERBS.items())
-    usage = f"usage: python -m beam_pipeline VERB …\n\n{verbs}\n\nVERB --help lists a verb's options."
-    if len(sys.argv) < 2 or sys.argv[1] not in _VERBS:
+    """Runs the verb on the command line; returns the process's exit status, see `run`."""
+    verbs = "\n".join(f"  {verb:<16} {config.summary()}" for verb, config in VERBS.items())
+    usage = f"usage: {program()} VERB [options]\n\n{verbs}\n\nVERB --help lists the options of a verb."
+    if len(sys.argv) < 2 or sys.argv[1] not in VERBS:
         asked = len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help")
         print(usage, file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
@@ -63,12 +57,11 @@ def _terminated_by_exception() -> Iterator[None]:
 
 
 def _run(verb: str, argv: Sequence[str]) -> int:
-    wants_help = "-h" in argv or "--help" in argv
     try:
-        if wants_help:  # without the verb's module, which imports Beam
-            options = importlib.import_module("beam_pipeline.options")
-            getattr(options, "parse_" + verb.replace("-", "_"))(argv)
-        importlib.import_module(f"beam_pipeline.{_VERBS[verb][0]}").main(argv)
+        if "-h" in argv or "--help" in argv:
+            parser_of(VERBS[verb]).print_help()
+        else:
+            importlib.import_module(f"beam_pipeline.{_MODULES.get(verb, verb)}").main(argv)
     except UsageError as error:
         print(f"{verb}: {error}", file=sys.stderr)
         return 2

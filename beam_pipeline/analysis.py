@@ -29,7 +29,8 @@ import numpy as np
 from beam_pipeline import beam_options, filesystem
 from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
-from beam_pipeline.options import parse_analyze
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import AnalyzeConfig
 from beam_pipeline.run import run
 from beam_pipeline.views.reading import Split, open_dataset
 
@@ -45,7 +46,8 @@ def main(argv: Sequence[str]) -> None:
     Raises:
       DataError: where it is no finished dataset.
     """
-    dataset = filesystem.absolute(parse_analyze(argv))
+    config, _ = parse(AnalyzeConfig, argv)
+    dataset = filesystem.absolute(config.dataset)
     with lock.hold_dataset(dataset, verb="analyze"):
         for line in analyze(dataset):
             print(line, flush=True)

@@ -6,20 +6,19 @@ deploy/template-metadata.json is its output. `launch` is what the template's lau
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.options import prepare_parser
+from beam_pipeline.option_fields import Option, options_of, parser_of
+from beam_pipeline.options import PrepareConfig
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.]*"
 _SHARE = r"(0?\.[0-9]+|1(\.0+)?)"
 _FOLDER = r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]/.+"
 
-# What the values of the options must match that are neither numbers nor of a few choices. A template's workers see no
-# local files.
+# What other values than numbers and choices must match. A template's workers see no local files.
 _PATTERNS = {
     "input": r"gs://[^,\s]+(,gs://[^,\s]+)*",
     "mix": r"gs://[^,]+\*[0-9.]+(,\s*gs://[^,]+\*[0-9.]+)*",
@@ -28,16 +27,14 @@ _PATTERNS = {
     "dataset_split": r"[^\s,]+",
     "dataset_revision": r"\S+",
     "dataset_cache": _FOLDER,
-    "text_key": r".+",
     "tokenizer": r"(gs://.+|[\w.-]+(/[\w.-]+)?)",
     "output": _FOLDER,
     "split": _NAME,
     "splits": rf"{_NAME}={_SHARE}(,{_NAME}={_SHARE})*",
-    "pad_token": r".+",
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
 # Templates are not waited for: their launcher ends when the job is described. Nor do they run in its memory.
-_LEFT_OUT = ("help", "skip_memory_check", "wait")
+_LEFT_OUT = ("skip_memory_check", "wait")
 
 
 def metadata() -> dict:
@@ -52,9 +49,9 @@ def metadata() -> dict:
     }
     return {
         "name": "tokenmill prepare",
-        "description": prepare_parser().description,
+        "description": PrepareConfig.summary(),
         "streaming": False,
-        "parameters": [*map(_parameter, _actions()), image],
+        "parameters": [*map(_parameter, _options()), image],
     }
 
 
@@ -67,19 +64,19 @@ def arguments(given: Sequence[str]) -> list[str]:
     Raises:
       UsageError: where a flag's value is neither true nor false.
     """
-    ours = {action.dest: action for action in _actions()}
+    ours = {option.flag: option for option in _options()}
     made = []
     for word in given:
-        name, _, value = word.removeprefix("--").partition("=")
-        action = ours.get(name)
-        if action is None or "=" not in word:
+        flag, _, value = word.removeprefix("--").partition("=")
+        option = ours.get(flag)
+        if option is None or "=" not in word:
             made.append(word)
-        elif _is_flag(action):
+        elif option.kind is bool:
             if value.lower() not in ("true", "false", ""):
-                raise UsageError(f"--{name} {value}: must be true or false")
-            made += [f"--{name}"] if value.lower() == "true" else []
-        elif action.nargs == "+":
-            made += [f"--{name}", *filter(None, value.split(","))] if value else []
+                raise UsageError(f"--{flag} {value}: must be true or false")
+            made += [f"--{flag}"] if value.lower() == "true" else []
+        elif option.many:
+            made += [f"--{flag}", *filter(None, value.split(","))] if value else []
         elif value:
             made.append(word)
     if not any(word.startswith("--runner") for word in made):
@@ -102,7 +99,7 @@ def launch(given: Sequence[str]) -> int:
     except UsageError as error:
         print(f"prepare: {error}", file=sys.stderr)
         return 2
-    _, rest = prepare_parser().parse_known_args(made)
+    _, rest = parser_of(PrepareConfig).parse_known_args(made)
     unknown = beam_options.unknown_names(PipelineOptions(rest))
     for name in unknown:
         print(f"prepare: WARNING: the launcher's --{name} is left out: nobody knows it", file=sys.stderr)
@@ -110,52 +107,43 @@ def launch(given: Sequence[str]) -> int:
     return __main__.run("prepare", known)
 
 
-def _actions() -> list[argparse.Action]:
-    return [action for action in prepare_parser()._actions if action.dest not in _LEFT_OUT]
+def _options() -> list[Option]:
+    return [option for option in options_of(PrepareConfig) if option.name not in _LEFT_OUT]
 
 
-def _is_flag(action: argparse.Action) -> bool:
-    return action.nargs == 0
-
-
-def _parameter(action: argparse.Action) -> dict:
+def _parameter(option: Option) -> dict:
     """An option as a parameter, in the form of Dataflow's ParameterMetadata."""
     made = {
-        "name": action.dest,
-        "label": action.dest.replace("_", " ").capitalize(),
-        "helpText": _help(action),
-        "isOptional": not action.required,
+        "name": option.flag,
+        "label": option.flag.replace("_", " ").capitalize(),
+        "helpText": _help(option),
+        "isOptional": not option.required or bool(option.exclusive),
     }
-    if _is_flag(action):
+    if option.kind is bool:
         return {**made, "paramType": "BOOLEAN", "regexes": ["^(true|false)$"], "defaultValue": "false"}
-    if action.choices:
-        options = [{"value": choice, "label": choice} for choice in action.choices]
-        regexes = [f"^({'|'.join(action.choices)})$"]
-        return {**made, "paramType": "ENUM", "enumOptions": options, "regexes": regexes} | _default(action)
-    if action.type in (int, float):
-        number = r"^[0-9]+$" if action.type is int else r"^[0-9]*\.?[0-9]+$"
-        return {**made, "paramType": "NUMBER", "regexes": [number]} | _default(action)
-    kind = _GCS_FOLDERS.get(action.dest, "TEXT")
-    return {**made, "paramType": kind, "regexes": [f"^{_PATTERNS[action.dest]}$"]} | _default(action)
+    if option.choices:
+        options = [{"value": choice, "label": choice} for choice in option.choices]
+        regexes = [f"^({'|'.join(option.choices)})$"]
+        return {**made, "paramType": "ENUM", "enumOptions": options, "regexes": regexes} | _default(option)
+    if option.kind in (int, float):
+        number = r"^[0-9]+$" if option.kind is int else r"^[0-9]*\.?[0-9]+$"
+        return {**made, "paramType": "NUMBER", "regexes": [number]} | _default(option)
+    kind, pattern = _GCS_FOLDERS.get(option.name, "TEXT"), _PATTERNS.get(option.name, ".+")
+    return {**made, "paramType": kind, "regexes": [f"^{pattern}$"]} | _default(option)
 
 
-def _help(action: argparse.Action) -> str:
-    text = action.help.replace("%%", "%")
-    text = text[0].upper() + text[1:]
-    if action.nargs == "+":
-        text += "; several are separated by commas"
-    if action.dest in ("input", "mix", "dataset_name"):
-        text += ". One of input, mix and dataset_name is needed"
-    return text + "."
+def _help(option: Option) -> str:
+    text = option.help
+    if option.many:
+        text += " Separate several by commas."
+    if option.exclusive == "source":
+        text += " One of input, mix and dataset_name is required."
+    return text
 
 
-def _default(action: argparse.Action) -> dict:
-    """Its default, if it has one; not that of options of which only one may be given, since the console would give
-    them all."""
-    exclusive = {
-        of.dest for group in prepare_parser()._mutually_exclusive_groups for of in group._group_actions
-    }
-    return {} if action.default is None or action.dest in exclusive else {"defaultValue": str(action.default)}
+def _default(option: Option) -> dict:
+    """Its default, if any. Options that exclude each other have none, since the console would pass all of them."""
+    return {} if option.default is None or option.exclusive else {"defaultValue": str(option.default)}
 
 
 if __name__ == "__main__":

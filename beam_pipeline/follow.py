@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from beam_pipeline import beam_options, filesystem
 from beam_pipeline.dataflow.following import CancelRequest, JobFollower
 from beam_pipeline.dataflow.launch import new_client
-from beam_pipeline.options import parse_follow
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import FollowConfig
 
 
 def main(argv: Sequence[str]) -> None:
@@ -17,8 +18,8 @@ def main(argv: Sequence[str]) -> None:
     Raises:
       DataError: where the job failed, or was cancelled, or cannot be looked at.
     """
-    config, rest = parse_follow(argv)
-    options = beam_options.parse(rest)
+    config, rest = parse(FollowConfig, argv)
+    options = beam_options.parse([*rest, "--project", config.project, "--region", config.region])
     filesystem.configure(options)
     request = CancelRequest()
     with request.watched() if config.cancel_on_signal else contextlib.nullcontext():

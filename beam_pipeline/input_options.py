@@ -1,163 +1,34 @@
-"""The options that say what is read: the same for every verb that reads a corpus. Imports nothing heavy."""
+"""The options that specify the input: the same for every verb that reads a corpus. Imports nothing heavy."""
 
 from __future__ import annotations
 
-import argparse
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple
 
 from beam_pipeline.errors import UsageError
-
-INPUT_FORMATS = ("auto", "text", "jsonl", "parquet")
-DOCUMENTS = ("line", "paragraph", "file")
+from beam_pipeline.option_fields import Options, option
 
 _MOST_REPEATS = 1000
 
 
-@dataclass(frozen=True)
-class MixItem:
-    """One item of `--mix`: files, and how often their documents are taken.
-
-    Attributes:
-      pattern: a path or glob.
-      repeats: how often every document is taken.
-      share: of a further repeat only this share of the documents is taken, from 0 up to 1, by a seeded hash.
-    """
+class MixItem(NamedTuple):
+    """One item of `--mix`: files, and how often their documents are taken."""
 
     pattern: str
+    """A path or glob."""
     repeats: int
+    """How often every document is taken."""
     share: float
-
-
-@dataclass(frozen=True)
-class DatasetConfig:
-    """A Hugging Face dataset, as the `datasets` library knows it. See the options `--dataset_*`."""
-
-    name: str
-    config: str | None = None
-    split: str = "train"
-    revision: str | None = None
-    cache: str | None = None
-
-
-@dataclass(frozen=True)
-class InputConfig:
-    """What is read. See the options of the same names for each field.
-
-    Attributes:
-      input, mix, dataset: just one of them says what is read.
-      seed: decides which documents a mixture's shares take.
-    """
-
-    input: tuple[str, ...] = ()
-    mix: tuple[MixItem, ...] = ()
-    dataset: DatasetConfig | None = None
-    input_format: str = "auto"
-    document: str = "line"
-    text_key: str = "text"
-    unit_bytes: int = 32 << 20
-    seed: int = 0
-
-    def identity(self) -> dict:
-        """The options that decide which documents there are. Where the files lie is said by the list of inputs."""
-        mix = sorted([item.pattern, item.repeats, item.share] for item in self.mix)
-        dataset = asdict(self.dataset) if self.dataset else None
-        if dataset:
-            del dataset["cache"]
-        return {
-            "input_format": self.input_format,
-            "document": self.document,
-            "text_key": self.text_key,
-            "mix": mix,
-            "dataset": dataset,
-        }
-
-
-def add_input_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `InputConfig`."""
-    group = parser.add_argument_group("input", "one of --input, --mix and --dataset_name is needed")
-    what = group.add_mutually_exclusive_group(required=True)
-    what.add_argument("--input", nargs="+", metavar="GLOB", help="files, local or gs://; globs are fine")
-    what.add_argument(
-        "--mix",
-        metavar="GLOB*WEIGHT,…",
-        help="files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5': whole repeats, and a seeded share of the "
-        "documents",
-    )
-    what.add_argument(
-        "--dataset_name",
-        metavar="NAME",
-        help="a Hugging Face dataset: its name on the hub, or a folder that load_dataset or load_from_disk reads",
-    )
-    add = group.add_argument
-    add("--dataset_config", metavar="NAME", help="the dataset's configuration, where it has several")
-    add(
-        "--dataset_split",
-        metavar="SPLIT",
-        help="which split of the dataset is read, also 'train[:10%%]' or 'train+validation' (default: as --split, or "
-        "train)",
-    )
-    add("--dataset_revision", metavar="REVISION", help="the dataset's branch, tag or commit on the hub")
-    add(
-        "--dataset_cache",
-        metavar="DIR",
-        help="where the prepared dataset is kept; must be gs:// or the like where the workers are other machines "
-        "(default: the cache of the datasets library)",
-    )
-    add(
-        "--input_format",
-        choices=INPUT_FORMATS,
-        default="auto",
-        help="auto goes by each file's extension (.jsonl, .ndjson, .json, .parquet), others are text, and refuses "
-        ".csv, .tsv and binary files, which text reads as lines; .gz, .bz2 and .zst are decompressed (default: auto)",
-    )
-    add(
-        "--document",
-        choices=DOCUMENTS,
-        default="line",
-        help="text: what a document is: a line, a paragraph (between blank lines) or a whole file (default: line)",
-    )
-    add(
-        "--text_key",
-        default="text",
-        metavar="KEY",
-        help="jsonl, parquet and datasets: the key or column of a document's text (default: text)",
-    )
-    add(
-        "--unit_bytes", type=int, default=32 << 20, metavar="N", help="bytes in a work unit (default: 32 MiB)"
-    )
-
-
-def input_config(args: argparse.Namespace, *, split: str = "train") -> InputConfig:
-    """The config of the parsed options.
-
-    Args:
-      args: with the options of `add_input_options` and `--seed`.
-      split: the dataset's split where no `--dataset_split` names one.
-
-    Raises:
-      UsageError: where values are wrong or do not fit together.
-    """
-    if args.unit_bytes < 1:
-        raise UsageError(f"--unit_bytes {args.unit_bytes}: must be at least 1")
-    return InputConfig(
-        input=tuple(args.input or ()),
-        mix=parse_mix(args.mix) if args.mix is not None else (),
-        dataset=_dataset(args, split),
-        input_format=args.input_format,
-        document=args.document,
-        text_key=args.text_key,
-        unit_bytes=args.unit_bytes,
-        seed=args.seed,
-    )
+    """The share of the documents that is taken once more, at least 0 and below 1, chosen by a seeded hash."""
 
 
 def parse_mix(text: str) -> tuple[MixItem, ...]:
     """The items of `--mix`. The weight is what follows an item's last `*`; globs may hold others.
 
     Raises:
-      UsageError: where an item has no weight, or none that can be.
+      UsageError: an item has no weight, or an invalid one.
     """
     items = []
     for item in text.split(","):
@@ -175,25 +46,70 @@ def parse_mix(text: str) -> tuple[MixItem, ...]:
     return tuple(items)
 
 
-def _dataset(args: argparse.Namespace, split: str) -> DatasetConfig | None:
-    if args.dataset_name is None:
-        for name in ("config", "split", "revision", "cache"):
-            if getattr(args, f"dataset_{name}") is not None:
-                raise UsageError(f"--dataset_{name} goes with --dataset_name, which is not given")
-        return None
-    for name, default in (("input_format", "auto"), ("document", "line")):
-        if getattr(args, name) != default:
-            raise UsageError(
-                f"--{name} {getattr(args, name)}: a dataset's documents are the rows of a table; leave it out"
-            )
-    if args.dataset_split is None and not re.fullmatch(r"\w+(\.\w+)*", split):
-        raise UsageError(
-            f"--split {split}: names the split that is written, too; use --dataset_split '{split}' --split NAME"
-        )
-    return DatasetConfig(
-        name=args.dataset_name,
-        config=args.dataset_config,
-        split=args.dataset_split or split,
-        revision=args.dataset_revision,
-        cache=args.dataset_cache,
+@dataclass(frozen=True)
+class DatasetConfig(Options):
+    """A Hugging Face dataset, as the `datasets` library knows it."""
+
+    name: str = option(topic="input", metavar="NAME", exclusive="source")
+    """A Hugging Face dataset: its name on the hub, or a folder that load_dataset or load_from_disk reads."""
+    config: str | None = option(None, metavar="NAME", needs="dataset_name")
+    """Configuration of the dataset, if it has several."""
+    split: str = option("train", metavar="SPLIT", needs="dataset_name", default_text="as --split, or train")
+    """Split of the dataset to read, e.g. train, 'train[:10%]' or 'train+validation'."""
+    revision: str | None = option(None, metavar="REVISION", needs="dataset_name")
+    """Branch, tag or commit of the dataset on the hub."""
+    cache: str | None = option(
+        None,
+        metavar="DIR",
+        needs="dataset_name",
+        default_text="the cache of the datasets library",
+        affects_bytes=False,
     )
+    """Folder for the prepared dataset. It must be in gs:// or the like if the workers are other machines."""
+
+
+@dataclass(frozen=True)
+class InputConfig(Options):
+    """What is read. One of `input`, `mix` and `dataset` specifies the documents."""
+
+    input: tuple[str, ...] = option((), topic="input", metavar="GLOB", exclusive="source")
+    """Files, local or gs://. Globs are allowed."""
+    mix: tuple[MixItem, ...] = option((), metavar="GLOB*WEIGHT,…", exclusive="source", parse=parse_mix)
+    """Files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5'. The weight 2.5 takes every document twice, and a
+    seeded half of the documents once more."""
+    dataset: DatasetConfig | None = option(None, prefix="dataset_")
+    input_format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
+    """Format of the files. auto follows each file's extension: .jsonl, .ndjson, .json, .parquet; other files are text,
+    but .csv, .tsv and binary files are refused (text reads them as lines). Files that end in .gz, .bz2 or .zst are
+    decompressed."""
+    document: Literal["line", "paragraph", "file"] = "line"
+    """What a document is in a text file: a line, a paragraph (blank lines separate them) or the whole file."""
+    text_key: str = option("text", metavar="KEY")
+    """The key or column that holds a document's text, in jsonl, parquet and datasets."""
+    unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, None))
+    """Bytes per work unit."""
+    seed: int = 0
+    """Decides which documents the weights of `mix` take. It is the run's seed."""
+
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> None:
+        """See `Options.complete`: `--split` also names the dataset's split, unless `--dataset_split` does."""
+        if "dataset_name" not in given:
+            return
+        for name in ("input_format", "document"):
+            if given.get(name, getattr(cls, name)) != getattr(cls, name):
+                raise UsageError(
+                    f"--{name} {given[name]}: a dataset's documents are the rows of a table; leave it out"
+                )
+        split = given.get("split", DatasetConfig.split)
+        if "dataset_split" not in given and not re.fullmatch(r"\w+(\.\w+)*", split):
+            raise UsageError(
+                f"--split {split}: names the split that is written, too; use --dataset_split '{split}' --split NAME"
+            )
+        given["dataset_split"] = given.get("dataset_split") or split
+
+    def identity(self) -> dict[str, Any]:
+        """See `Options.identity`. The fingerprint has the list of files, and the run's seed, beside these."""
+        found = super().identity() | {"mix": sorted(map(list, self.mix))}
+        del found["input"], found["seed"]
+        return found

@@ -8,7 +8,8 @@ from itertools import islice
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.options import InspectConfig, parse_inspect
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import InspectConfig
 from beam_pipeline.views.decoding import RowDecoder, visible
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
@@ -26,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
       UsageError: where the dataset has no such record.
       DataError: where it is no finished dataset, or `--grep` finds nothing.
     """
-    config = parse_inspect(argv)
+    config, _ = parse(InspectConfig, argv)
     splits = open_dataset(filesystem.absolute(config.dataset))
     if config.record:
         lines = _record(config, splits)

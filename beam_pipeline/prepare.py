@@ -19,7 +19,8 @@ from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning, UsageError
 from beam_pipeline.job import Job
-from beam_pipeline.options import PrepareConfig, parse_prepare
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import PrepareConfig
 from beam_pipeline.report import write_report
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
       DataError: where the input is not what it should be.
     """
     began = time.monotonic()
-    config, rest = parse_prepare(argv)
+    config, rest = parse(PrepareConfig, argv)
     options = beam_options.parse(rest)
     filesystem.configure(options)
     output = filesystem.absolute(config.output)

@@ -9,7 +9,8 @@ from beam_pipeline.dataset import lock
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.own_files import is_own_page, signed_page
 from beam_pipeline.errors import DataError
-from beam_pipeline.options import parse_report
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import ReportConfig
 from beam_pipeline.report_page.page import render
 from beam_pipeline.views.reading import open_dataset
 
@@ -20,7 +21,8 @@ def main(argv: Sequence[str]) -> None:
     Raises:
       DataError: if the folder is not a finished dataset.
     """
-    dataset = filesystem.absolute(parse_report(argv))
+    config, _ = parse(ReportConfig, argv)
+    dataset = filesystem.absolute(config.dataset)
     with lock.hold_dataset(dataset, verb="report"):
         print(write_report(dataset))
 

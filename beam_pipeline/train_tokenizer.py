@@ -19,7 +19,8 @@ from beam_pipeline.dataflow import job_options, launch
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.output_folder import refuse_overlap
 from beam_pipeline.errors import DataError, LockLost
-from beam_pipeline.options import TrainTokenizerConfig, parse_train_tokenizer
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import TrainTokenizerConfig
 from beam_pipeline.run import progress, run
 from beam_pipeline.sources.plan import Plan, plan
 from beam_pipeline.sources.units import write_plan
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
       DataError: where the corpus does not hold what such a tokenizer needs.
     """
     began = time.monotonic()
-    config, rest = parse_train_tokenizer(argv)
+    config, rest = parse(TrainTokenizerConfig, argv)
     options = beam_options.parse(rest)
     filesystem.configure(options)
     if config.push_to_hub:

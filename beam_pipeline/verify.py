@@ -17,7 +17,8 @@ from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_sp
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.staging import RUN_FOLDER, STAGING
 from beam_pipeline.errors import DataError, WorkerDied
-from beam_pipeline.options import parse_verify
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import VerifyConfig
 from beam_pipeline.progress import ProgressDisplay, Reporter
 
 _SHARDS_AT_A_TIME = 8
@@ -34,8 +35,8 @@ def main(argv: Sequence[str]) -> None:
       UsageError: Beam's options are wrong.
       DataError: the dataset has defects; the message has their number.
     """
-    path, rest = parse_verify(argv)
-    dataset = filesystem.absolute(path)
+    config, rest = parse(VerifyConfig, argv)
+    dataset = filesystem.absolute(config.dataset)
     options = beam_options.parse(rest)
     filesystem.configure(options)
     read = _read_with_progress

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from beam_pipeline import prepare
 from beam_pipeline.dataset import manifest
 from beam_pipeline.input_options import DatasetConfig, InputConfig, MixItem
-from beam_pipeline.options import PrepareConfig, parse_prepare, parse_train_tokenizer
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import PrepareConfig, TrainTokenizerConfig
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import read_unit
@@ -22,8 +23,19 @@ from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 
-# Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`.
-NO_INFLUENCE = {"tokenizer", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume", "wait"}
+# Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
+# tokenizer's content for `tokenizer`, and `splits` for `split`.
+NO_INFLUENCE = {
+    "tokenizer",
+    "split",
+    "output",
+    "max_bad_ratio",
+    "engine",
+    "analyze",
+    "overwrite",
+    "resume",
+    "wait",
+}
 NO_INFLUENCE |= {"skip_memory_check"}
 NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's
 OTHER = {
@@ -48,7 +60,7 @@ def other_value(name: str, value: object) -> object:
 @pytest.fixture(scope="module")
 def config(corpus: Path, tokenizer_folder: Path) -> PrepareConfig:
     what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", "out"]
-    return parse_prepare([*what, "--splits", "a=0.5,b=0.5"])[0]
+    return parse(PrepareConfig, [*what, "--splits", "a=0.5,b=0.5"])[0]
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(PrepareConfig) if field.name != "input"])
@@ -78,7 +90,7 @@ def test_of_a_dataset_only_the_cache_has_no_influence():
 def test_the_size_of_units_decides_a_tokenizer_only_where_a_tables_size_is_estimated():
     def identities(*what: str) -> list[dict]:
         return [
-            parse_train_tokenizer([*what, "--output", "tok", "--unit_bytes", size])[0].identity()
+            parse(TrainTokenizerConfig, [*what, "--output", "tok", "--unit_bytes", size])[0].identity()
             for size in ("1000", "2000")
         ]
 
@@ -104,7 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 def outcome(argv: list[str]) -> tuple[str, tuple]:
     """The fingerprint of a run, and all that its shards are made of: what each unit gives, and the layout."""
-    config, _ = parse_prepare(argv)
+    config, _ = parse(PrepareConfig, argv)
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     planned = plan(config.input)
     pad_id = prepare._pad_id(config, tokenizer)

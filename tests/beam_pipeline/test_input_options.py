@@ -6,21 +6,22 @@ import pytest
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import DatasetConfig, InputConfig, MixItem, parse_mix
-from beam_pipeline.options import parse_prepare, parse_train_tokenizer
+from beam_pipeline.option_fields import parse
+from beam_pipeline.options import PrepareConfig, TrainTokenizerConfig
 
 REST = ["--tokenizer", "t", "--output", "o"]
 
 
-def parse(*argv: str) -> InputConfig:
-    return parse_prepare([*argv, *REST])[0].input
+def parse_input(*argv: str) -> InputConfig:
+    return parse(PrepareConfig, [*argv, *REST])[0].input
 
 
 def test_defaults_are_those_of_the_dataclass() -> None:
-    assert parse("--input", "a", "b") == InputConfig(input=("a", "b"))
+    assert parse_input("--input", "a", "b") == InputConfig(input=("a", "b"))
 
 
 def test_every_option_arrives() -> None:
-    config = parse(
+    config = parse_input(
         *["--input", "a", "--input_format", "text", "--document", "file", "--text_key", "body"],
         *["--unit_bytes", "7", "--seed", "3"],
     )
@@ -40,7 +41,7 @@ def test_every_option_arrives() -> None:
 )
 def test_mix(text: str, items: list[tuple[str, int, float]]) -> None:
     assert parse_mix(text) == tuple(MixItem(*item) for item in items)
-    assert parse("--mix", text).mix == parse_mix(text)
+    assert parse_input("--mix", text).mix == parse_mix(text)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +50,11 @@ def test_mix(text: str, items: list[tuple[str, int, float]]) -> None:
 )
 def test_a_mix_without_proper_weights(text: str) -> None:
     with pytest.raises(UsageError, match="is not GLOB\\*WEIGHT with a weight above 0 and up to 1000"):
-        parse("--mix", text)
+        parse_input("--mix", text)
 
 
 def test_a_dataset() -> None:
-    config = parse(
+    config = parse_input(
         *["--dataset_name", "Salesforce/wikitext", "--dataset_config", "wikitext-103-raw-v1"],
         *["--dataset_revision", "main", "--dataset_cache", "gs://b/c"],
     )
@@ -76,7 +77,7 @@ def test_a_dataset() -> None:
 def test_split_names_what_is_read_and_what_is_written(
     options: list[str], read: str, written: list[str]
 ) -> None:
-    config, _ = parse_prepare(["--dataset_name", "d", *options, *REST])
+    config, _ = parse(PrepareConfig, ["--dataset_name", "d", *options, *REST])
     assert config.input.dataset.split == read
     assert list(config.split_names) == written
 
@@ -101,21 +102,26 @@ def test_split_names_what_is_read_and_what_is_written(
 )
 def test_what_does_not_fit_together(argv: list[str], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        parse(*argv)
+        parse_input(*argv)
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["--input", "a", "--mix", "b*1"], ["--mix", "b*1", "--dataset_name", "d"]]
+    ("argv", "reason"),
+    [
+        ([], "one of the arguments --input --mix --dataset_name is required"),
+        (["--input", "a", "--mix", "b*1"], "argument --mix: not allowed with argument --input"),
+        (["--mix", "b*1", "--dataset_name", "d"], "argument --dataset_name: not allowed with argument --mix"),
+    ],
 )
-def test_one_input_is_needed(argv: list[str], capsys) -> None:
+def test_one_input_is_needed(argv: list[str], reason: str, capsys) -> None:
     with pytest.raises(SystemExit):
-        parse(*argv)
-    assert "--input" in capsys.readouterr().err
+        parse_input(*argv)
+    assert reason in capsys.readouterr().err
 
 
 def test_the_identity_tells_mixtures_apart_but_not_their_order() -> None:
     def identity(*argv: str) -> str:
-        return json.dumps(parse_prepare([*argv, *REST])[0].identity(), sort_keys=True)
+        return json.dumps(parse(PrepareConfig, [*argv, *REST])[0].identity(), sort_keys=True)
 
     assert identity("--mix", "a*2,b*0.5") == identity("--mix", "b*0.50,a*2.0")
     assert identity("--mix", "a*2,b*0.5") != identity("--mix", "a*2,b*0.6")
@@ -127,9 +133,11 @@ def test_the_identity_tells_mixtures_apart_but_not_their_order() -> None:
 
 
 def test_train_tokenizer_takes_the_same_options() -> None:
-    config, _ = parse_train_tokenizer(["--dataset_name", "d", "--dataset_split", "test", "--output", "o"])
+    config, _ = parse(
+        TrainTokenizerConfig, ["--dataset_name", "d", "--dataset_split", "test", "--output", "o"]
+    )
     assert config.input == InputConfig(dataset=DatasetConfig("d", split="test"))
-    config, _ = parse_train_tokenizer(["--mix", "a*1.5", "--document", "paragraph", "--output", "o"])
+    config, _ = parse(TrainTokenizerConfig, ["--mix", "a*1.5", "--document", "paragraph", "--output", "o"])
     assert config.input == InputConfig(mix=(MixItem("a", 1, 0.5),), document="paragraph")
 
 
@@ -147,5 +155,5 @@ def test_train_tokenizer_takes_the_same_options() -> None:
     ],
 )
 def test_a_shard_of_long_rows_has_fewer_records_by_default(options: list[str], records: int | None) -> None:
-    config, _ = parse_prepare(["--input", "a", *REST, *options])
+    config, _ = parse(PrepareConfig, ["--input", "a", *REST, *options])
     assert config.shard_size == config.identity()["shard_size"] == records

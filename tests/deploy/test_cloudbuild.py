@@ -183,23 +183,24 @@ def test_the_programs_take_what_the_build_gives_them(tmp_path: Path, monkeypatch
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
     from beam_pipeline.dataflow.job_options import complete
-    from beam_pipeline.options import parse_prepare, parse_verify
+    from beam_pipeline.option_fields import parse
+    from beam_pipeline.options import PrepareConfig, VerifyConfig
     from tests.google_cloud.clients import use
     from tests.google_cloud.gcs import Gcs
 
     outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH))
     prepare, verify, launch = outcome.of("docker", "run")
     words = prepare[prepare.index("prepare", prepare.index("-m")) + 1 :]
-    config, for_beam = parse_prepare(words)
+    config, for_beam = parse(PrepareConfig, words)
     assert config.split_names == ("train", "validation")
     options = PipelineOptions(for_beam)
     with Gcs("my-project-tokenmill") as gcs:
         use(gcs, tmp_path, monkeypatch)
         complete(options, verb="prepare", output=config.output)
-        dataset, for_beam = parse_verify(verify[verify.index("verify", verify.index("-m")) + 1 :])
+        verified, for_beam = parse(VerifyConfig, verify[verify.index("verify", verify.index("-m")) + 1 :])
         of_verify = PipelineOptions(for_beam)
-        complete(of_verify, verb="verify", output=dataset)
-    assert dataset == config.output
+        complete(of_verify, verb="verify", output=verified.dataset)
+    assert verified.dataset == config.output
     for one in (options, of_verify):
         assert f"build={BUILT_IN['BUILD_ID']}" in one.view_as(GoogleCloudOptions).labels
 

@@ -11,7 +11,8 @@ from google.cloud import dataflow_v1beta3 as api
 
 from beam_pipeline import flex_template
 from beam_pipeline.errors import UsageError
-from beam_pipeline.options import parse_prepare, prepare_parser
+from beam_pipeline.option_fields import options_of, parse
+from beam_pipeline.options import PrepareConfig
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "template-metadata.json"
 
@@ -62,7 +63,7 @@ def test_the_file_is_up_to_date():
 
 
 def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(parameters):
-    options = {action.dest for action in prepare_parser()._actions} - {"help", "skip_memory_check", "wait"}
+    options = {option.flag for option in options_of(PrepareConfig)} - {"skip_memory_check", "wait"}
     assert set(parameters) == options | {"sdk_container_image"}
     for parameter in parameters.values():
         assert parameter.label and parameter.regexes and parameter.help_text.endswith("."), parameter.name
@@ -124,7 +125,7 @@ def test_what_a_launcher_passes_is_what_prepare_takes(parameters):
     made = flex_template.arguments(
         [f"--{name}={value}" for name, value in given.items()] + ["--project=a-project"]
     )
-    config, beam = parse_prepare(made)
+    config, beam = parse(PrepareConfig, made)
     assert config.input.input == ("gs://b/a.txt", "gs://b/b.txt")
     assert (config.segment_ids, config.resume, config.pad_token, config.max_length) == (
         True,

@@ -1,0 +1,253 @@
+"""Derives options from the fields of frozen dataclasses. Imports nothing heavy, so that `--help` is quick.
+
+A field's type, default and docstring (the string below it) become the option's type, default and help; `option` adds
+the rest. argparse parses, because it can leave unknown options to Beam.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from beam_pipeline.errors import UsageError
+
+TOPICS = ("", "input", "tokenizer", "rows", "splits", "output", "running")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What `option` adds to a field, and what `options_of` derives from the field."""
+
+    topic: str = ""
+    """Heading in `--help`, one of TOPICS; by default that of the field above."""
+    metavar: str | None = None
+    default_text: str | None = None
+    """Describes a default that depends on other things."""
+    unit: Literal["MiB"] | None = None
+    bounds: tuple[float, float | None] | None = None
+    """Smallest and largest value; None: no limit."""
+    parse: Callable[[str], Any] | None = None
+    """Converts the argument to the field's value; raises UsageError."""
+    positional: bool = False
+    exclusive: str = ""
+    """Options with the same word here exclude each other; if one of them has no default, one is required."""
+    needs: str = ""
+    """The option without which this one is an error."""
+    affects_bytes: bool = True
+    """Whether the option changes the output's bytes, and so belongs in the fingerprint."""
+    prefix: str = ""
+    """For a field that is a dataclass itself: prefix of its options' names."""
+
+    # Derived.
+    name: str = ""
+    flag: str = ""
+    """`name`, or `no_` and `name` for a flag that is on by default."""
+    kind: type = str
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    required: bool = False
+    default: Any = None
+    help: str = ""
+
+
+class Options:
+    """Base of the dataclasses: one for each verb, and those within them."""
+
+    verb: ClassVar[str]
+    takes_beam_options: ClassVar[bool] = False
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of its docstring."""
+        return inspect.cleandoc(cls.__doc__).partition("\n")[0]
+
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> None:
+        """Checks the options that were given, and sets those whose default depends on others."""
+
+    def identity(self) -> dict[str, Any]:
+        """The options that affect the output's bytes, as JSON values."""
+        found: dict[str, Any] = {}
+        for each in fields(self):
+            value, about = getattr(self, each.name), _about(each)
+            if isinstance(value, Options):
+                found |= {each.name: value.identity()} if about.prefix else value.identity()
+            elif about.affects_bytes:
+                found[each.name] = _as_json(value)
+        return found
+
+
+_Config = TypeVar("_Config", bound=Options)
+
+
+def option(default: Any = MISSING, **about: Any) -> Any:
+    """A dataclass field with the attributes of `Option` that cannot be derived."""
+    return field(default=default, metadata={"option": Option(**about)})
+
+
+def options_of(config: type[Options]) -> list[Option]:
+    """The options of a dataclass and of those within it, by topic."""
+    return sorted(_options(config, "", frozenset()), key=lambda each: TOPICS.index(each.topic))
+
+
+def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str]]:
+    """The config that a command line gives, and the arguments that are Beam's.
+
+    Raises:
+      UsageError: values are wrong or contradict each other.
+    """
+    parser, beam = parser_of(config), []
+    if config.takes_beam_options:
+        namespace, beam = parser.parse_known_args(argv)
+    else:
+        namespace = parser.parse_args(argv)
+    given = vars(namespace)
+    for each in options_of(config):
+        if each.name in given:
+            _check(each, given)
+        if each.many and each.name in given:
+            given[each.name] = tuple(given[each.name])
+    return _build(config, given, ""), beam
+
+
+def parser_of(config: type[Options]) -> argparse.ArgumentParser:
+    """The parser of a verb. Its namespace holds only what was given."""
+    options = options_of(config)
+    positional = "".join(f" {each.metavar}" for each in options if each.positional)
+    parser = argparse.ArgumentParser(
+        prog=f"{program()} {config.verb}",
+        usage=f"%(prog)s{positional} [options]",
+        description=inspect.cleandoc(config.__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=not config.takes_beam_options,  # an abbreviation could be one of Beam's options
+    )
+    topics: dict[str, Any] = {"": parser}
+    exclusive: dict[str, Any] = {}
+    for each in options:
+        if each.topic not in topics:
+            topics[each.topic] = parser.add_argument_group(each.topic)
+        if each.exclusive and each.exclusive not in exclusive:
+            alternatives = [other for other in options if other.exclusive == each.exclusive]
+            required = any(other.required for other in alternatives)
+            exclusive[each.exclusive] = topics[each.topic].add_mutually_exclusive_group(required=required)
+            if required:
+                flags = ", ".join(f"--{other.flag}" for other in alternatives)
+                topics[each.topic].description = f"One of {flags} is required."
+        _add(exclusive[each.exclusive] if each.exclusive else topics[each.topic], each)
+    return parser
+
+
+def program() -> str:
+    """The program's name, as it was called."""
+    return "python -m beam_pipeline" if Path(sys.argv[0]).name == "__main__.py" else "tokenmill"
+
+
+def _add(group: Any, each: Option) -> None:
+    about: dict[str, Any] = {"help": each.help.replace("%", "%%")}
+    if each.kind is bool:
+        about["action"] = "store_false" if each.default else "store_true"
+    else:
+        about |= {"type": each.parse or each.kind, "metavar": each.metavar}
+        about |= {"choices": each.choices} if each.choices else {}
+        about |= {"nargs": "+"} if each.many else {}
+    if each.positional:
+        group.add_argument(each.name, **about)
+        return
+    if each.required and not each.exclusive:
+        about |= {"required": True, "help": f"{about['help']} Required."}
+    group.add_argument(f"--{each.flag}", dest=each.name, **about)
+
+
+def _check(each: Option, given: dict[str, Any]) -> None:
+    if each.needs and each.needs not in given:
+        raise UsageError(f"--{each.flag} goes with --{each.needs}, which is not given")
+    if each.bounds:
+        value, (least, most) = given[each.name], each.bounds
+        if not (least <= value and (most is None or value <= most)):
+            allowed = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise UsageError(f"--{each.flag} {value}: must be {allowed}")
+
+
+def _build(config: type[_Config], given: dict[str, Any], prefix: str) -> _Config:
+    """The dataclass of these values. One within it that may be None is, unless its required options were given."""
+    config.complete(given)
+    values = {}
+    for each, hint in _typed_fields(config):
+        name, inner = prefix + each.name, prefix + _about(each).prefix
+        if not _is_options(hint):
+            values |= {each.name: given[name]} if name in given else {}
+        elif all(inner + of.name in given for of in fields(hint) if of.default is MISSING):
+            values[each.name] = _build(hint, given, inner)
+    return config(**values)
+
+
+def _options(config: type[Options], prefix: str, taken: frozenset[str]) -> Iterator[Option]:
+    """The options by field. A field within a dataclass shares the option if the outer one has `taken` its name."""
+    docstrings, topic = _docstrings(config), ""
+    own = frozenset(each.name for each, hint in _typed_fields(config) if not _is_options(hint))
+    for each, hint in _typed_fields(config):
+        about, name = _about(each), prefix + each.name
+        topic = about.topic or topic
+        if _is_options(hint):
+            yield from _options(hint, prefix + about.prefix, own)
+        elif name not in taken:
+            yield _derive(replace(about, name=name, topic=topic), each.default, hint, docstrings[each.name])
+
+
+def _derive(about: Option, default: Any, hint: Any, text: str) -> Option:
+    if default in (MISSING, ()) or about.default_text:
+        shown = about.default_text
+        known = None
+    else:
+        shown = None if hint is bool else f"{default >> 20} MiB" if about.unit else default
+        known = default
+    return replace(
+        about,
+        flag=f"no_{about.name}" if known is True else about.name,
+        kind=hint if hint in (bool, int, float) else str,
+        choices=get_args(hint) if get_origin(hint) is Literal else (),
+        many=get_origin(hint) is tuple and not about.parse,
+        required=default is MISSING,
+        default=known,
+        help=text if shown is None else f"{text} Default: {shown}.",
+    )
+
+
+def _about(of: Field) -> Option:
+    return of.metadata.get("option", Option())
+
+
+def _typed_fields(config: type[Options]) -> Iterator[tuple[Field, Any]]:
+    """The fields with their types; of `X | None`, X."""
+    hints = get_type_hints(config)
+    for each in fields(config):
+        parts = get_args(hints[each.name])
+        yield each, parts[0] if type(None) in parts else hints[each.name]
+
+
+def _is_options(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Options)
+
+
+def _docstrings(config: type[Options]) -> dict[str, str]:
+    """The string below each field, in one line. Python keeps it only in the source."""
+    found = {}
+    for owner in config.__mro__[: config.__mro__.index(Options)]:
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        for before, after in pairwise(tree.body):
+            if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
+                found[before.target.id] = " ".join(ast.literal_eval(after.value).split())
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    return [_as_json(item) for item in value] if isinstance(value, tuple) else value

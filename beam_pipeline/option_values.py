@@ -1,0 +1,58 @@
+"""Values of options that have a form of their own."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+
+from beam_pipeline.errors import UsageError
+
+_RESERVED = ("tokenizer", "bad_records", "report.html")
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
+    """The (name, share) pairs of `--splits`; none if the text is empty.
+
+    Raises:
+      UsageError: an item is not NAME=SHARE, or the shares do not add up to 1.
+    """
+    splits: dict[str, float] = {}
+    for item in text.split(",") if text else ():
+        name, separator, share = item.partition("=")
+        try:
+            value = float(share) if separator else -1.0
+        except ValueError:
+            value = -1.0
+        if not 0 < value <= 1:
+            raise UsageError(f"--splits {text}: {item!r} is not NAME=SHARE with a share above 0 and up to 1")
+        if check_split_name(name) in splits:
+            raise UsageError(f"--splits {text}: {name!r} is named twice")
+        splits[name] = value
+    bounds = list(accumulate(splits.values(), initial=0.0))
+    if any(bound >= 1 for bound in bounds[:-1]):
+        raise UsageError(
+            f"--splits {text}: the shares of the others leave nothing for {name!r}, the last split"
+        )
+    if splits and abs(bounds[-1] - 1) > 1e-9:
+        raise UsageError(
+            f"--splits {text}: the shares add up to {bounds[-1]:g}, not 1; a document must go somewhere"
+        )
+    return tuple(splits.items())
+
+
+def parse_record(text: str) -> tuple[str, int, int]:
+    """The (split, shard, record) of `--record`; UsageError if it has another form."""
+    match = re.fullmatch(r"([^:]+):(\d+):(\d+)", text)
+    if not match:
+        raise UsageError(f"--record {text}: not SPLIT:SHARD:RECORD, such as train:17:42")
+    return match[1], int(match[2]), int(match[3])
+
+
+def check_split_name(name: str) -> str:
+    """Returns the name; UsageError if a split cannot have it."""
+    if not _SPLIT_NAME.fullmatch(name) or name in _RESERVED:
+        raise UsageError(
+            f"split {name!r}: a name is made of letters, digits, '_' and '.', and is none of {', '.join(_RESERVED)}"
+        )
+    return name

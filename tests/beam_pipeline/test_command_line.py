@@ -1,0 +1,131 @@
+"""The command `tokenmill`: its help, its reference page, and what it costs to ask for them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import __main__, options_page
+from beam_pipeline.errors import UsageError
+from beam_pipeline.option_fields import TOPICS, options_of, parse
+from beam_pipeline.options import VERBS, PrepareConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = Path(sys.executable).with_name("tokenmill")
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert __main__.run(verb, ["--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_installed_command_lists_every_verb_in_a_line() -> None:
+    alone, asked = run(str(INSTALLED)), run(str(INSTALLED), "--help")
+    assert (alone.returncode, asked.returncode) == (2, 0)
+    assert alone.stderr == asked.stdout
+    assert asked.stdout.startswith("usage: tokenmill VERB")
+    lines = dict(re.findall(r"^  (\S+) +(.+)$", asked.stdout, re.MULTILINE))
+    assert list(lines) == list(VERBS)
+    assert all(len(line) < 120 for line in asked.stdout.splitlines())
+
+
+def test_python_m_names_itself_in_its_usage() -> None:
+    asked = run(sys.executable, "-m", "beam_pipeline", "verify", "--help")
+    assert asked.stdout.startswith("usage: python -m beam_pipeline verify OUT [options]")
+
+
+def test_help_imports_no_heavy_library() -> None:
+    code = (
+        "import sys; from beam_pipeline.__main__ import run; from beam_pipeline.options import VERBS; "
+        "[run(verb, ['--help']) for verb in VERBS]; "
+        "print({'apache_beam', 'tensorflow', 'transformers', 'numpy', 'jinja2'} & set(sys.modules))"
+    )
+    assert run(sys.executable, "-c", code).stdout.endswith("set()\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_names_every_option_and_explains_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(help_of(verb, capsys).split())
+    for option in options_of(VERBS[verb]):
+        assert (option.metavar if option.positional else f"--{option.flag}") in text
+        assert option.help.endswith(".")
+        assert " ".join(option.help.split()[:4]) in text
+
+
+@pytest.mark.parametrize(("verb", "topics"), [("prepare", TOPICS[1:]), ("train-tokenizer", None)])
+def test_help_groups_options_by_topic_after_three_examples(
+    verb: str, topics: tuple[str, ...] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(verb, capsys)
+    headings = re.findall(r"^(\w+):$", text, re.MULTILINE)
+    assert headings == ["Examples", "options", *(topics or ("input", "tokenizer", "output", "running"))]
+    assert "One of --input, --mix, --dataset_name is required." in text
+
+
+@pytest.mark.parametrize("verb", ["train-tokenizer", "prepare", "inspect"])
+def test_the_examples_in_the_help_are_valid_commands(verb: str) -> None:
+    lines = re.findall(r"^ +tokenmill (.+)$", inspect.cleandoc(VERBS[verb].__doc__), re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line)
+        assert words[0] == verb
+        _, left = parse(VERBS[verb], words[1:])
+        assert left == []
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == options_page.page(), (
+        "run: make docs-options"
+    )
+
+
+def test_the_reference_page_tells_which_options_belong_to_the_fingerprint() -> None:
+    prepare = options_page.page().partition("\n## prepare\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(--\w+).*\| (✓)? \|$", prepare, re.MULTILINE))
+    assert len(rows) == len(options_of(PrepareConfig))
+    assert {name for name, mark in rows.items() if not mark} == {
+        *(
+            "--dataset_cache",
+            "--max_bad_ratio",
+            "--engine",
+            "--output",
+            "--analyze",
+            "--overwrite",
+            "--resume",
+        ),
+        *("--skip_memory_check", "--wait"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["--max_length", "0"], "--max_length 0: must be from 8 to 1048576"),
+        (["--max_bad_ratio", "1.5"], "--max_bad_ratio 1.5: must be from 0 to 1"),
+        (["--num_shards", "0"], "--num_shards 0: must be at least 1"),
+        (["--overwrite", "--resume"], "--overwrite and --resume contradict each other"),
+        (["--no_attention_mask", "--packing", "pad"], "--no_attention_mask with --packing pad"),
+        (["--split", "a b"], "split 'a b': a name is made of"),
+        (["--splits", "a=0.5"], "the shares add up to 0.5, not 1"),
+    ],
+)
+def test_wrong_values_are_named(argv: list[str], reason: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        parse(PrepareConfig, ["--input", "a", "--tokenizer", "t", "--output", "o", *argv])
+
+
+def test_unknown_options_are_left_to_beam_and_not_abbreviated() -> None:
+    needed = ["--input", "a", "--tokenizer", "t", "--output", "o"]
+    config, left = parse(PrepareConfig, [*needed, "--runner", "DirectRunner", "--max_len", "9"])
+    assert left == ["--runner", "DirectRunner", "--max_len", "9"]
+    assert config.max_length == 512
