@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tpu_trainer
-from tpu_trainer.command_line import parse
+from tpu_trainer.command_line import VERBS, parse
 from tpu_trainer.config import FitConfig
 from tpu_trainer.config_files import dump_fit_config, load_fit_config
 from tpu_trainer.errors import UsageError
@@ -100,6 +100,33 @@ def test_every_option_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "Share of a row's tokens to predict" in " ".join(text.split())
+
+
+def test_the_installed_command_lists_every_verb_in_a_line() -> None:
+    command = str(Path(sys.executable).with_name("tokenmill-trainer"))
+    alone, asked = (
+        subprocess.run([command, *words], capture_output=True, text=True, check=False)
+        for words in ([], ["--help"])
+    )
+    assert (alone.returncode, asked.returncode) == (2, 0)
+    assert alone.stderr == asked.stdout
+    assert asked.stdout.startswith("usage: tokenmill-trainer VERB")
+    lines = [line.split() for line in asked.stdout.splitlines() if line.startswith("  ")]
+    assert [line[0] for line in lines] == list(VERBS)
+    assert all(len(line) > 3 for line in lines)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["launch", "--help"]])
+def test_help_imports_no_heavy_library(words: list[str]) -> None:
+    code = (
+        "import atexit, sys; from tpu_trainer.__main__ import main; "
+        f"sys.argv = ['tpu_trainer', *{words!r}]; "
+        "atexit.register(lambda: print({'tensorflow', 'transformers', 'jax'} & set(sys.modules))); main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "usage: tpu_trainer" in result.stdout
+    assert result.stdout.endswith("set()\n")
 
 
 def test_refused_options_cost_no_tensorflow(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""python -m tpu_trainer <verb>: parses the command line, then imports the verb's module and runs it."""
+"""The command `tokenmill-trainer VERB`, which is `python -m tpu_trainer VERB`.
+
+Parses the command line, then imports the verb's module and runs it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import os
 import sys
 
 from tpu_trainer import quiet
-from tpu_trainer.command_line import parse
+from tpu_trainer.command_line import overview, parse
 from tpu_trainer.errors import ExitStatus, TrainerError
 from tpu_trainer.training.tpu_host import uses_local_tpu
 
 
 def main() -> int:
     """Runs one verb; returns the exit status, see ExitStatus."""
+    if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
+        print(overview(), file=sys.stdout if sys.argv[1:] else sys.stderr)
+        return ExitStatus.DONE if sys.argv[1:] else ExitStatus.USAGE
     quiet.before_imports()
     # transformers looks for TensorFlow by the names of distributions, and does not know tensorflow-tpu.
     os.environ.setdefault("FORCE_TF_AVAILABLE", "1")

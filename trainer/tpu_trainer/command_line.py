@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -30,6 +32,17 @@ VERBS: dict[str, type] = {
 }
 
 
+def program() -> str:
+    """The program's name, as it was called."""
+    return "tokenmill-trainer" if Path(sys.argv[0]).name == "tokenmill-trainer" else "tpu_trainer"
+
+
+def overview() -> str:
+    """The verbs, one per line."""
+    lines = "\n".join(f"  {verb:<14} {config_class.__doc__}" for verb, config_class in VERBS.items())
+    return f"usage: {program()} VERB [options]\n\n{lines}\n\nVERB --help lists the options of a verb."
+
+
 def _verb_parser(config_class: type) -> ArgumentParser:
     parser = ArgumentParser(description=config_class.__doc__, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="A YAML file of these options; later options win.")
@@ -43,12 +56,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
     Raises UsageError where values do not fit together; prints usage and exits with status 2 where an option is
     unknown, missing or of the wrong type.
     """
-    parser = ArgumentParser(
-        prog="tpu_trainer", description="Trains language models from shards of token rows."
-    )
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = ArgumentParser(prog=program(), description="Trains language models from shards of token rows.")
     verbs = parser.add_subcommands(dest="verb")
-    for verb, config_class in VERBS.items():
-        verbs.add_subcommand(verb, _verb_parser(config_class), help=config_class.__doc__)
+    # A parser takes some time to build: only that of the verb is needed, if there is one.
+    for verb in [verb for verb in VERBS if verb in arguments[:1]] or VERBS:
+        verbs.add_subcommand(verb, _verb_parser(VERBS[verb]), help=VERBS[verb].__doc__)
     namespace = parser.instantiate(parser.parse_args(arguments))
     verb = namespace["verb"]
     values = vars(namespace[verb])
