@@ -1,16 +1,20 @@
 """Two hosts of a TPU slice on one machine: network namespaces, each with a loopback of its own, and CPU devices.
 
 `host-server` runs in each. The process that trains runs in the first; it connects as to a TPU, but computes with
-`CpuSlice`, since TPUStrategy needs TPUs. By itself the module is that process.
+`CpuSlice`, since TPUStrategy needs TPUs. By itself the module starts all of them: TensorFlow is imported once, and each
+process is a fork of that one, from before it has done anything, which moves into its host's namespace.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,14 +26,23 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _PORT = 8470
 _ADDRESSES = ("10.87.0.1", "10.87.0.2")
+_CLONE_NEWNET = 0x40000000
 
 
 @dataclass
 class Hosts:
-    """The namespaces and the servers in them."""
+    """The namespaces and the servers in them.
+
+    Attributes:
+        namespaces: Their names, by the hosts' numbers.
+        folder: For what the processes print.
+        servers: The process of each host's server.
+    """
 
     namespaces: tuple[str, ...]
-    servers: dict[int, subprocess.Popen] = field(default_factory=dict)
+    folder: Path
+    servers: dict[int, int] = field(default_factory=dict)
+    _starter: subprocess.Popen | None = None
 
     @property
     def addresses(self) -> list[str]:
@@ -39,40 +52,55 @@ class Hosts:
     def serve(self, number: int) -> None:
         """Starts the host's `host-server` and waits until it serves."""
         verb = ["host-server", "--addresses", ",".join(self.addresses), "--index", str(number)]
-        process = subprocess.Popen(
-            self._command(number, ["-m", "tpu_trainer", *verb]), stdout=subprocess.PIPE, text=True, cwd=_ROOT
-        )
-        self.servers[number] = process
-        assert f"number {number} of {len(_ADDRESSES)}" in process.stdout.readline()
+        output = self.folder / f"server-{number}.txt"
+        output.write_text("")
+        self.servers[number] = self._ask("start", number, {}, verb, output)
+        end = time.monotonic() + 120
+        while f"number {number} of {len(_ADDRESSES)}" not in output.read_text():
+            assert time.monotonic() < end, output.read_text()
+            time.sleep(0.05)
 
     def kill(self, number: int) -> None:
         """Ends the host's server at once."""
-        process = self.servers.pop(number)
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        self._ask("kill", self.servers.pop(number))
 
     def fit(self, arguments: Sequence[Any], fault: dict[str, Any] | None = None) -> tuple[int, str]:
         """(exit status, what it printed) of `fit` on the first host; `fault` is as for faults.py."""
         name = ",".join(f"grpc://{address}" for address in self.addresses)
         options = [*map(str, arguments), "--strategy", "tpu", "--tpu.name", name]
-        words = ["-m", "tests.tpu_trainer.slices", json.dumps(fault or {}), *options]
-        result = subprocess.run(
-            self._command(0, words), capture_output=True, text=True, check=False, cwd=_ROOT, timeout=400
-        )
-        return result.returncode, result.stdout + result.stderr
+        output = self.folder / "fit.txt"
+        process = self._ask("start", 0, fault or {}, options, output)
+        return self._ask("wait", process), output.read_text()
 
-    def _command(self, number: int, words: Sequence[str]) -> list[str]:
-        return ["ip", "netns", "exec", self.namespaces[number], sys.executable, *words]
+    def close(self) -> None:
+        """Ends the servers."""
+        for number in list(self.servers):
+            self.kill(number)
+        if self._starter is not None:
+            self._starter.communicate(timeout=60)
+
+    def _ask(self, method: str, *arguments: Any) -> int:
+        """Has the starter call one of its functions."""
+        if self._starter is None:
+            self._starter = subprocess.Popen(
+                [sys.executable, "-m", "tests.tpu_trainer.slices", *self.namespaces],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=_ROOT,
+            )
+        self._starter.stdin.write(json.dumps([method, *arguments], default=str) + "\n")
+        self._starter.stdin.flush()
+        return json.loads(self._starter.stdout.readline())
 
 
 @contextmanager
-def two_hosts() -> Iterator[Hosts]:
+def two_hosts(folder: Path) -> Iterator[Hosts]:
     """The hosts, without servers; skips the test if this machine does not permit namespaces."""
     if not shutil.which("ip"):
         pytest.skip("needs iproute2's `ip`")
     names = tuple(f"slice-{os.getpid()}-{number}" for number in range(len(_ADDRESSES)))
-    hosts = Hosts(names)
+    hosts = Hosts(names, folder)
     try:
         for name in names:
             result = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
@@ -86,8 +114,7 @@ def two_hosts() -> Iterator[Hosts]:
             subprocess.run(["ip", "-n", name, "link", "set", "eth0", "up"], check=True)
         yield hosts
     finally:
-        for number in list(hosts.servers):
-            hosts.kill(number)
+        hosts.close()
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
@@ -121,25 +148,75 @@ def cpu_slice(resolver: Any) -> Any:
 
 def lose_host_at(step_and_process: tuple[int, int]) -> None:
     """SIGKILL for a host's server after a step."""
-    import signal
-
     from tests.tpu_trainer.faults import at_step
 
     step, process = step_and_process
     at_step(step, lambda: os.kill(process, signal.SIGKILL))
 
 
-def main() -> int:
+class Starter:
+    """Starts, ends and awaits processes on the hosts, in forks of this one."""
+
+    def __init__(self, namespaces: Sequence[str]) -> None:
+        import tpu_trainer.fit
+        import tpu_trainer.host_server
+        import tpu_trainer.training.build  # noqa: F401 all that the processes need
+        from tpu_trainer.__main__ import main
+
+        self._run = main
+        self._namespaces = namespaces
+
+    def start(self, number: int, fault: dict[str, Any], arguments: list[str], output: str) -> int:
+        """The process of a verb on a host."""
+        child = os.fork()
+        if child:
+            return child
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(descriptor, stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        with Path("/run/netns", self._namespaces[number]).open() as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), namespace.name)
+        _arrange(fault)
+        sys.argv = ["tpu_trainer", *arguments]
+        sys.exit(self._run())
+
+    def kill(self, process: int) -> int:
+        os.kill(process, signal.SIGKILL)
+        return self.wait(process)
+
+    def wait(self, process: int) -> int:
+        """Its exit status; negative: the signal that ended it. A process that takes too long is killed."""
+        end = time.monotonic() + 400
+        while True:
+            found, status = os.waitpid(process, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > end:
+                os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def _arrange(fault: dict[str, Any]) -> None:
+    """Has the process compute on CPUs, and something happen to it."""
     from tests.tpu_trainer import faults
-    from tpu_trainer.__main__ import main as run
     from tpu_trainer.training import strategy
 
     strategy._strategy_of = cpu_slice
-    for name, argument in json.loads(sys.argv[1]).items():
+    for name, argument in fault.items():
         (globals().get(name) or getattr(faults, name))(argument)
-    sys.argv = ["tpu_trainer", *sys.argv[2:]]
-    return run()
+
+
+def main() -> None:
+    """Answers each line of the standard input, a method of Starter and its arguments, with what it returns."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    starter = Starter(sys.argv[1:])
+    for line in sys.stdin:
+        method, *arguments = json.loads(line)
+        print(json.dumps(getattr(starter, method)(*arguments)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -20,8 +20,8 @@ HEADER = [
 def on_several_hosts() -> set[tuple[str, str | None]]:
     """Objective and type of the runs that the tests start on several hosts."""
     configs = [
-        parse([str(item) for item in fit_arguments(Path("dataset"), "run", module.OPTIONS)])[1]
-        for module in (test_cluster, test_slice)
+        parse([str(item) for item in fit_arguments(Path("dataset"), "run", options)])[1]
+        for options in (test_cluster.OPTIONS, test_slice.OPTIONS, test_slice.CAUSAL)
     ]
     return {(config.objective, config.model.type) for config in configs}
 

@@ -11,20 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tpu_trainer.faults import Fault, run_all
-from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
-from tpu_trainer.command_line import parse
-from tpu_trainer.data.batches import training_batches
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, losses_on_one_host, metrics, weights
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.mixture import MixedOrder, open_mixture
-from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.errors import ExitStatus, UsageError
 from tpu_trainer.runs.checkpoint import Checkpoints
-from tpu_trainer.training.build import build_task
 from tpu_trainer.training.cluster import Cluster, cluster_from_environment
 from tpu_trainer.training.interruption import AgreedEnd
 
@@ -181,27 +176,8 @@ def test_hosts_train_together_each_on_its_own_shards(
     run, hosts = outcomes["own"]
     for host in hosts:
         assert [status for status, _ in host] == [0], host[0][1]
-    # The same batches in one process: both hosts' rows, one after the other.
-    _, config = parse([str(item) for item in fit_arguments(dataset, run, OPTIONS)])
-    train = open_mixture({str(dataset / "train"): 1.0})
-    vocabulary = load_vocabulary(train.splits[0], "mlm")
-    task = build_task(
-        config, vocabulary=vocabulary, max_length=train.max_length, strategy=tf.distribute.get_strategy()
-    )
-    dataset_function = training_batches(train, batch_size=8, seed=0, window_shards=2, start_step=0)
-    streams = [
-        iter(dataset_function(tf.distribute.InputContext(HOSTS, host, num_replicas_in_sync=HOSTS)))
-        for host in range(HOSTS)
-    ]
-    step = tf.function(task.train_step, jit_compile=True)
-    losses = []
-    for _ in range(14):
-        batches = [next(stream) for stream in streams]
-        step({name: tf.concat([batch[name] for batch in batches], axis=0) for name in batches[0]})
-        losses.append(float(task.running[0] / task.running[2]))
-        task.running.assign(tf.zeros_like(task.running))
     found = [line["loss"] for line in metrics(run) if "loss" in line]
-    np.testing.assert_allclose(found, losses, rtol=1e-5)
+    np.testing.assert_allclose(found, losses_on_one_host(dataset, OPTIONS, hosts=HOSTS), rtol=1e-5)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["eval"]["rows"] == 67
     # One process writes; the other only says how it goes.
