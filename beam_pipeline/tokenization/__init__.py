@@ -1,1 +1,1 @@
-"""Text → token ids: engines behind one small interface, and what every tokenizer needs around them."""
+"""Text → token ids: engines behind one small interface, and the preparation that every tokenizer needs."""

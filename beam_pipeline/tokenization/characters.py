@@ -1,4 +1,4 @@
-"""Sets of characters, and where in a batch of texts they stand: quick, since most texts hold none of them."""
+"""Sets of characters, and a fast search for them in a batch of texts, most of which contain none."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ CODES = 0x110000
 
 
 class CharacterSet:
-    """Some characters.
+    """A set of characters.
 
     Args:
-      codes: bool [0x110000], True for the code points in the set.
+        codes: bool [0x110000], True for the code points in the set.
     """
 
     def __init__(self, codes: np.ndarray):
@@ -27,10 +27,15 @@ class CharacterSet:
         return cls(codes)
 
     def places(self, texts: list[str]) -> dict[int, list[int]]:
-        """Where the set's characters stand, ascending, by the number of the text; texts without them are left out."""
+        """Finds the set's characters in texts.
+
+        Returns:
+            Their positions, ascending, by the index of the text. Texts without any are left out.
+        """
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         ascii_texts = "".join(texts) if not numbers else "".join(filter(str.isascii, texts))
-        if ascii_texts.encode().translate(None, self._other_ascii):  # what is left without these
+        # If deleting all ASCII characters outside of the set leaves anything, the ASCII texts have to be searched.
+        if ascii_texts.encode().translate(None, self._other_ascii):
             numbers = list(range(len(texts)))
         if not numbers:
             return {}

@@ -1,9 +1,10 @@
-"""Control tokens (`</s>`, `[MASK]`, …) that no text can forge: only a template puts them into a dataset.
+"""Control tokens (`</s>`, `[MASK]`, …), which no text can forge: only a template puts them into a dataset.
 
-`tokenizers` skips the added tokens that are marked special (`encode_special_tokens`). That leaves three ways from text
-to a control token's id: an added token that is named as eos, say, but not marked special; the model's own vocabulary,
-in which the token is a word, a piece, or the product of merges; and the model's unknown token. All three are closed
-here, before any engine sees the tokenizer, whatever the text is and however it is normalized or split.
+With `encode_special_tokens`, `tokenizers` treats added tokens that are marked special as plain text. That leaves three
+ways from text to a control token's id: an added token that has a role, such as eos, but is not marked special; the
+model's own vocabulary, in which the token is a word, a piece or the product of merges; and the model's unknown token.
+This module closes all three before any engine gets the tokenizer, whatever the text is and however it is normalized or
+split.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ _REMEDY = "change that in the tokenizer's folder, or allow text to encode to con
 def find_control_ids(
     tokenizer: Mapping, boundaries: Collection[int], others: Collection[int] = ()
 ) -> frozenset[int]:
-    """The ids that no text may encode to.
+    """Returns the ids that no text may encode to.
 
-    The model's unknown token is not among them, since unknown text must encode to it, unless it also marks a boundary.
+    They do not include the model's unknown token, since unknown text must encode to it, unless it also marks a
+    boundary.
 
     Args:
-      tokenizer: a parsed `tokenizer.json`.
-      boundaries: the ids of the tokens named bos, eos, cls, sep and mask.
-      others: the ids of the pad token and of additional special tokens.
+        tokenizer: A parsed `tokenizer.json`.
+        boundaries: The ids of the bos, eos, cls, sep and mask tokens.
+        others: The ids of the pad token and of additional special tokens.
     """
     special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
     return frozenset(boundaries) | ((special | set(others)) - {unknown_id(tokenizer["model"])})
@@ -42,22 +44,22 @@ def find_control_ids(
 def tokenizer_for_text(
     tokenizer_json: str, *, parse_special_tokens: bool, control_ids: Collection[int] = ()
 ) -> Mapping:
-    """The parsed tokenizer as it is used for text.
+    """Parses a tokenizer for encoding text.
 
     Args:
-      tokenizer_json: the text of a `tokenizer.json`.
-      parse_special_tokens: whether text may encode to control tokens.
-      control_ids: the control tokens, beside the added tokens that are marked special.
+        tokenizer_json: The content of a `tokenizer.json`.
+        parse_special_tokens: Whether text may encode to control tokens.
+        control_ids: Control tokens in addition to the added tokens that are marked special.
 
     Raises:
-      UsageError: text must not encode to control tokens, and this tokenizer cannot do without one of them.
+        UsageError: If text must not encode to control tokens, and this tokenizer cannot encode text without one.
     """
     tokenizer = parse_tokenizer(tokenizer_json)
     return tokenizer if parse_special_tokens else _without_control_tokens(tokenizer, control_ids)
 
 
 def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping:
-    """The tokenizer with all ids kept; if special tokens are skipped, text cannot reach the control tokens' ids."""
+    """Makes the ids of control tokens unreachable for text, if special tokens are not parsed. All ids stay the same."""
     hidden = find_control_ids(tokenizer, ids)
     model = tokenizer["model"]
     keys = sorted(key for key, number in entries(model) if number in hidden)
@@ -72,8 +74,8 @@ def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping
     for key in keys:
         if len(key) == 1 or (model.get("byte_fallback") and key in BYTE_TOKENS):
             raise UsageError(
-                f"--tokenizer: it names {key!r} as a control token, which is also how its model encodes this "
-                f"character or byte of a text; {_REMEDY}"
+                f"--tokenizer: {key!r} is a control token, but the model also needs it to encode this character or "
+                f"byte of a text; {_REMEDY}"
             )
     model, names = make_unreachable(model, keys)
     added = [
@@ -82,12 +84,12 @@ def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping
         else token
         for token in tokenizer["added_tokens"]
     ]
-    # Its post-processor may name tokens that have other names now, and nothing here uses it.
+    # The post-processor may refer to tokens that were renamed, and it is not used for text.
     return {**tokenizer, "added_tokens": added, "model": model, "post_processor": None}
 
 
 def _knows_every_byte(tokenizer: Mapping) -> bool:
-    """Whether a BPE model can spell every text, so that its unknown token never arises."""
+    """Whether a BPE model can encode every text without its unknown token."""
     model = tokenizer["model"]
     if model["type"] != "BPE":
         return False

@@ -1,4 +1,4 @@
-"""Texts → `Documents`: an engine's ids between the special tokens that the tokenizer's template puts around them."""
+"""Texts → `Documents`: the engine's ids, between the special tokens of the tokenizer's template."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
 from beam_pipeline.tokenization.token_arrays import Documents, id_dtype, ranges
 
-_MOST_RUNS = 4
+_MAX_RUNS = 4
 
 
 @dataclass(frozen=True)
 class Template:
-    """The ids that stand before and after every document (`<s>` and `</s>`, say); either may be empty."""
+    """The ids before and after every document, such as those of `<s>` and `</s>`. Either may be empty."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
@@ -27,13 +27,16 @@ class DocumentTokenizer:
     """Tokenizes batches of documents.
 
     Args:
-      tokenizer_json: the text of the tokenizer's `tokenizer.json`.
-      vocab_size: ids are below it.
-      template: what stands around each document.
-      engine, parse_special_tokens, control_ids, threads: as `make_engine` takes them.
-      input_bytes: the size of the run's input, by which the engine is checked on a sample of the documents; None: it
-        is not checked.
-      seed: decides the sample.
+        tokenizer_json: The content of the tokenizer's `tokenizer.json`.
+        vocab_size: Every id is below it.
+        template: The ids around each document.
+        engine: See `make_engine`.
+        parse_special_tokens: See `make_engine`.
+        control_ids: See `make_engine`.
+        threads: See `make_engine`.
+        input_bytes: Size of the run's input, which determines how large a sample of the documents is used to check the
+            engine. None turns the check off.
+        seed: Determines the sample.
     """
 
     def __init__(
@@ -66,15 +69,15 @@ class DocumentTokenizer:
 
     @property
     def misses(self) -> int:
-        """How many documents the engine has left to HF so far."""
+        """The number of documents that the engine has left to HF so far."""
         return self._engine.misses
 
     def encode(self, batch: DocumentBatch) -> Documents:
-        """The documents' ids (uint16 or uint32, by the vocabulary's size) with their template's tokens.
+        """Returns the documents' ids (uint16 or uint32, depending on the vocabulary's size), template included.
 
         Raises:
-          EngineMismatch: where the check of the engine finds a document with other ids than HF's, or one whose text
-            became a control token.
+            EngineMismatch: If the check finds a document with other ids than HF's, or if a text encoded to a control
+                token.
         """
         ids, lengths = self._engine.encode_batch(batch.texts)
         ids = ids.astype(self._dtype, copy=False)
@@ -95,7 +98,7 @@ class DocumentTokenizer:
         return Documents(out, full)
 
     def _refuse_control_tokens(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Proves for every document that its text forged no control token, however the engine works."""
+        """Checks every document for control tokens that came from its text, independently of how the engine works."""
         if _any_of(ids, self._control):
             found = np.isin(ids, self._control)
             place = int(found.argmax())
@@ -103,20 +106,20 @@ class DocumentTokenizer:
             raise EngineMismatch(
                 batch.name,
                 int(batch.places[number]),
-                f"the engine {self._engine.name} encoded text to the control token with the id {ids[place]}; use "
+                f"the engine {self._engine.name} encoded text to the control token with id {ids[place]}; use "
                 "--engine hf, or --parse_special_tokens if you trust the text",
             )
 
 
 def _any_of(ids: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether any id is among those wanted (sorted, of the same unsigned type).
+    """Whether any id is in `wanted`, which is sorted and of the same unsigned type.
 
-    Control tokens mostly have consecutive ids, and to look for a run of them takes half a nanosecond for each id.
+    Control tokens mostly have consecutive ids. Checking for a run of ids takes half a nanosecond per id.
     """
     if not len(ids) or not len(wanted):
         return False
     runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
-    if len(runs) > _MOST_RUNS:
+    if len(runs) > _MAX_RUNS:
         return bool(np.isin(ids, wanted, kind="table").any())
-    # Differences wrap around, so those of smaller ids are large.
+    # Unsigned differences wrap around: ids below the run give large differences, so one comparison is enough.
     return any(bool((ids - run[0]).min() <= run[-1] - run[0]) for run in runs)

@@ -1,4 +1,4 @@
-"""The interface of a tokenization engine, and the choice of one."""
+"""The interface of tokenization engines, and the choice of an engine."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ from beam_pipeline.tokenization.tokenizer_parts import (
 
 
 class Engine(Protocol):
-    """Turns texts into ids exactly as HF's tokenizer does.
+    """Turns texts into ids, exactly as HF's tokenizer does.
 
-    Special tokens in the text are read as plain text, or parsed, as the engine was made. An engine adds no special
-    tokens of its own: `tokenization.documents` does, by the tokenizer's template.
-
-    Attributes:
-      name: as `--engine` takes it.
-      misses: how many texts it has left to HF so far, in part or as a whole.
-      reference: HF's tokenizer, which gives the same ids; None where the engine is HF's.
+    Whether special tokens in a text are parsed or treated as plain text is fixed when the engine is made. Engines add
+    no special tokens of their own; `tokenization.documents` adds those of the template.
     """
 
     name: str
+    """As in `--engine`."""
     misses: int
+    """The number of texts that the engine has left to HF so far, in part or as a whole."""
     reference: Tokenizer | None
+    """HF's tokenizer, which gives the same ids. None if the engine itself is HF's."""
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids (unsigned integers [tokens]) and how many of them each text has (int64 [texts])."""
+        """Returns the ids of all texts (unsigned integers [tokens]) and how many each text has (int64 [texts])."""
 
 
 def check_engine(
@@ -47,12 +45,12 @@ def check_engine(
     """Checks before a run that its workers can make this engine.
 
     Raises:
-      UsageError: where it cannot do this tokenizer.
+        UsageError: If the engine does not support this tokenizer.
     """
     options = {"parse_special_tokens": parse_special_tokens, "control_ids": control_ids}
     if name in CORES:
         make_engine(name, tokenizer_json, **options)
-    else:  # these can do every tokenizer that can be used for text
+    else:  # auto and hf support every tokenizer that can encode text without control tokens
         tokenizer_for_text(tokenizer_json, **options)
 
 
@@ -64,24 +62,24 @@ def make_engine(
     control_ids: Collection[int] = (),
     threads: int = 1,
 ) -> Engine:
-    """The engine of that name for a tokenizer; the ids never depend on which one it is.
+    """Makes the engine with this name for a tokenizer. All engines give the same ids.
 
     Args:
-      name: `hf`, `gigatoken`, `tokie`, or `auto`: the fastest that can do this tokenizer.
-      tokenizer_json: the text of the tokenizer's `tokenizer.json`.
-      parse_special_tokens: whether special tokens that stand in the text become the special tokens.
-      control_ids: ids that no text encodes to unless special tokens are parsed, beside those of the added tokens that
-        are marked special.
-      threads: how many an engine uses. The first engine of a process decides it for all, since the libraries have
-        one pool of threads each.
+        name: `hf`, `gigatoken`, `tokie`, or `auto` for the fastest engine that supports this tokenizer.
+        tokenizer_json: The content of the tokenizer's `tokenizer.json`.
+        parse_special_tokens: Whether special tokens in a text are parsed.
+        control_ids: Ids that no text may encode to, unless special tokens are parsed, in addition to the added tokens
+            that are marked special.
+        threads: Number of threads. The first engine of a process determines it for all later ones, since each library
+            has a single thread pool.
 
     Raises:
-      UsageError: where there is no such engine, or it cannot do this tokenizer.
+        UsageError: If there is no such engine, or it does not support this tokenizer.
     """
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")
     if name != "hf" and name != "auto" and name not in CORES:
-        raise UsageError(f"--engine {name}: there is no such engine; there are auto, hf, {', '.join(CORES)}")
+        raise UsageError(f"--engine {name}: no such engine; choose one of auto, hf, {', '.join(CORES)}")
     tokenizer = tokenizer_for_text(
         tokenizer_json, parse_special_tokens=parse_special_tokens, control_ids=control_ids
     )
@@ -93,7 +91,7 @@ def make_engine(
         except UnsupportedComponent as error:
             if name != "auto":
                 raise UsageError(
-                    f"--engine {name}: cannot do this tokenizer exactly: {error}; use --engine auto or hf"
+                    f"--engine {name}: does not support this tokenizer: {error}; use --engine auto or hf"
                 ) from error
         else:
             return FastEngine(core, parts, tokenizer, parse_special_tokens=parse_special_tokens)

@@ -1,7 +1,7 @@
-"""The engines that are many times as fast as HF's, and the same ids: what they cannot do just so goes to HF.
+"""Engines that are many times faster than HF's and give the same ids. HF encodes what they are not exact on.
 
-A text is normalized outside of the engine, and cut where the tokenizer allows it. A piece with a character that the
-engine is not exact on is encoded by HF, and remembered. A text in which an added token stands goes to HF as a whole.
+Texts are normalized outside of the engine, and cut where the tokenizer permits it. Pieces with a character that the
+engine is not exact on are encoded by HF, and cached. A text that contains an added token is encoded by HF as a whole.
 """
 
 from __future__ import annotations
@@ -30,47 +30,44 @@ from beam_pipeline.tokenization.tokenizer_parts import (
     UnsupportedComponent,
 )
 
+# The ids of several texts (uint32 [tokens]) and how many each text has (int64 [texts]).
 Flat = tuple[np.ndarray, np.ndarray]
 
-# Long blocks of characters that are all alike: Chinese ones, and Korean syllables. Of these a few are tried.
-_ALIKE = ((0x3400, 0x9FF0), (0xAC00, 0xD7A4))
+# Large blocks of characters that all behave alike, Chinese characters and Korean syllables: only a few are probed.
+_UNIFORM_BLOCKS = ((0x3400, 0x9FF0), (0xAC00, 0xD7A4))
 
-_MOST_REMEMBERED = 1 << 18
-_LONGEST_REMEMBERED = 64
+_MAX_CACHED_PIECES = 1 << 18
+_MAX_CACHED_CHARS = 64
 
 
 class Core(Protocol):
-    """A library that encodes normalized pieces of text.
-
-    Attributes:
-      longest: the longest piece it is given, in characters; at most `LONGEST_WORD`.
-      inexact: bool [0x110000], the characters that it is not exact on; None where it is exact on all.
-    """
+    """A library that encodes normalized pieces of text."""
 
     name: str
     longest: int
+    """Maximum length of a piece in characters; at most `LONGEST_WORD`."""
 
     def encode(self, pieces: Sequence[str]) -> Flat:
-        """Returns the pieces' ids (uint32 [tokens]) and how many each has (int64 [pieces])."""
+        """Returns the ids of all pieces (uint32 [tokens]) and how many each piece has (int64 [pieces])."""
 
     def inexact(self, exact: Tokenizer) -> np.ndarray | None:
-        """Which characters it is not exact on (bool [0x110000]); None where it is exact on all."""
+        """Returns the characters on which it may differ from `exact`: bool [0x110000]; None if there are none."""
 
 
 class GigatokenCore:
-    """gigatoken: byte-level BPE, and BPE with byte fallback."""
+    """The library gigatoken: byte-level BPE, and BPE with byte fallback."""
 
     name = "gigatoken"
     longest = LONGEST_WORD
 
     def __init__(self, parts: TokenizerParts, threads: int):
         if parts.kind not in (BYTE_LEVEL, SENTENCEPIECE):
-            raise UnsupportedComponent(f"gigatoken does BPE, and this is a {parts.kind} tokenizer")
+            raise UnsupportedComponent(f"gigatoken supports BPE only, and this is a {parts.kind} tokenizer")
         import gigatoken
 
         try:
             self._tokenizer = gigatoken.Tokenizer.from_json(json.dumps(parts.core))
-        except Exception as error:  # the library raises whatever it meets
+        except Exception as error:  # the library raises exceptions of many types
             raise UnsupportedComponent(f"gigatoken cannot load it: {str(error).splitlines()[0]}") from error
         self._kind = parts.kind
         self._parallel = threads > 1
@@ -81,50 +78,50 @@ class GigatokenCore:
         return ids, np.diff(np.asarray(layout.offsets.data).astype(np.int64, copy=False))
 
     def inexact(self, exact: Tokenizer) -> np.ndarray | None:
-        """Characters newer than this Python's Unicode: letters to gigatoken, it may be, and to `tokenizers` not."""
-        if self._kind == SENTENCEPIECE:  # splits nothing by categories
+        """Characters newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not."""
+        if self._kind == SENTENCEPIECE:  # its splits do not depend on Unicode categories
             return None
         return np.array([unicodedata.category(chr(code)) == "Cn" for code in range(CODES)])
 
 
 class TokieCore:
-    """tokie: Unigram and WordPiece."""
+    """The library tokie: Unigram and WordPiece."""
 
     name = "tokie"
-    # It cuts words of more than 64 KiB, and a character is 4 bytes at most.
+    # tokie cuts words of more than 64 KiB, and a character has at most 4 bytes.
     longest = 16_000
 
     def __init__(self, parts: TokenizerParts, threads: int):
         core = parts.core
         if parts.kind not in (UNIGRAM, WORDPIECE):
             raise UnsupportedComponent(
-                f"tokie is used for Unigram and WordPiece, and this is a {parts.kind} tokenizer"
+                f"tokie supports Unigram and WordPiece only, and this is a {parts.kind} tokenizer"
             )
         self._alphabet = None
         if parts.kind == UNIGRAM:
             if core["model"].get("unk_id") is None:
                 raise UnsupportedComponent("tokie needs an unknown token")
             if any(re.fullmatch("<0x[0-9A-Fa-f]{2}>", piece) for piece, _ in core["model"]["vocab"]):
-                raise UnsupportedComponent("tokie takes pieces such as <0x0A> for bytes")
+                raise UnsupportedComponent("tokie interprets pieces such as <0x0A> as bytes")
             self._alphabet = [piece for piece, _ in core["model"]["vocab"] if len(piece) == 1]
         else:
             normalizer = core["normalizer"]
             if normalizer["strip_accents"] not in (None, normalizer["lowercase"]):
-                raise UnsupportedComponent("tokie strips accents where it lower-cases, and only there")
+                raise UnsupportedComponent("tokie strips accents if and only if it lower-cases")
             if core["model"]["max_input_chars_per_word"] != 100:
-                raise UnsupportedComponent("tokie takes words of up to 100 characters")
+                raise UnsupportedComponent("tokie's maximum word length is fixed to 100 characters")
         import tokie
 
         split = core["pre_tokenizer"]
         if split and split["type"] == "Metaspace" and split["prepend_scheme"] == "first":
-            # The same for a text without added tokens, and tokie is twice as fast at it.
+            # Equivalent for texts without added tokens, and tokie is twice as fast with it.
             core = {**core, "pre_tokenizer": {**split, "prepend_scheme": "always"}}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tokenizer.json")
             path.write_text(json.dumps(core), encoding="utf-8")
             try:
                 self._tokenizer = tokie.Tokenizer.from_json(str(path))
-            except Exception as error:  # the library raises whatever it meets
+            except Exception as error:  # the library raises exceptions of many types
                 raise UnsupportedComponent(f"tokie cannot load it: {error}") from error
 
     def encode(self, pieces: Sequence[str]) -> Flat:
@@ -132,25 +129,29 @@ class TokieCore:
         return ids, lengths.astype(np.int64)
 
     def inexact(self, exact: Tokenizer) -> np.ndarray | None:
-        """Unigram: characters outside of its alphabet, since it weighs the unknown piece in another way. WordPiece:
-        what it normalizes or splits in another way, found by trying, since that is a matter of Unicode versions."""
+        """Returns the characters that tokie is not exact on.
+
+        Unigram: all characters outside of the model's alphabet, since tokie scores the unknown piece differently.
+        WordPiece: characters that tokie normalizes or splits differently. They depend on Unicode versions, so they are
+        found by encoding them with both libraries.
+        """
         found = np.ones(CODES, bool)
         if self._alphabet is not None:
             found[[ord(char) for char in self._alphabet]] = False
             found[[ord(" "), ord("▁")]] = False
             return found
-        alike = [range(*block) for block in _ALIKE]
-        codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
-        codes = [code for code in codes if code % 64 == 0 or not any(code in block for block in alike)]
+        uniform = [range(*block) for block in _UNIFORM_BLOCKS]
+        codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]  # no surrogates
+        codes = [code for code in codes if code % 64 == 0 or not any(code in block for block in uniform)]
         texts = [f"a{chr(code)}b" for code in codes]
-        found[codes] = _differ(encode_flat(exact, texts), self.encode(texts))
-        for block in alike:
+        found[codes] = _differing(encode_flat(exact, texts), self.encode(texts))
+        for block in uniform:  # a block is inexact if any of its probed characters is
             found[block] = found[block[0] // 64 * 64 + 64 : block[-1] : 64].any()
         return found
 
 
-def _differ(left: Flat, right: Flat) -> np.ndarray:
-    """bool [texts]: which texts' ids are not the same."""
+def _differing(left: Flat, right: Flat) -> np.ndarray:
+    """Returns bool [texts]: which texts have different ids in the two results."""
     differ = left[1] != right[1]
     same = np.flatnonzero(~differ)
     starts = [np.cumsum(lengths) - lengths for _, lengths in (left, right)]
@@ -161,13 +162,13 @@ def _differ(left: Flat, right: Flat) -> np.ndarray:
 
 
 class FastEngine:
-    """See `Engine`.
+    """An engine around a fast library. See `Engine`.
 
     Args:
-      core: encodes what it is exact on.
-      parts: of the tokenizer.
-      tokenizer: parsed, as `tokenizer_for_text` returns it.
-      parse_special_tokens: see `Engine`.
+        core: The library, which encodes the pieces that it is exact on.
+        parts: The tokenizer's parts.
+        tokenizer: The parsed tokenizer, as `tokenizer_for_text` returns it.
+        parse_special_tokens: See `Engine`.
     """
 
     def __init__(self, core: Core, parts: TokenizerParts, tokenizer: Mapping, *, parse_special_tokens: bool):
@@ -180,10 +181,10 @@ class FastEngine:
         self._literal = re.compile("|".join(map(re.escape, parts.literals)) or r"(?!)")
         self._inexact: CharacterSet | None = None
         self._probed = False
-        self._remembered: dict[str, np.ndarray] = {}
+        self._cache: dict[str, np.ndarray] = {}
 
     def encode_batch(self, texts: list[str]) -> Flat:
-        whole = self._with_literals(texts) if self._parts.literals else []
+        whole = self._find_literals(texts) if self._parts.literals else []
         if not whole:
             return self._encode(texts)
         self.misses += len(whole)
@@ -194,7 +195,8 @@ class FastEngine:
         ]
         return _interleave(np.concatenate([whole, others]).astype(np.int64), flats)
 
-    def _with_literals(self, texts: list[str]) -> list[int]:
+    def _find_literals(self, texts: list[str]) -> list[int]:
+        """Returns the indices of the texts that contain an added token."""
         joined = "\n".join(texts)
         if not self._literal.search(joined):
             return []
@@ -208,14 +210,14 @@ class FastEngine:
         if not places and max(map(len, texts), default=0) <= longest:
             return self._core.encode(texts)
         pieces: list[str] = []
-        inexact: list[int] = []  # the numbers of the pieces that are for HF
-        counts = np.ones(len(texts), np.int64)
+        inexact: list[int] = []  # indices of the pieces that HF encodes
+        counts = np.ones(len(texts), np.int64)  # pieces per text
         for index, text in enumerate(texts):
             if index not in places and len(text) <= longest:
                 pieces.append(text)
                 continue
             before, missed = len(pieces), len(inexact)
-            for piece, exact in self._pieces(text, places.get(index, ())):
+            for piece, exact in self._split(text, places.get(index, ())):
                 for part in cut(piece, self._parts.cuts, longest) if len(piece) > longest else (piece,):
                     if not exact or len(part) > longest:
                         inexact.append(len(pieces))
@@ -223,18 +225,22 @@ class FastEngine:
             counts[index] = len(pieces) - before
             self.misses += len(inexact) > missed
         ids, lengths = self._encode_pieces(pieces, inexact)
+        # A text ends where its last piece ends.
         ends = np.cumsum(lengths)
         ends = np.concatenate([[0], ends])[np.cumsum(counts)]
         return ids, np.diff(ends, prepend=0)
 
-    def _pieces(self, text: str, places: Sequence[int]) -> list[tuple[str, bool]]:
-        """The text in pieces, and whether the core is exact on each: not on words with a character at `places`."""
+    def _split(self, text: str, places: Sequence[int]) -> list[tuple[str, bool]]:
+        """Splits a text into (piece, whether the core is exact on it), given the `places` of inexact characters.
+
+        The pieces that the core is not exact on are the words around these characters.
+        """
         pieces = []
         done = 0
         for place in places:
             if place < done:
                 continue
-            start, end = self._around(text, done, place)
+            start, end = self._word_around(text, done, place)
             if start > done:
                 pieces.append((text[done:start], True))
             pieces.append((text[start:end], False))
@@ -243,18 +249,21 @@ class FastEngine:
             pieces.append((text[done:], True))
         return pieces
 
-    def _around(self, text: str, least: int, place: int) -> tuple[int, int]:
-        """The nearest places around a character where the text may be cut."""
-        if self._parts.kind in (UNIGRAM, WORDPIECE):  # at each space, and this is quicker
-            start, end = text.rfind(" ", least, place), text.find(" ", place + 1)
-            return max(start, least), len(text) if end < 0 else end
-        start = last_match(self._parts.cuts, text, least + 1, place)
+    def _word_around(self, text: str, minimum: int, place: int) -> tuple[int, int]:
+        """Returns the nearest positions before and after a character at which the text can be cut."""
+        if self._parts.kind in (
+            UNIGRAM,
+            WORDPIECE,
+        ):  # these can be cut at every space, which is faster to find
+            start, end = text.rfind(" ", minimum, place), text.find(" ", place + 1)
+            return max(start, minimum), len(text) if end < 0 else end
+        start = last_match(self._parts.cuts, text, minimum + 1, place)
         end = self._parts.cuts.search(text, place + 1)
-        return least if start is None else start, len(text) if end is None else end.start()
+        return minimum if start is None else start, len(text) if end is None else end.start()
 
     def _inexact_places(self, texts: list[str]) -> dict[int, list[int]]:
-        """Where in which text a character stands that the core is not exact on."""
-        if not self._probed:
+        """Returns the positions of characters that the core is not exact on, by the index of the text."""
+        if not self._probed:  # probing takes a while, so it waits for the first text
             self._probed = True
             codes = self._core.inexact(self._exact)
             self._inexact = None if codes is None else CharacterSet(codes)
@@ -265,29 +274,37 @@ class FastEngine:
             return self._core.encode(pieces)
         others = np.delete(np.arange(len(pieces)), inexact)
         flats = [
-            self._encode_exactly([pieces[index] for index in inexact]),
+            self._encode_with_hf([pieces[index] for index in inexact]),
             self._core.encode([pieces[index] for index in others.tolist()]),
         ]
         return _interleave(np.concatenate([inexact, others]).astype(np.int64), flats)
 
-    def _encode_exactly(self, pieces: list[str]) -> Flat:
-        """By HF; each piece once, since the same words come again and again."""
-        if len(self._remembered) > _MOST_REMEMBERED:
-            self._remembered.clear()
-        known = {piece: self._remembered.get(piece) for piece in pieces}
+    def _encode_with_hf(self, pieces: list[str]) -> Flat:
+        """Encodes pieces with HF. Each distinct piece is encoded once, since the same words occur again and again."""
+        if len(self._cache) > _MAX_CACHED_PIECES:
+            self._cache.clear()
+        known = {piece: self._cache.get(piece) for piece in pieces}
         new = [piece for piece, ids in known.items() if ids is None]
         if new:
             ids, lengths = encode_flat(self._exact, new)
             for piece, piece_ids in zip(new, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
                 known[piece] = piece_ids
-                if len(piece) <= _LONGEST_REMEMBERED:
-                    self._remembered[piece] = piece_ids
+                if len(piece) <= _MAX_CACHED_CHARS:
+                    self._cache[piece] = piece_ids
         found = [known[piece] for piece in pieces]
         return np.concatenate(found), np.fromiter(map(len, found), np.int64, len(found))
 
 
 def _interleave(index: np.ndarray, flats: Sequence[Flat]) -> Flat:
-    """Joins flat arrays, the i-th of whose texts has the number `index[i]`, in the order of these numbers."""
+    """Concatenates results, ordered by text.
+
+    Args:
+        index: integers [texts], the position in the output of each text of `flats`, in their order.
+        flats: The results.
+
+    Returns:
+        The ids and lengths of all texts, sorted by `index`.
+    """
     ids = np.concatenate([ids for ids, _ in flats])
     lengths = np.concatenate([lengths for _, lengths in flats])
     order = np.argsort(index, kind="stable")

@@ -1,4 +1,4 @@
-"""Hugging Face's `tokenizers`: the reference that every other engine is held to."""
+"""Hugging Face's `tokenizers`: the reference for all other engines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tokenizers import Tokenizer
 from beam_pipeline.tokenization.normalization import cut
 from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, UnsupportedComponent, parse_tokenizer
 
-# An encoding takes about 40 bytes for each byte of text, so batches are small and long texts cut.
+# An encoding takes about 40 bytes of memory per byte of text, so batches are small and long texts are cut.
 _BATCH_CHARS = 1 << 20
-_LONGEST = 1 << 16
+_MAX_TEXT_CHARS = 1 << 16
 
 
 def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> Tokenizer:
-    """HF's tokenizer, neither truncating nor padding.
+    """Makes HF's tokenizer, without truncation and padding.
 
     Args:
-      tokenizer: parsed, as `tokenizer_for_text` returns it.
-      parse_special_tokens: whether special tokens in text become the special tokens, or are text.
+        tokenizer: A parsed tokenizer, as `tokenizer_for_text` returns it.
+        parse_special_tokens: Whether special tokens in a text are parsed; otherwise they are plain text.
     """
     reference = Tokenizer.from_str(json.dumps(tokenizer))
     reference.encode_special_tokens = not parse_special_tokens
@@ -32,7 +32,7 @@ def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> To
 
 
 def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """All texts' ids (uint32 [tokens]) and how many each has (int64 [texts])."""
+    """Returns the ids of all texts (uint32 [tokens]) and how many each text has (int64 [texts])."""
     parts = [_encode(tokenizer, batch) for batch in _batches(texts)]
     if not parts:
         return np.empty(0, np.uint32), np.empty(0, np.int64)
@@ -57,7 +57,7 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class HFEngine:
-    """See `Engine`."""
+    """The engine `hf`. See `Engine`."""
 
     name = "hf"
     reference = None
@@ -69,15 +69,16 @@ class HFEngine:
         try:
             self._parts = parse_tokenizer(tokenizer, parse_special_tokens)
         except UnsupportedComponent:
-            self._parts = None  # so it is unknown where a text may be cut
+            self._parts = None  # it is unknown where a text can be cut, so texts are encoded as a whole
         else:
             self._core = Tokenizer.from_str(json.dumps(self._parts.core))
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        if self._parts is None or max(map(len, texts), default=0) <= _LONGEST:
+        if self._parts is None or max(map(len, texts), default=0) <= _MAX_TEXT_CHARS:
             return encode_flat(self._tokenizer, texts)
         parts = [
-            self._encode_long(text) if len(text) > _LONGEST else self._encode_one(text) for text in texts
+            self._encode_long(text) if len(text) > _MAX_TEXT_CHARS else self._encode_one(text)
+            for text in texts
         ]
         return np.concatenate(parts), np.fromiter(map(len, parts), np.int64, len(parts))
 
@@ -85,10 +86,10 @@ class HFEngine:
         return encode_flat(self._tokenizer, [text])[0]
 
     def _encode_long(self, text: str) -> np.ndarray:
-        """Piece by piece: a text of 100 MB at once would need many GB."""
+        """Encodes a text piece by piece. 100 MB of text at once would need many GB of memory."""
         if any(literal in text for literal in self._parts.literals):
             return self._encode_one(text)
         texts = [text]
         for step in self._parts.normalize:
             texts = step(texts)
-        return encode_flat(self._core, cut(texts[0], self._parts.cuts, _LONGEST))[0]
+        return encode_flat(self._core, cut(texts[0], self._parts.cuts, _MAX_TEXT_CHARS))[0]

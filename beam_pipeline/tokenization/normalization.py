@@ -1,7 +1,7 @@
-"""A tokenizer's normalizer, applied to whole batches outside of it and exactly as `tokenizers` does.
+"""A tokenizer's normalizer, applied to whole batches outside of the tokenizer, exactly as `tokenizers` does.
 
-The fast engines know few normalizers. What Python's own string functions do just so is done by them; everything else
-by the very component of the tokenizer, which is slow, so only on texts that it may change.
+The fast engines support few normalizers. Steps that Python's string functions perform identically are done by them. All
+others are done by the tokenizer's own component, which is slow, so it gets only the texts that it may change.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from beam_pipeline.tokenization.characters import CharacterSet
 
 Step = Callable[[list[str]], list[str]]
 
-# White_Space of Unicode, which is what Rust strips and splits at; `str.isspace` holds for four controls more.
+# Unicode's White_Space, at which Rust strips and splits. `str.isspace` includes four more control characters.
 RUST_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 RUST_SPACE += "\u2028\u2029\u202f\u205f\u3000"
 
-# All that `str.isspace` holds for, as a character class: what `train-tokenizer` gives its Unigram tokenizers.
+# All characters of `str.isspace`. `train-tokenizer` uses this class in the normalizer of its Unigram tokenizers.
 PYTHON_SPACE = RUST_SPACE + "\x1c\x1d\x1e\x1f"
 FOLD_SPACE = f"[{PYTHON_SPACE}]+"
 
@@ -31,38 +31,39 @@ _TWO_SPACES = re.compile(" {2,}")
 _PYTHON_SPACES = re.compile(r"\s+")
 UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
-# Components that look at one character (or one grapheme) after the other.
-_BY_CHARACTER = ("Precompiled", "Nmt", "StripAccents", "Lowercase")
+# Components that process one character (or one grapheme) at a time.
+_CHARACTER_WISE = ("Precompiled", "Nmt", "StripAccents", "Lowercase")
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
-# In characters. `tokenizers` uses 20 bytes and more for each byte of a text: longer texts go through it in pieces.
+# In characters. `tokenizers` uses at least 20 bytes of memory per byte of text: longer texts are processed in pieces.
 LONGEST_WORD = 1 << 20
 _CUT = re.compile(r"(?<=[!-~])(?= [!-~])")
 
 
 def steps(normalizer: Mapping | None) -> list[Step]:
-    """The normalizer of a `tokenizer.json` as functions, to be applied one after the other."""
+    """Converts the normalizer of a `tokenizer.json` to functions, to be applied one after the other."""
     if normalizer is None:
         return []
     if normalizer["type"] == "Sequence":
-        return [step for each in normalizer["normalizers"] for step in steps(each)]
-    return [_native(normalizer) or _by_component(normalizer)]
+        return [step for part in normalizer["normalizers"] for step in steps(part)]
+    return [_python_step(normalizer) or _component_step(normalizer)]
 
 
-def each(change: Callable[[str], str]) -> Step:
-    """A step that does this with each text."""
+def for_each(change: Callable[[str], str]) -> Step:
+    """Makes a step that applies `change` to each text."""
     return lambda texts: list(map(change, texts))
 
 
-def _native(part: Mapping) -> Step | None:
+def _python_step(part: Mapping) -> Step | None:
+    """Implements a part of the normalizer with Python's string functions; None if they cannot do exactly the same."""
     kind = part["type"]
     if kind in UNICODE_FORMS:
-        return _unicode_form(kind, component(part))
+        return _unicode_form(kind, build_normalizer(part))
     if kind == "Prepend":
-        return each(lambda text: part["prepend"] + text if text else text)
+        return for_each(lambda text: part["prepend"] + text if text else text)
     if kind == "Strip":
         left, right = (RUST_SPACE if part[key] else "" for key in ("strip_left", "strip_right"))
-        return each(lambda text: text.lstrip(left).rstrip(right))
+        return for_each(lambda text: text.lstrip(left).rstrip(right))
     if kind == "Replace":
         return _replace(part["pattern"], part["content"])
     return None
@@ -70,28 +71,28 @@ def _native(part: Mapping) -> Step | None:
 
 def _replace(pattern: Mapping, content: str) -> Step | None:
     if pattern.get("String"):
-        return each(lambda text: text.replace(pattern["String"], content))
+        return for_each(lambda text: text.replace(pattern["String"], content))
     if pattern.get("Regex") == " {2,}":
-        return each(lambda text: _TWO_SPACES.sub(content, text) if "  " in text else text)
+        return for_each(lambda text: _TWO_SPACES.sub(content, text) if "  " in text else text)
     if pattern.get("Regex") == FOLD_SPACE and content == " ":
-        return each(_fold_spaces)
+        return for_each(_fold_spaces)
     return None
 
 
 def _fold_spaces(text: str) -> str:
-    # No white space but U+0020 is printable, and this looks ten times as fast as a pattern.
+    # U+0020 is the only printable white space, and these checks are ten times as fast as a pattern.
     return text if text.isprintable() and "  " not in text else _PYTHON_SPACES.sub(" ", text)
 
 
 def _unicode_form(form: str, exact: Normalizer) -> Step:
-    """Python's normalization, but that of `tokenizers` for texts with characters on which the two do not agree."""
+    """Uses Python's normalization, except for texts with characters that `tokenizers` normalizes differently."""
 
     def normalize(texts: list[str]) -> list[str]:
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         if not numbers:
             return texts
         chosen = [texts[number] for number in numbers]
-        differ = disagreeing(form).places(chosen)
+        differ = differing_characters(form).places(chosen)
         texts = list(texts)
         for index, number in enumerate(numbers):
             text = chosen[index]
@@ -104,14 +105,14 @@ def _unicode_form(form: str, exact: Normalizer) -> Step:
 
 
 @functools.cache
-def disagreeing(form: str) -> CharacterSet:
-    """Characters that `tokenizers` and this Python normalize differently.
+def differing_characters(form: str) -> CharacterSet:
+    """Returns the characters that `tokenizers` and this Python normalize differently.
 
-    Their Unicode tables are of different versions, so characters that are new in one of them may be decomposed, or
-    ordered among combining marks, in one and not in the other.
+    Their Unicode tables have different versions. A character that is new in one of them may be decomposed, or reordered
+    among combining marks, by only one of the two.
     """
-    exact = component({"type": form})
-    # Marks of five combining classes: where another one comes to stand among them tells its class.
+    exact = build_normalizer({"type": form})
+    # Marks of five combining classes: the position that another mark takes among them reveals its class.
     marks = "\u0345\u0315\u0300\u0316\u0334"
     candidates = [
         char
@@ -131,24 +132,25 @@ def disagreeing(form: str) -> CharacterSet:
 def _normalized_by_both(
     form: str, exact: Normalizer, chars: list[str], context: Callable[[str], str]
 ) -> tuple[list[str], list[str]]:
-    # One text for all: a line feed is a starter that nothing combines with.
+    # One text for all characters, separated by line feeds, which combine with nothing.
     text = "\n".join(map(context, chars))
     return unicodedata.normalize(form, text).split("\n"), exact.normalize_str(text).split("\n")
 
 
-def component(part: Mapping) -> Normalizer:
-    """The normalizer of `tokenizers` that this part of a `tokenizer.json` describes."""
+def build_normalizer(part: Mapping) -> Normalizer:
+    """Builds the `tokenizers` normalizer that a part of a `tokenizer.json` describes."""
     empty = {"type": "BPE", "vocab": {}, "merges": []}
     return Tokenizer.from_str(json.dumps({"version": "1.0", "normalizer": part, "model": empty})).normalizer
 
 
-def _by_component(part: Mapping) -> Step:
-    exact = component(part)
-    by_character = part["type"] in _BY_CHARACTER
-    printable = by_character and all(exact.normalize_str(char) == char for char in _PRINTABLE)
+def _component_step(part: Mapping) -> Step:
+    """Applies the tokenizer's own component, and skips texts that it certainly does not change."""
+    exact = build_normalizer(part)
+    by_character = part["type"] in _CHARACTER_WISE
+    keeps_printable = by_character and all(exact.normalize_str(char) == char for char in _PRINTABLE)
 
     def normalize(text: str) -> str:
-        if printable and text.isascii() and text.isprintable():
+        if keeps_printable and text.isascii() and text.isprintable():
             return text
         if part["type"] == "Lowercase" and text.isascii():
             return text.lower()
@@ -156,22 +158,23 @@ def _by_component(part: Mapping) -> Step:
             return "".join(map(exact.normalize_str, cut(text, _CUT, LONGEST_WORD)))
         return exact.normalize_str(text)
 
-    return each(normalize)
+    return for_each(normalize)
 
 
-def cut(text: str, places: re.Pattern, most: int) -> list[str]:
-    """Cuts a text where `places` match, into pieces of at most `most` characters where that is possible.
+def cut(text: str, places: re.Pattern, max_chars: int) -> list[str]:
+    """Cuts a text at matches of `places` into pieces of at most `max_chars` characters, as far as possible.
 
-    A stretch without any such place is a piece of its own, longer than `most`, up to a limit of a million characters:
-    what is longer (a "word" of a megabyte, in a broken file) is cut there, whatever `most` is, since no tokenizer
-    could encode it in bounded memory.
+    A stretch without a match becomes a longer piece, of up to a million characters. A stretch that is longer still (a
+    "word" of a megabyte, in a broken file) is cut after each million characters, whatever `max_chars` is, since no
+    tokenizer could encode it in bounded memory.
     """
     pieces = []
     start = 0
-    while len(text) - start > most:
-        end = last_match(places, text, start + 1, start + most)
+    while len(text) - start > max_chars:
+        # Cut at the last match within the limit, or else at the first one after it.
+        end = last_match(places, text, start + 1, start + max_chars)
         if end is None:
-            after = places.search(text, start + most)
+            after = places.search(text, start + max_chars)
             end = len(text) if after is None else after.start()
             while end - start > LONGEST_WORD:
                 pieces.append(text[start : start + LONGEST_WORD])
@@ -184,8 +187,11 @@ def cut(text: str, places: re.Pattern, most: int) -> list[str]:
 
 
 def last_match(places: re.Pattern, text: str, start: int, end: int) -> int | None:
-    """Where in [start, end] the last match of a pattern begins that looks at one character before and two after it."""
-    width = 256  # windows grow from the end down, since there most often is one near
+    """Returns the start of the last match in [start, end], or None.
+
+    The pattern may look at one character before its match and two after it.
+    """
+    width = 256  # search a window before `end`, which usually has a match; widen it if it has none
     while True:
         low = max(start, end - width)
         found = None

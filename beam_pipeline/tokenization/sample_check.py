@@ -1,4 +1,4 @@
-"""Production's own proof that an engine gives HF's ids: a few of a run's documents are encoded by both."""
+"""A check in production that an engine gives HF's ids: a small sample of a run's documents is encoded by both."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from beam_pipeline.hashing import place_hashes
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import Engine
 
-# HF takes about as long for these many bytes as for 1% of what one process does in a unit of 32 MiB.
-_BYTES_IN_A_UNIT = 16 << 10
+# Encoding this many bytes with HF takes about 1% of the time that a process needs for a unit of 32 MiB.
+_BYTES_PER_UNIT = 16 << 10
 _UNIT = 32 << 20
 
-# Of a small input more, and all of a very small one: it takes HF a fraction of a second.
-_LEAST_BYTES = 256 << 10
+# At least this much of a small input is checked, and all of a very small one: HF needs a fraction of a second for it.
+_MIN_BYTES = 256 << 10
 
-# Of a longer document this many characters are encoded, by both.
-_LONGEST = 16 << 10
+# Of a longer document, both encode only the beginning.
+_MAX_CHARS = 16 << 10
 
 
 class EngineMismatch(DataError):
-    """An engine's ids are not what they must be.
+    """An engine's ids are not HF's, or include a control token.
 
     Attributes:
-      name, place: where the document stands: see `DocumentBatch`.
+        name: The document's file, see `DocumentBatch`.
+        place: The document's place in the file, see `DocumentBatch`.
     """
 
     def __init__(self, name: str, place: int, message: str):
@@ -34,25 +35,32 @@ class EngineMismatch(DataError):
 
 
 class SampleCheck:
-    """Compares documents chosen by a seeded hash of their place: the same ones whatever the runner does.
+    """Compares an engine with HF on a sample of the documents.
+
+    A seeded hash of a document's place decides whether it is in the sample, so every runner checks the same documents.
 
     Args:
-      engine: the engine to hold to its reference; HF's own is not compared with itself.
-      input_bytes: the size of the run's whole input.
-      seed: decides which documents.
+        engine: The engine to check. HF's own engine is not compared with itself.
+        input_bytes: Size of the run's whole input.
+        seed: Determines which documents are chosen.
     """
 
     def __init__(self, engine: Engine, *, input_bytes: int, seed: int):
         self._engine = engine
         self._seed = seed
-        share = max(_BYTES_IN_A_UNIT / _UNIT, _LEAST_BYTES / max(1, input_bytes))
+        share = max(_BYTES_PER_UNIT / _UNIT, _MIN_BYTES / max(1, input_bytes))
         self._bound = np.uint64(min(int(share * 2**64), 2**64 - 1))
 
     def __call__(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Checks the ids (integers [tokens]) that the engine gave for the batch's documents.
+        """Checks the engine's ids (integers [tokens]) for the batch's documents.
+
+        Args:
+            batch: The documents.
+            ids: Integers [tokens].
+            lengths: int64 [documents], the number of ids of each document.
 
         Raises:
-          EngineMismatch: naming the document whose ids differ.
+            EngineMismatch: If a document's ids differ; it names the document.
         """
         if self._engine.reference is None:
             return
@@ -61,8 +69,8 @@ class SampleCheck:
         ends = np.cumsum(lengths)
         for number in chosen.tolist():
             text = batch.texts[number]
-            if len(text) > _LONGEST:
-                text = text[:_LONGEST]
+            if len(text) > _MAX_CHARS:
+                text = text[:_MAX_CHARS]
                 found, _ = self._engine.encode_batch([text])
             else:
                 found = ids[ends[number] - lengths[number] : ends[number]]
@@ -78,6 +86,6 @@ def _difference(name: str, found: np.ndarray, wanted: list[int]) -> str:
     while same < min(len(found), len(wanted)) and found[same] == wanted[same]:
         same += 1
     return (
-        f"the engine {name} gives other ids than HF's tokenizer for this document: {found[same : same + 4].tolist()} "
-        f"from token {same} on, where HF has {wanted[same : same + 4]}; use --engine hf"
+        f"the engine {name} and HF's tokenizer give different ids for this document: from token {same} on, "
+        f"{found[same : same + 4].tolist()} instead of {wanted[same : same + 4]}; use --engine hf"
     )

@@ -1,4 +1,4 @@
-"""The parsed `tokenizer.json`, and changes to its model's vocabulary."""
+"""Parsing `tokenizer.json`, and changing its model's vocabulary."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-# What stands for the 256 bytes in byte-level models.
+# The characters that represent the 256 bytes in byte-level models.
 BYTE_ALPHABET = frozenset(ByteLevel.alphabet())
 
-# The names of the tokens that stand for bytes, in models with byte fallback.
+# The tokens that represent the 256 bytes in models with byte fallback.
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
-# What files of other versions leave out.
+# Values of fields that files written by other versions omit.
 _DEFAULTS = {
     "BPE": {
         "dropout": None,
@@ -33,18 +33,18 @@ _DEFAULTS = {
 
 
 def parse_tokenizer(tokenizer_json: str) -> dict:
-    """Parses a `tokenizer.json` of any version into the form that `tokenizers` writes today.
+    """Parses a `tokenizer.json` of any version into the form that the current `tokenizers` writes.
 
-    The vocabulary is taken from the text itself: `tokenizers` reads and writes scores with an error of one unit in the
-    last place, which breaks ties between segmentations in another way, and it prints every hole in a vocabulary.
+    The vocabulary is taken from the JSON text itself. `tokenizers` reads and writes scores with an error of one unit in
+    the last place, which changes how ties between segmentations are broken, and it prints every gap in a vocabulary.
 
     Raises:
-      Exception: whatever `tokenizers` raises if it cannot load the text.
+        Exception: Whatever `tokenizers` raises if it cannot load the text.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json)
     given = json.loads(tokenizer_json)["model"]
     kind = type(tokenizer.model).__name__
-    tokenizer.model = type(tokenizer.model)()  # an empty one
+    tokenizer.model = type(tokenizer.model)()  # empty, so that `to_str` below does not write the vocabulary
     model = {"type": kind, **_DEFAULTS[kind], **given}
     if kind == "BPE":
         model["merges"] = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in given["merges"]]
@@ -52,37 +52,38 @@ def parse_tokenizer(tokenizer_json: str) -> dict:
 
 
 def entries(model: Mapping) -> list[tuple[str, int]]:
-    """The keys of the model's vocabulary and their ids."""
+    """Returns the keys of the model's vocabulary and their ids."""
     if model["type"] == "Unigram":
         return [(piece, number) for number, (piece, _) in enumerate(model["vocab"])]
     return list(model["vocab"].items())
 
 
 def unknown_id(model: Mapping) -> int | None:
-    """The id that the model gives to unknown text; None if it has none."""
+    """Returns the id of the model's unknown token, or None if it has none."""
     if model["type"] == "Unigram":
         return model["unk_id"]
     return model["vocab"].get(model["unk_token"])
 
 
 def product(model: Mapping, merge: Sequence[str]) -> str:
-    """The token that a BPE merge makes of two."""
+    """Returns the token that a BPE merge produces."""
     left, right = merge
     return left + right[len(model["continuing_subword_prefix"] or "") :]
 
 
 def make_unreachable(model: Mapping, keys: Collection[str]) -> tuple[Mapping, dict[str, str]]:
-    """Keeps the model from finding some tokens in text; ids stay, and other text is segmented as before.
+    """Prevents the model from finding some tokens in text. Ids stay the same, and other text is segmented as before.
 
-    A token gets a name of 128 random bits: unlike any fixed name, no text can be written to hold it. The ids of a text
-    do not depend on the names, since it holds none of them. Merges that make or use the tokens are removed.
+    Each token is renamed to 128 random bits in hex: unlike with a fixed name, nobody can write a text that contains it.
+    Ids do not depend on the random names, since texts do not contain them. Merges that produce or use the tokens are
+    removed.
 
     Args:
-      model: of a parsed tokenizer.
-      keys: of its vocabulary.
+        model: The model of a parsed tokenizer.
+        keys: Keys of its vocabulary.
 
     Returns:
-      The changed model, and the keys' new names.
+        The changed model, and the new name of each key.
     """
     names = {key: secrets.token_hex(16) for key in keys}
     if not names:

@@ -1,7 +1,7 @@
-"""The parts of a tokenizer, and where a text may be cut without changing its tokens.
+"""Analyses a tokenizer: its parts, and where a text can be cut without changing its tokens.
 
-`parse_tokenizer` supports only the components and options listed here, which the tests compare with `tokenizers`.
-Any other tokenizer is left to `tokenizers` itself.
+`parse_tokenizer` supports only the components and options listed in this module, which the tests compare with
+`tokenizers`. Text for any other tokenizer is encoded by `tokenizers` itself.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from beam_pipeline.tokenization.tokenizer_json import BYTE_ALPHABET, make_unreac
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
 
-# A space begins what follows it: words are cut before it, wherever it stands. Here, and only here, the character
-# before it plays no role.
+# Where a normalized text can be cut, by the kind of tokenizer.
+# Unigram: before every space, whatever the character before it is. (For the other kinds that character matters.)
 _BEFORE_SPACE = re.compile("(?= )")
-# Punctuation is a word of its own.
+# WordPiece: also before punctuation, which is a word of its own.
 _WORDPIECE = re.compile(r"(?= )|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
-# Between a word and a space with a word after it; between letters and what ends every run of letters.
+# Byte-level BPE: between a word and a space followed by a word, and between letters and a character that ends every run
+# of letters.
 _BYTE_LEVEL = re.compile(
     r"(?<=[!-~])(?= [!-~])|(?<=[A-Za-z])(?=[0-9,.;:])|(?<=[\u4e00-\u9fff])(?=[，。、；：！？])"
 )
+# SentencePiece BPE: before a word's mark.
 _SENTENCEPIECE = re.compile("(?<=[^▁])(?=▁[^▁])")
 
 _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -40,45 +42,42 @@ _O200K_PATTERN = (
 )
 PATTERNS = (_GPT2_PATTERN, _LLAMA3_PATTERN, _QWEN2_PATTERN, _O200K_PATTERN)
 
-# Normalizers that never take away a text's first character. `Metaspace` with the scheme "first" looks at where the
-# first character that is left came from.
+# Normalizers that never remove a text's first character. `Metaspace` with the scheme "first" prepends its mark only if
+# the first remaining character is the original text's first.
 _KEEP_FIRST = (*normalization.UNICODE_FORMS, "Prepend")
 
 
 class UnsupportedComponent(Exception):
-    """The tokenizer has a component that is not listed here; the message names it."""
+    """The tokenizer has a component that this module does not support. The message names it."""
 
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """A tokenizer, split into what fast engines need.
-
-    Attributes:
-      kind: of its model and pre-tokenizer: one of the constants above.
-      normalize: the normalizer's steps that come before `core`.
-      core: the `tokenizer.json` of the rest: it adds no tokens, and knows no special ones.
-      cuts: where a normalized text may be cut: the pieces' ids, one after the other, are the ids of the whole.
-      literals: what stands for an added token in text, as it is before normalization.
-    """
+    """A tokenizer, split into the parts that fast engines need."""
 
     kind: str
+    """The kind of its model and pre-tokenizer: one of the constants above."""
     normalize: Sequence[normalization.Step]
+    """The steps of its normalizer that come before `core`."""
     core: Mapping
+    """The `tokenizer.json` of the rest. It adds no tokens, and has no special tokens."""
     cuts: re.Pattern
+    """Where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text."""
     literals: tuple[str, ...]
+    """The strings that become added tokens, as they occur in text before normalization."""
 
 
 def parse_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> TokenizerParts:
-    """The parts of a parsed `tokenizer.json`.
+    """Splits a parsed `tokenizer.json` into its parts.
 
     Raises:
-      UnsupportedComponent: if one is not supported.
+        UnsupportedComponent: If a component is not supported.
     """
     core = {**tokenizer, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     added = [token for token in tokenizer["added_tokens"] if parse_special_tokens or not token["special"]]
     normalizer, model = tokenizer["normalizer"], tokenizer["model"]
     if normalizer is not None and any(token["normalized"] for token in added):
-        raise UnsupportedComponent("added tokens that are looked for in normalized text")
+        raise UnsupportedComponent("added tokens that are matched in normalized text")
     kind_of = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
     if model.get("type") not in kind_of:
         raise UnsupportedComponent(f"a model of the type {model.get('type')}")
@@ -93,8 +92,10 @@ def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
         if parts[1].get("prepend_scheme") != "always":
-            raise UnsupportedComponent("WhitespaceSplit before a Metaspace that does not prepend always")
-        steps.append(normalization.each(_mark_words))
+            raise UnsupportedComponent(
+                "WhitespaceSplit before a Metaspace whose prepend_scheme is not 'always'"
+            )
+        steps.append(normalization.for_each(_mark_words))
         parts = parts[1:]
     if len(parts) != 1 or parts[0]["type"] != "Metaspace":
         raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
@@ -103,19 +104,20 @@ def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(metaspace, ensure_ascii=False)}")
     if metaspace["prepend_scheme"] == "first" and not _keeps_first(normalizer):
         raise UnsupportedComponent(
-            "a normalizer that may take away the first character, before Metaspace's scheme 'first'"
+            "a normalizer that may remove the first character, before a Metaspace with prepend_scheme 'first'"
         )
     core.update(normalizer=None, pre_tokenizer=metaspace)
     return UNIGRAM, steps, _BEFORE_SPACE
 
 
 def _mark_words(text: str) -> str:
-    """Words with a space before each that does not begin with the mark that Metaspace would put there."""
+    """Puts a space before each word, unless the word begins with the mark that Metaspace would insert there."""
     words = filter(None, re.split(f"[{normalization.RUST_SPACE}]+", text))
     return "".join(word if word.startswith("▁") else " " + word for word in words)
 
 
 def _keeps_first(normalizer: Mapping | None) -> bool:
+    """Whether the normalizer never removes a text's first character."""
     for part in _sequence(normalizer, "normalizers"):
         replaces = part["type"] == "Replace" and part["content"]
         strips_right = part["type"] == "Strip" and not part["strip_left"]
@@ -129,7 +131,7 @@ def _wordpiece(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
     if not normalizer or normalizer["type"] != "BertNormalizer" or not normalizer["clean_text"]:
         raise UnsupportedComponent(f"the normalizer {json.dumps(normalizer)}")
     if not normalizer["handle_chinese_chars"]:
-        raise UnsupportedComponent("a BertNormalizer that leaves Chinese characters")
+        raise UnsupportedComponent("a BertNormalizer with handle_chinese_chars off")
     if not pre_tokenizer or pre_tokenizer["type"] != "BertPreTokenizer":
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(pre_tokenizer)}")
     if core["model"]["continuing_subword_prefix"] != "##":
@@ -153,30 +155,30 @@ def _bpe(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
             raise UnsupportedComponent("tokens that span two words")
         return SENTENCEPIECE, steps, _SENTENCEPIECE
     core["pre_tokenizer"], prefix = _byte_level(parts)
-    core["model"] = _without_dead_tokens(model)
+    core["model"] = _without_unused_tokens(model)
     if prefix:
         steps.append(
-            normalization.each(lambda text: " " + text if text and not text.startswith(" ") else text)
+            normalization.for_each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
     return BYTE_LEVEL, steps, _BYTE_LEVEL
 
 
-def _without_dead_tokens(model: Mapping) -> Mapping:
-    """A byte-level model in which the tokens that `tokenizers` never emits cannot be found by other engines either.
+def _without_unused_tokens(model: Mapping) -> Mapping:
+    """Prevents engines from finding tokens of a byte-level model that `tokenizers` never emits.
 
-    `tokenizers` sees words in the byte alphabet, and comes to longer tokens by merges alone, unless it ignores them.
+    `tokenizers` sees words in the byte alphabet, and reaches longer tokens only by merges, unless it ignores merges.
     """
     vocab = model["vocab"]
     if not vocab.keys() >= BYTE_ALPHABET:
         raise UnsupportedComponent("a byte-level model without tokens for all bytes")
     made = vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
-    dead = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
-    dead += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
-    return make_unreachable(model, dead)[0]
+    unused = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
+    unused += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
+    return make_unreachable(model, unused)[0]
 
 
 def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> list[normalization.Step]:
-    """What a Metaspace pre-tokenizer that does not split does to a text: it is but one more normalizer."""
+    """Returns a Metaspace pre-tokenizer that does not split as normalization steps, which is all that it does."""
     if not parts:
         return []
     if len(parts) > 1 or parts[0]["type"] != "Metaspace" or parts[0].get("split", True):
@@ -189,11 +191,11 @@ def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> 
         text = text.replace(" ", "▁")
         return "▁" + text if text and scheme != "never" and not text.startswith("▁") else text
 
-    return [normalization.each(mark)]
+    return [normalization.for_each(mark)]
 
 
 def _byte_level(parts: Sequence[Mapping]) -> tuple[dict, bool]:
-    """The pre-tokenizer without its prefix space, and whether it had one."""
+    """Returns the pre-tokenizer without its prefix space, and whether it had one."""
     if not parts or parts[-1]["type"] != "ByteLevel" or len(parts) > 2:
         raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
     byte_level = {**parts[-1], "add_prefix_space": False, "use_regex": True}
@@ -214,10 +216,11 @@ def _byte_level(parts: Sequence[Mapping]) -> tuple[dict, bool]:
 
 
 def _sequence(part: Mapping | None, key: str) -> list[Mapping]:
+    """Flattens nested sequences of components."""
     if part is None:
         return []
     if part["type"] == "Sequence":
-        return [inner for each in part[key] for inner in _sequence(each, key)]
+        return [inner for child in part[key] for inner in _sequence(child, key)]
     return [part]
 
 

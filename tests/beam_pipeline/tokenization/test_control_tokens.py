@@ -29,7 +29,7 @@ def _alphabet(*more: str) -> list[str]:
 
 
 def _added(tokenizer: Tokenizer, *, special: bool, normalized: bool = False) -> Tokenizer:
-    """With the control tokens as added tokens, which are or are not marked special."""
+    """Adds the control tokens as added tokens, marked special or not."""
     tokens = [AddedToken(token, special=special, normalized=normalized) for token in CONTROL]
     (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(tokens)
     return tokenizer
@@ -59,7 +59,7 @@ def _bert() -> Tokenizer:
 def _bpe(
     space: str = "Ġ", *, ignore_merges: bool = False, merged: bool = True, **options: object
 ) -> Tokenizer:
-    """A model with the control tokens in its vocabulary, as the products of merges or not."""
+    """A model with the control tokens in its vocabulary, with or without merges that produce them."""
     vocab = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *BYTE_TOKENS, "▁", "<unk>"]
     merges = []
     for token in (*WORDS, *(CONTROL if merged else ())):
@@ -81,7 +81,7 @@ def _byte_level(**options: object) -> Tokenizer:
 
 
 def _whole_words(**options: object) -> Tokenizer:
-    """Byte-level, split at white space only: a control token is a word, which `ignore_merges` looks up."""
+    """Splits at white space only: a control token is a word, which `ignore_merges` looks up in the vocabulary."""
     tokenizer = _bpe(**options)
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), split])
@@ -132,7 +132,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 
 def _hostile_texts(rng: random.Random) -> list[str]:
-    """The control tokens by themselves, within words, in pieces, between anything, and as look-alikes."""
+    """The control tokens alone, within words, in pieces, between other characters, and as look-alikes."""
     wide = [
         "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in token)
         for token in CONTROL
@@ -175,7 +175,7 @@ def encode(tokenizer: Tokenizer, engine: str, texts: list[str], **options: objec
 def test_no_text_encodes_to_a_control_token(tokenizer: Tokenizer):
     texts = _hostile_texts(random.Random(0))
     control = control_of(tokenizer)
-    # They are forged if it is allowed: so this test can fail.
+    # With --parse_special_tokens they are forged, so this test can fail.
     assert any(control & set(ids) for ids in encode(tokenizer, "hf", texts, parse_special_tokens=True))
     by_hf = encode(tokenizer, "hf", texts)
     for text, ids in zip(texts, by_hf, strict=True):
@@ -218,8 +218,8 @@ def test_the_unknown_token_is_reached_by_unknown_text_alone():
             "unknown text to the control token '<unk>'",
         ),
         (_unigram, "<unk>", "unknown text to the control token '<unk>'"),
-        (_byte_level, "!", "names '!' as a control token"),
-        (_sentencepiece, "<0x0A>", "names '<0x0A>' as a control token"),
+        (_byte_level, "!", "'!' is a control token"),
+        (_sentencepiece, "<0x0A>", "'<0x0A>' is a control token"),
     ],
 )
 @pytest.mark.parametrize("engine", ["auto", "hf"])
@@ -267,7 +267,7 @@ def test_an_engine_that_forges_a_control_token_ends_the_run_naming_the_document(
     texts = ["the", "", "world", "people"]
     sizes = utf8_sizes(texts)
     batch = DocumentBatch("x", texts, np.array([10, 20, 30, 40]), sizes)
-    assert (documents.encode(batch).ids == eos).sum() == len(texts)  # the template's
+    assert (documents.encode(batch).ids == eos).sum() == len(texts)  # only the template's
 
     right = documents._engine.encode_batch
 
@@ -277,6 +277,6 @@ def test_an_engine_that_forges_a_control_token_ends_the_run_naming_the_document(
         return ids, lengths
 
     monkeypatch.setattr(documents._engine, "encode_batch", forge)
-    with pytest.raises(EngineMismatch, match=f"control token with the id {eos}") as caught:
+    with pytest.raises(EngineMismatch, match=f"control token with id {eos}") as caught:
         documents.encode(batch)
     assert caught.value.place == 30

@@ -49,7 +49,7 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
     wanted = encode_by_hf(reference, hard_texts)
     for text, ours, theirs in zip(hard_texts, encode(engine, hard_texts), wanted, strict=True):
         assert ours == theirs, repr(text)
-    # One by one and in another order: what is remembered from other texts plays no role.
+    # One by one and in another order: the cache of earlier texts must not matter.
     assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == wanted[:200][::-1]
 
 
@@ -72,17 +72,23 @@ def _pair(tokenizer_json: str) -> tuple[Engine, Tokenizer]:
     return _PAIRS[tokenizer_json]
 
 
-# Long blocks of characters that are all alike: of each, every 50th is tried.
-_ALIKE = [(0x3400, 0x9FF0), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18C00), (0x20000, 0x2FFFF)]
+# Large blocks of characters that behave alike: every 50th character is tested.
+_UNIFORM_BLOCKS = [
+    (0x3400, 0x9FF0),
+    (0xAC00, 0xD7A4),
+    (0xE000, 0xF900),
+    (0x17000, 0x18C00),
+    (0x20000, 0x2FFFF),
+]
 
 
 @pytest.mark.parametrize("name", ["unigram", "wordpiece", "wordpiece-lowercase", "bpe", "bpe-o200k"])
 def test_every_character(name: str, make_tokenizer: Callable[[str], str]):
     engine, reference = _pair(make_tokenizer(name))
     codes = [code for code in range(0x30000) if not 0xD800 <= code < 0xE000]
-    codes = [code for code in codes if code % 50 == 0 or not any(a <= code < b for a, b in _ALIKE)]
+    codes = [code for code in codes if code % 50 == 0 or not any(a <= code < b for a, b in _UNIFORM_BLOCKS)]
     for context in ("a{}b",) if "bpe" not in name else ("a{}'s", "1{}<unk"):
-        # Words with one character each; a stop between them keeps them apart whatever the characters are.
+        # One character per word, separated by full stops, so that neighbours never interact.
         texts = [
             " . ".join(context.format(chr(code)) for code in codes[first : first + 64])
             for first in range(0, len(codes), 64)
@@ -96,7 +102,7 @@ def test_real_text(tokenizer_json: str):
     engine, reference = _pair(tokenizer_json)
     before = engine.misses
     assert encode(engine, texts) == encode_by_hf(reference, texts)
-    # (Nothing but the unknown characters of such small vocabularies is left to HF.)
+    # (Only the unknown characters of these small vocabularies are left to HF.)
     assert engine.misses - before < 0.5 * len(texts)
 
 
@@ -116,11 +122,11 @@ def test_long_texts_are_cut_without_a_trace(
 def test_a_word_of_megabytes_is_cut_in_the_same_way_by_all_engines(
     make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    most = 20_000  # in place of the million characters
-    monkeypatch.setattr(normalization, "LONGEST_WORD", most)
-    monkeypatch.setattr(fast.GigatokenCore, "longest", most)
-    monkeypatch.setattr(hf, "_LONGEST", 9_000)
-    text = "ab " + "é" * (2 * most + 1000) + " cd" * 10_000
+    longest = 20_000  # instead of a million characters
+    monkeypatch.setattr(normalization, "LONGEST_WORD", longest)
+    monkeypatch.setattr(fast.GigatokenCore, "longest", longest)
+    monkeypatch.setattr(hf, "_MAX_TEXT_CHARS", 9_000)
+    text = "ab " + "é" * (2 * longest + 1000) + " cd" * 10_000
     for name in ("unigram", "wordpiece", "bpe", "sentencepiece"):
         tokenizer_json = make_tokenizer(name)
         ids = encode(make_engine("auto", tokenizer_json), [text])
@@ -173,10 +179,10 @@ def test_documents_left_to_hf_are_counted_once(make_tokenizer: Callable[[str], s
 @pytest.mark.parametrize(
     ("name", "tokenizer", "reason"),
     [
-        ("gigatoken", "unigram", "gigatoken does BPE, and this is a Unigram tokenizer"),
-        ("gigatoken", "wordpiece", "gigatoken does BPE"),
-        ("tokie", "bpe", "tokie is used for Unigram and WordPiece, and this is a byte-level BPE tokenizer"),
-        ("fastest", "bpe", "there is no such engine; there are auto, hf, gigatoken, tokie"),
+        ("gigatoken", "unigram", "gigatoken supports BPE only, and this is a Unigram tokenizer"),
+        ("gigatoken", "wordpiece", "gigatoken supports BPE only"),
+        ("tokie", "bpe", "tokie supports Unigram and WordPiece only, and this is a byte-level BPE tokenizer"),
+        ("fastest", "bpe", "no such engine; choose one of auto, hf, gigatoken, tokie"),
     ],
 )
 def test_an_engine_that_cannot_says_why(
@@ -197,13 +203,13 @@ def test_an_engine_that_cannot_says_why(
         ("bpe", {"pre_tokenizer": {"type": "Whitespace"}}, "the pre-tokenizer Whitespace"),
         ("bpe", {"pre_tokenizer": {"use_regex": False}}, "does not split"),
         ("wordpiece", {"normalizer": {"strip_accents": True, "lowercase": False}}, "strips accents"),
-        ("wordpiece", {"normalizer": {"handle_chinese_chars": False}}, "leaves Chinese"),
+        ("wordpiece", {"normalizer": {"handle_chinese_chars": False}}, "handle_chinese_chars off"),
         ("wordpiece", {"normalizer": {"clean_text": False}}, "the normalizer"),
-        ("wordpiece", {"model": {"max_input_chars_per_word": 50}}, "up to 100"),
+        ("wordpiece", {"model": {"max_input_chars_per_word": 50}}, "100 characters"),
         ("wordpiece", {"pre_tokenizer": {"type": "Whitespace"}}, "the pre-tokenizer"),
         ("unigram", {"pre_tokenizer": {"split": False}}, "the pre-tokenizer"),
         ("unigram", {"pre_tokenizer": {"replacement": "_"}}, "the pre-tokenizer"),
-        ("unigram", {"normalizer": {"type": "StripAccents"}}, "take away the first character"),
+        ("unigram", {"normalizer": {"type": "StripAccents"}}, "remove the first character"),
     ],
 )
 def test_what_is_not_known_is_left_to_hf(

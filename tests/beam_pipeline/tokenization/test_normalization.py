@@ -1,4 +1,4 @@
-"""Normalizers outside of the tokenizer do just what they do in it."""
+"""Normalizers outside of the tokenizer do exactly what they do inside of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from tokenizers import normalizers
 
 from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.characters import CODES, CharacterSet
-from beam_pipeline.tokenization.normalization import component, cut, disagreeing, last_match, steps
+from beam_pipeline.tokenization.normalization import (
+    build_normalizer,
+    cut,
+    differing_characters,
+    last_match,
+    steps,
+)
 
 PARTS = [
     *({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")),
@@ -38,7 +44,7 @@ def normalize(part: dict | None, texts: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: json.dumps(part)[:60])
 def test_each_component(part: dict, hard_texts: list[str]):
-    exact = component(part)
+    exact = build_normalizer(part)
     texts = [*hard_texts, *(chr(code) for code in range(0x250)), *map(chr, range(0x1FF0, 0x2070))]
     for text, ours in zip(texts, normalize(part, texts), strict=True):
         assert ours == exact.normalize_str(text), repr(text)
@@ -46,16 +52,16 @@ def test_each_component(part: dict, hard_texts: list[str]):
 
 def test_a_sequence_is_one_component_after_the_other(hard_texts: list[str]):
     part = {"type": "Sequence", "normalizers": [PARTS[2], {"type": "Sequence", "normalizers": PARTS[9:13]}]}
-    exact = component(part)
+    exact = build_normalizer(part)
     assert normalize(part, hard_texts) == [exact.normalize_str(text) for text in hard_texts]
     assert normalize(None, hard_texts) == hard_texts
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_unicode_versions_that_disagree_are_known(form: str):
-    """Every code point, alone and among marks, where Python's tables and those of `tokenizers` are not the same."""
+    """Finds every code point, alone and among marks, on which Python and `tokenizers` disagree."""
     exact = getattr(normalizers, form)()
-    known = disagreeing(form)
+    known = differing_characters(form)
     for context in ("{}", "e\u0323{}\u0301", "{0}\u0316{0}"):
         texts = [context.format(chr(code)) for code in range(0x80, 0x20000) if not 0xD800 <= code < 0xE000]
         ours = unicodedata.normalize(form, "\n".join(texts)).split("\n")
@@ -73,7 +79,7 @@ def test_the_class_of_white_space_is_that_of_python():
 def test_long_texts_go_through_a_component_in_pieces(monkeypatch: pytest.MonkeyPatch, hard_texts: list[str]):
     monkeypatch.setattr(normalization, "LONGEST_WORD", 100)
     text = " and".join(hard_texts)[:20_000]
-    exact = component({"type": "Nmt"})
+    exact = build_normalizer({"type": "Nmt"})
     assert normalize({"type": "Nmt"}, [text]) == [exact.normalize_str(text)]
 
 
@@ -91,11 +97,11 @@ def test_cut(text: str, most: int, longest: int):
         assert "".join(pieces) == text and all(pieces)
         for piece, after in pairwise(pieces):
             assert len(piece) <= longest
-            if not after.startswith(" "):  # cut where that is not allowed: only so long a word is
+            if not after.startswith(" "):  # cut within a word, which only happens if the word is too long
                 assert len(piece) == longest
-            elif len(piece) > most:  # then there was no place to cut it at
+            elif len(piece) > most:  # then there was no match to cut it at
                 assert " " not in piece[1:]
-        # Words too long are cut at the same places whatever the limit for a piece is.
+        # Words that are too long are cut at the same positions, whatever the limit for pieces is.
         wide = cut(text, places, longest)
         ends = [set(np.cumsum([len(piece) for piece in each]).tolist()) for each in (pieces, wide)]
         assert {end for end in ends[0] if text[end : end + 1] not in ("", " ")} == {

@@ -1,4 +1,4 @@
-"""The check of an engine on a run's own documents finds one that is wrong."""
+"""The check of an engine on a sample of a run's documents detects wrong ids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batch_of(texts: list[str]) -> DocumentBatch:
 
 @pytest.fixture
 def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Plants an engine that gets texts with this word wrong."""
+    """Replaces the engine with one that gives wrong ids for texts with this word."""
 
     def plant(word: str) -> None:
         right = fast.TokieCore.encode
@@ -55,15 +55,15 @@ def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on:
     wrong_on("document 71")
     ids, lengths = engine.encode_batch(texts)
     with pytest.raises(
-        EngineMismatch, match=r"the engine tokie gives other ids .* use --engine hf"
+        EngineMismatch, match=r"the engine tokie and HF's tokenizer give different ids .* use --engine hf"
     ) as caught:
         SampleCheck(engine, input_bytes=1000, seed=0)(
             batch, ids, lengths
-        )  # so small an input is checked whole
+        )  # such a small input is checked as a whole
     assert (caught.value.name, caught.value.place) == ("folder/file.txt", int(batch.places[71]))
 
     hf = make_engine("hf", tokenizer_json)
-    SampleCheck(hf, input_bytes=1000, seed=0)(batch, ids, lengths)  # HF is not held to itself
+    SampleCheck(hf, input_bytes=1000, seed=0)(batch, ids, lengths)  # HF is not compared with itself
 
 
 def test_the_sample_is_small_and_a_function_of_places(make_tokenizer: Callable[[str], str]):
@@ -86,7 +86,7 @@ def test_the_sample_is_small_and_a_function_of_places(make_tokenizer: Callable[[
         samples.append(checked.copy())
         checked.clear()
     assert samples[0] == samples[1] != samples[2]
-    assert 5 <= len(samples[0]) <= 60  # about one of 2048
+    assert 5 <= len(samples[0]) <= 60  # about 1 in 2048
     assert 128 << 10 < sum(map(len, samples[3])) < 512 << 10
 
 
@@ -109,9 +109,7 @@ def test_a_run_with_a_wrong_engine_names_the_document(
     number = next(index for index, line in enumerate(lines, 1) if index > 40 and line)
     wrong_on(lines[number - 1])
     what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--max_length", "32"]
-    place = (
-        rf"{re.escape(str(corpus))}, line {number} \(byte \d+\), work unit 0: the engine tokie gives other"
-    )
+    place = rf"{re.escape(str(corpus))}, line {number} \(byte \d+\), work unit 0: the engine tokie and HF's"
     with pytest.raises(DataError, match=place):
         prepare.main([*what, "--output", str(tmp_path / "out")])
     prepare.main([*what, "--output", str(tmp_path / "right"), "--engine", "hf"])
