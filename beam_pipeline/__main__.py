@@ -56,8 +56,18 @@ def _terminated_by_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _check_words(argv: Sequence[str]) -> None:
+    """Refuses what the records of a run could not name."""
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{word!r}: is not UTF-8; rename the file or the folder") from error
+
+
 def _run(verb: str, argv: Sequence[str]) -> int:
     try:
+        _check_words(argv)
         if "-h" in argv or "--help" in argv:
             parser_of(VERBS[verb]).print_help()
         else:

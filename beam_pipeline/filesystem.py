@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,6 +25,9 @@ from google.api_core.exceptions import RequestRangeNotSatisfiable
 from beam_pipeline import buckets
 
 _ASKED_AT_ONCE = 64
+_SYNCED_AT_ONCE = 8
+# Of file systems that cannot sync a folder, and of folders above that cannot be read.
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -88,10 +92,9 @@ def _scan(folder: str, recursive: bool) -> Iterator[tuple[str, int]]:
                 if entry.is_dir(follow_symlinks=False):
                     if recursive:
                         yield from _scan(entry.path, recursive)
-                elif entry.is_file():
-                    yield entry.path, entry.stat().st_size
                 elif recursive or not entry.is_dir():
-                    yield entry.path, entry.stat(follow_symlinks=False).st_size
+                    with contextlib.suppress(FileNotFoundError):  # it was deleted since the folder was read
+                        yield entry.path, entry.stat(follow_symlinks=entry.is_file()).st_size
     except (FileNotFoundError, NotADirectoryError):
         return
 
@@ -195,13 +198,15 @@ def versions(paths: Sequence[str]) -> list[int]:
     Raises:
       OSError: if one of them cannot be read.
     """
+    if all(map(is_local, paths)):
+        return list(map(_version, paths))
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         return list(pool.map(_version, paths))
 
 
 def _version(path: str) -> int:
     if is_local(path):
-        return Path(path).stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 (of very many files)
     if is_bucket(path):
         return RemoteObject(path).generation()
     with plain_errors(path):
@@ -306,6 +311,36 @@ def rename(source: str, target: str) -> None:
         raise OSError(f"{source} was renamed to {target}, but {target} is not there")
 
 
+def make_durable(paths: Iterable[str]) -> None:
+    """Makes local files, and their names in the three folders above, survive a loss of power.
+
+    Remote files are durable when they are written.
+
+    Raises:
+      OSError: if the disk refuses.
+    """
+    files = [path for path in paths if is_local(path)]
+    folders = {str(folder) for path in files for folder in islice(Path(path).parents, 3)}
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+        for _ in pool.map(_sync, files):
+            pass
+    for folder in sorted(folders):
+        try:
+            _sync(folder)
+        except OSError as error:
+            if error.errno not in _NO_FOLDER_SYNC:
+                raise
+
+
+def _sync(path: str) -> None:
+    with _naming(path):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
 def exists(path: str) -> bool:
     with plain_errors(path):
         return FileSystems.exists(path)
@@ -336,6 +371,11 @@ def delete_folder(folder: str) -> None:
       OSError: if some of it could not be deleted.
     """
     delete(list_folder(folder))
+    remove_empty_folders(folder)
+
+
+def remove_empty_folders(folder: str) -> None:
+    """Removes a local folder and those in it, if no file is in them; does nothing if it is remote."""
     if is_local(folder):
         for path, _, _ in os.walk(folder, topdown=False):
             remove_empty(path)

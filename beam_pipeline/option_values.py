@@ -8,6 +8,7 @@ from itertools import accumulate
 from beam_pipeline.errors import UsageError
 
 _RESERVED = ("tokenizer", "bad_records", "report.html")
+_SPLIT_NAME_LENGTH = 100  # file names add to it, and have at most 255 bytes
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
@@ -51,8 +52,9 @@ def parse_record(text: str) -> tuple[str, int, int]:
 
 def check_split_name(name: str) -> str:
     """Returns the name; UsageError if a split cannot have it."""
-    if not _SPLIT_NAME.fullmatch(name) or name in _RESERVED:
+    if not _SPLIT_NAME.fullmatch(name) or len(name) > _SPLIT_NAME_LENGTH or name in _RESERVED:
         raise UsageError(
-            f"split {name!r}: a name is made of letters, digits, '_' and '.', and is none of {', '.join(_RESERVED)}"
+            f"split {name!r}: a name is made of at most {_SPLIT_NAME_LENGTH} letters, digits, '_' and '.', and is none "
+            f"of {', '.join(_RESERVED)}"
         )
     return name

@@ -44,7 +44,11 @@ class FileLock(Lock):
                 raise
             if taken:
                 self._file = file
-                self._write()
+                try:
+                    self._write()
+                except BaseException:
+                    self.release()
+                    raise
                 return
             os.close(file)
         raise UsageError(f"{self.path}: cannot be locked: other runs take and leave it all the time")
@@ -104,8 +108,11 @@ class FileLock(Lock):
         return Holder.from_json(data, self.path)
 
     def _write(self) -> None:
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, self.holder.to_json(), 0)
+        data = self.holder.to_json()
+        with filesystem.plain_errors(self.path):
+            os.ftruncate(self._file, 0)
+            if os.pwrite(self._file, data, 0) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _renew(self) -> None:
         os.utime(self._file)

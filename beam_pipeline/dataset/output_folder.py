@@ -230,6 +230,8 @@ def delete_own(content: FolderContent, keep: str = "\0") -> None:
     folders = {folder for path in (p for paths in order for p in paths) for folder in _folders(path)}
     for folder in sorted(folders, key=len, reverse=True):
         filesystem.remove_empty(filesystem.join(content.output, folder))
+    for name in content.staged:
+        filesystem.remove_empty_folders(filesystem.join(content.output, STAGING, name))
 
 
 def _folders(path: str) -> list[str]:

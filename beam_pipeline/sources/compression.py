@@ -16,7 +16,7 @@ _COMPRESSED_BLOCK = 256 << 10
 
 def codec_of(path: str) -> str | None:
     """Returns the compression of a file by its extension, or None if it is not compressed."""
-    return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
+    return _CODECS.get(path[path.rfind(".") :].lower())
 
 
 def uncompressed_name(path: str) -> str:

@@ -159,6 +159,10 @@ def _extension(path: str) -> str:
 
 def _check(file: InputFile, option: str, local_files: bool, input_format: str) -> None:
     """Checks a file as far as possible without reading it."""
+    try:
+        file.path.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{option}: {file.path!r}: its name is not UTF-8; rename it") from error
     codec = codec_of(file.path)
     if input_format == "auto" and (extension := _extension(file.path)) in _TABLES:
         raise UsageError(

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,15 @@ def commit(
     for split, layout in enumerate(layouts):
         own = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
         counted = statistics[split]
-        _check(layout, job.config.max_length, counted, own)
+        try:
+            _check(layout, job.config.max_length, counted, own)
+        except AssertionError as error:
+            if not job.config.resume:
+                raise
+            raise DataError(
+                f"{error}; what an earlier run finished does not fit: if the input was changed since, --overwrite "
+                "makes all of it again"
+            ) from error
         own_files = {
             manifest.STATISTICS: manifest.to_bytes(counted.to_json()),
             manifest.UNITS: _units(job, table, split, tail_sizes),
@@ -89,9 +98,17 @@ def commit(
             }
         )
     job.write_recorded("splits", files)
+    _make_durable(job, [*files, *(f"{layouts[info.split].split}/{info.name}" for info in shards)], run)
     job.check_lock()
     job.write_recorded("manifests", manifests)
+    filesystem.make_durable(filesystem.join(job.output, path) for path in manifests)
     _finish(job)
+
+
+def _make_durable(job: Job, paths: Sequence[str], run: Mapping[str, Any]) -> None:
+    """Makes the files that the manifests list survive a loss of power, so that no manifest outlives them."""
+    tokenizer = [f"{manifest.TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]]
+    filesystem.make_durable(filesystem.join(job.output, path) for path in [*paths, *tokenizer])
 
 
 def _finish(job: Job) -> None:
@@ -134,7 +151,7 @@ def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Se
     if checksum != counted.rows_checksum:
         raise AssertionError(
             f"{split}: the checksum of the written rows, {checksum:016x}, is not that of the packed ones, "
-            f"{counted.rows_checksum:016x}; where --resume kept shards, the input has changed since: --overwrite"
+            f"{counted.rows_checksum:016x}"
         )
 
 

@@ -75,6 +75,7 @@ def commit(output: str, fingerprint: str, made_from: dict, files: dict[str, byte
     for name, data in files.items():
         filesystem.write_bytes(filesystem.join(target, name), data)
     if local:
+        filesystem.make_durable(filesystem.join(target, name) for name in files)
         _put_in_place(Path(target), Path(output))
 
 

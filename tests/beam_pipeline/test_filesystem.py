@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,26 @@ def test_match_is_sorted_and_takes_files_only(tmp_path: Path) -> None:
     assert filesystem.list_folder(str(tmp_path)) == [
         path for path, _ in [*here, (f"{tmp_path}/sub/c.txt", 9)]
     ]
+
+
+def test_a_file_that_goes_while_its_folder_is_listed_hides_no_other(tmp_path: Path, monkeypatch) -> None:
+    names = [f"{number}.txt" for number in range(5)]
+    for name in names:
+        (tmp_path / name).touch()
+
+    class Entries:
+        def __init__(self, folder: str):
+            self._found = list(scan(folder))
+            Path(self._found[1].path).unlink()
+
+        def __enter__(self):
+            return self._found
+
+        def __exit__(self, *_) -> None: ...
+
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", Entries)
+    assert len(filesystem.list_folder(str(tmp_path))) == 4
 
 
 def test_an_unknown_scheme(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from beam_pipeline import inspection, prepare, train_tokenizer
+from beam_pipeline import filesystem, inspection, prepare, train_tokenizer
+from beam_pipeline.__main__ import run
 from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.bad_records import write_bad_records
 from beam_pipeline.errors import DataError, UsageError
@@ -114,6 +116,62 @@ def test_overwrite_refuses_what_was_changed_since(
     with pytest.raises(UsageError, match=f"{name} differ from what a run wrote there"):
         prepare.main(command(source, tokenizer_folder, out, "--overwrite", "--seed", "1"))
     assert content(out) == before
+
+
+def test_no_manifest_can_outlive_the_files_it_lists_when_the_power_fails(
+    tmp_path: Path, source: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, synced, seen = tmp_path / "new" / "out", set(), []
+    sync, put = os.fsync, filesystem.rename
+
+    def noting_sync(file: int) -> None:
+        sync(file)
+        synced.add(os.fstat(file).st_ino)
+
+    def publishing(temporary: str, path: str) -> None:
+        if Path(path).name == manifest.MANIFEST:
+            seen.append(path)
+            parts = [path for path in out.rglob("*") if "_staging" not in path.parts]
+            assert len(parts) > 8
+            assert {
+                str(part) for part in [*parts, out, out.parent] if part.stat().st_ino not in synced
+            } == set()
+        put(temporary, path)
+
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr(filesystem, "rename", publishing)
+    prepare.main(command(source, tokenizer_folder, out))
+    assert seen == [str(out / "train" / manifest.MANIFEST)]
+    assert Path(seen[0]).stat().st_ino in synced
+
+
+def test_an_input_without_documents_leaves_an_empty_folder(tmp_path: Path, tokenizer_folder: Path):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match="holds no documents"):
+        prepare.main(command(tmp_path / "empty.txt", tokenizer_folder, tmp_path / "out"))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_names_that_are_not_utf_8_are_refused_before_anything_is_written(
+    tmp_path: Path, source: Path, tokenizer_folder: Path, capsys
+):
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.txt"))
+    odd.write_bytes(source.read_bytes())
+    assert run("prepare", command(tmp_path / "*.txt", tokenizer_folder, tmp_path / "out")) == 2
+    assert "its name is not UTF-8; rename it" in capsys.readouterr().err
+    assert run("prepare", command(source, tokenizer_folder, odd.with_suffix(".out"))) == 2
+    assert "is not UTF-8; rename the file or the folder" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [odd]
+
+
+def test_a_split_whose_shards_would_have_names_too_long_is_refused(
+    tmp_path: Path, source: Path, tokenizer_folder: Path
+):
+    with pytest.raises(UsageError, match="at most 100 letters"):
+        prepare.main(command(source, tokenizer_folder, tmp_path / "out", "--split", "x" * 101))
+    prepare.main(command(source, tokenizer_folder, tmp_path / "out", "--split", "x" * 100))
+    assert defects(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("damage", ["gone", "longer"])

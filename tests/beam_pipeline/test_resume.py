@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import graph, prepare
+from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.steps import deduplicate
+from beam_pipeline.steps import deduplicate, write
 from beam_pipeline.steps.tokenize import TokenizeUnit
 
 OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--unit_bytes", "20000"]
@@ -123,6 +124,29 @@ def test_units_of_an_input_that_was_edited_in_place_are_done_again(run, source, 
     edited.write_bytes(data)
     out = run("--dedup", "exact", "--overwrite", "--input", str(edited))
     assert content(out) == content(run("--dedup", "exact", "--input", str(edited), output="first"))
+
+
+@pytest.mark.parametrize("fewer", [False, True])
+def test_shards_of_an_input_that_was_edited_in_place_end_the_run_with_the_remedy(
+    run, source, tmp_path, monkeypatch, fewer
+):
+    edited = tmp_path / "edited.jsonl"
+    edited.write_bytes(source.read_bytes())
+
+    def fail(*_, **__):
+        raise RuntimeError("stopped")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
+        patch.setattr(write, "commit", fail)
+        run("--input", str(edited))
+    data = edited.read_bytes()
+    fewer_rows = json.dumps({"text": "o" * (len(data) - len('{"text": ""}'))}).encode()
+    edited.write_bytes(fewer_rows if fewer else data.replace(b" a", b" b", 50))
+    assert edited.stat().st_size == len(data)
+    with pytest.raises(DataError, match="if the input was changed since, --overwrite makes all of it again"):
+        run("--input", str(edited), "--resume")
+    out = run("--input", str(edited), "--overwrite")
+    assert content(out) == content(run("--input", str(edited), output="whole"))
 
 
 def test_bad_records_that_are_gone_are_written_again(run, tmp_path, monkeypatch):

@@ -52,6 +52,27 @@ def test_a_second_run_is_refused_with_the_firsts_name_and_leaves_nothing(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("room", [0, 8])
+def test_a_disk_too_full_for_the_lock_leaves_nothing_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+):
+    write = os.pwrite
+
+    def write_a_part(file: int, data: bytes, offset: int) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data[:room], offset)
+
+    monkeypatch.setattr(os, "pwrite", write_a_part)
+    full = pytest.raises(OSError, match=r"No space left on device: '.*out/_staging/run\.lock'")
+    with full, hold(tmp_path / "out" / "_staging"):
+        pass
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+    with hold(tmp_path / "out" / "_staging"):
+        pass
+
+
 def test_folders_that_were_there_before_stay(tmp_path: Path):
     with hold(tmp_path / "_staging"):
         pass
