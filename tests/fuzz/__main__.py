@@ -120,7 +120,7 @@ class CaseRun:
     def _set_before(self) -> None:
         before, output = self._case.before, self._output
         if before == "empty":
-            output.mkdir(exist_ok=True)
+            output.mkdir(parents=True, exist_ok=True)
         elif before in _USERS_FILES:
             for name in _USERS_FILES[before]:
                 (output / name).parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT = 180.0
+
+_MOST_PRINTED = 1 << 20  # bytes, of what a run prints on one stream
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = ("os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.truncate")
@@ -58,13 +61,19 @@ class Child:
         prepare: Callable[[], None] | None = None,
     ):
         number = next(self._numbers)
-        self._out, self._err = log / f"{number}.out", log / f"{number}.err"
+        self._logs = [log / f"{number}.out", log / f"{number}.err"]
+        # Not files: a limit on the size of files would cut off what the run prints.
+        pipes = [os.pipe(), os.pipe()]
+        self._pipes = [read_end for read_end, _ in pipes]
+        for read_end, write_end in pipes:
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _MOST_PRINTED)
+            os.set_blocking(read_end, False)
         self.pid = os.fork()
         if not self.pid:
             status = 1
             try:
-                for path, descriptor in ((self._out, 1), (self._err, 2)):
-                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+                for (_, write_end), descriptor in zip(pipes, (1, 2), strict=True):
+                    os.dup2(write_end, descriptor)
                 if strike is not None:
                     _watch(watched, at, strike, from_then_on)
                 if prepare is not None:
@@ -77,6 +86,8 @@ class Child:
                     sys.stdout.flush()
                     sys.stderr.flush()
                 os._exit(status)
+        for _, write_end in pipes:
+            os.close(write_end)
 
     def stopped(self) -> bool:
         """Waits until the child has stopped itself or ended; returns whether it stopped."""
@@ -98,9 +109,16 @@ class Child:
                     break
                 time.sleep(0.01)
             self._status = None if found[1] is None else os.waitstatus_to_exitcode(found[1])
-        return Ended(
-            self._status, self._out.read_text(errors="replace"), self._err.read_text(errors="replace")
-        )
+        return Ended(self._status, *map(self._printed, self._pipes, self._logs))
+
+    def _printed(self, pipe: int, log: Path) -> str:
+        """Empties a pipe into a file, for whoever looks into a case that was kept."""
+        with contextlib.suppress(BlockingIOError):  # processes of the run may have it open, too
+            while piece := os.read(pipe, _MOST_PRINTED):
+                with log.open("ab") as file:
+                    file.write(piece)
+        os.close(pipe)
+        return log.read_text(errors="replace") if log.exists() else ""
 
 
 def _run(words: list[str]) -> int:
