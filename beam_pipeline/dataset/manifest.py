@@ -139,11 +139,11 @@ def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 def layout_of(manifest: Mapping[str, Any]) -> Layout:
     """The places of the split's rows, by their ranks."""
     config = manifest["config"]
-    return Layout.make(
+    return Layout(
         split=manifest["split"],
         num_rows=manifest["num_records"],
         shard_size=manifest["shard_size"],  # version 1 has one for --num_shards, too
-        num_shards=config["num_shards"],
+        requested_shards=config["num_shards"],
         shuffle=config["shuffle"],
         seed=manifest["seed"],
     )

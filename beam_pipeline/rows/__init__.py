@@ -1,1 +1,1 @@
-"""Documents to rows: packing, blocks of rows, and the place of each in the split."""
+"""Documents → rows: packing, blocks of rows, and the place of each row in its split."""

@@ -1,4 +1,4 @@
-"""Blocks of rows: the arrays that pass between the pipeline's stages, thousands of rows an element."""
+"""Blocks of rows: the arrays that the pipeline's stages exchange, with thousands of rows per element."""
 
 from __future__ import annotations
 
@@ -11,41 +11,39 @@ import numpy as np
 from beam_pipeline.hashing import mix64
 from beam_pipeline.tokenization.token_arrays import id_dtype, id_dtype_of
 
-# The largest element between stages: some runners hold several in memory, and Dataflow refuses very large ones.
+# Maximum size of an element between stages. Some runners hold several in memory, and Dataflow rejects very large ones.
 BLOCK_BYTES = 16 << 20
 
-_VALUES_AT_A_TIME = 1 << 19  # bounds the widened copy that a checksum is computed from
+_CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
 
 _HEADER = struct.Struct("<QQBBB5x")  # rows, max_length, bytes per id, has starts, has slots
 
 
 def rows_per_block(max_length: int, vocab_size: int) -> int:
-    """How many rows a block holds at most."""
+    """Returns the maximum number of rows in a block."""
     return max(1, BLOCK_BYTES // (max_length * id_dtype(vocab_size).itemsize))
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Some rows of one split.
-
-    Attributes:
-      ids: uint16 or uint32 [rows, max_length]; token ids, padded at the end with the pad id.
-      lengths: uint32 [rows]; how many leading positions hold tokens.
-      starts: uint8 [rows, ceil(max_length / 8)], one bit a position (`np.packbits`), set where a document's
-        first token in the row stands; None where the dataset has no features that need it.
-      slots: uint32 [rows], the rows' slots in their shard; None before routing.
-    """
+    """Some rows of one split."""
 
     ids: np.ndarray
+    """uint16 or uint32 [rows, max_length]: token ids, padded with the pad id."""
     lengths: np.ndarray
+    """uint32 [rows]: the number of tokens in each row, without padding."""
     starts: np.ndarray | None = None
+    """uint8 [rows, ceil(max_length / 8)]: one bit per position (`np.packbits`), set at the first token that a document
+    has in the row. None if no feature of the dataset needs it.
+    """
     slots: np.ndarray | None = None
+    """uint32 [rows]: the rows' slots in their shard. None before routing."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, index: np.ndarray | slice, slots: np.ndarray | None = None) -> RowBlock:
-        """The rows at `index`, with `slots` given to them."""
+        """Returns the rows at `index`, with the given slots."""
         starts = None if self.starts is None else self.starts[index]
         return RowBlock(self.ids[index], self.lengths[index], starts, slots)
 
@@ -63,7 +61,7 @@ class RowBlock:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> RowBlock:
-        """Views into `data`: nothing is copied."""
+        """Makes a block of views into `data`, without copying."""
         rows, max_length, itemsize, has_starts, has_slots = _HEADER.unpack_from(data)
         position = _HEADER.size
 
@@ -85,21 +83,21 @@ class RowBlock:
 
 
 def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:
-    """A checksum of a set of rows: it depends on what is in each row, not on the rows' order, and it adds up.
+    """Returns a checksum of a set of rows that does not depend on the rows' order.
 
-    The sum mod 2**64 of a hash of each row, so checksums of parts add up to the checksum of the whole. A row's
-    hash is a multiply-add hash (Dietzfelbinger et al., 1997) of its ids and its length, finalised by SplitMix64.
+    It is the sum of the rows' hashes mod 2**64, so the checksums of parts add up to the checksum of the whole. The hash
+    of a row is a multiply-add hash (Dietzfelbinger et al., 1997) of its ids and its length, finalized by SplitMix64.
 
     Args:
-      ids: integers [rows, max_length].
-      lengths: integers [rows].
+        ids: Integers [rows, max_length].
+        lengths: Integers [rows].
     """
     multipliers = mix64(np.arange(ids.shape[1], dtype=np.uint64)) | np.uint64(1)
     total = 0
-    step = max(1, _VALUES_AT_A_TIME // ids.shape[1])
+    step = max(1, _CHECKSUM_VALUES // ids.shape[1])
     for first in range(0, len(ids), step):
         part = slice(first, first + step)
-        # einsum, since `@` on integers walks memory column by column.
+        # einsum, because `@` on integers reads memory column by column.
         hashes = np.einsum("ij,j->i", ids[part].astype(np.uint64), multipliers)
         hashes = mix64(hashes + (np.asarray(lengths[part], np.uint64) << np.uint64(40)))
         total += int(hashes.sum(dtype=np.uint64))

@@ -1,7 +1,7 @@
-"""Documents → rows of `max_length` tokens, in pure NumPy: many documents a call.
+"""Documents → rows of `max_length` tokens, in pure NumPy, many documents per call.
 
-Three ways: `concat` cuts all documents as one stream, and leaves a tail; `best_fit` puts whole documents
-together; `pad` gives each document rows of its own. Whatever the way, every token stands in one row, once.
+There are three ways of packing. `concat` cuts all documents as one stream, and leaves a tail. `best_fit` combines whole
+documents in rows. `pad` gives each document rows of its own. In all of them, every token is in exactly one row.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from beam_pipeline.tokenization.token_arrays import Documents, id_dtype_of, rang
 
 @dataclass(frozen=True)
 class Tail:
-    """What is left of a unit when its last whole row is cut: fewer than `max_length` tokens.
-
-    Attributes:
-      ids: integers [tokens].
-      starts: int64, ascending; the positions in `ids` where documents begin. A tail that goes on with a
-        document whose start is in the row before has none at 0.
-    """
+    """The tokens that are left over after the last full row of a work unit: fewer than `max_length`."""
 
     ids: np.ndarray
+    """Integers [tokens]."""
     starts: np.ndarray
+    """int64, ascending: the positions in `ids` at which documents begin. If the tail begins within a document, 0 is not
+    among them.
+    """
 
     @classmethod
     def from_bytes(cls, ids: bytes, starts: bytes, itemsize: int) -> Tail:
-        """The tail with these bytes of `ids`, each of `itemsize` bytes, and of `starts`."""
+        """Makes a tail from the bytes of `ids`, with `itemsize` bytes per id, and of `starts`."""
         return cls(np.frombuffer(ids, id_dtype_of(itemsize)), np.frombuffer(starts, np.int64))
 
     def __reduce__(self) -> tuple[Callable[..., Tail], tuple[bytes, bytes, int]]:
@@ -40,43 +38,45 @@ class Tail:
 
 
 class Packer:
-    """Packs what one unit gives to one split, as it comes: of a unit of any size little is in memory at a time.
+    """Packs the documents of one work unit and split incrementally, so that memory does not grow with the unit.
 
-    `concat` makes the same rows whatever the documents come in. `best_fit` packs stretches of the unit one by one:
-    they end with the document that brings them to 2**24 tokens, which most units never reach.
+    Documents are packed in groups. A group ends with the document that brings it to 2**24 tokens; most units are
+    smaller. So the rows do not depend on how the documents are divided into calls of `add`. Only `best_fit` depends on
+    the groups: it packs each of them on its own.
 
     Args:
-      packing: `concat`, `best_fit` or `pad`.
-      max_length: tokens in a row.
-      pad_id: fills up rows that are not full.
-      keep_starts: whether the rows record where documents begin.
+        packing: `concat`, `best_fit` or `pad`.
+        max_length: Tokens in a row.
+        pad_id: Fills rows that are not full.
+        keep_starts: Whether the rows record where documents begin.
     """
 
-    _STRETCH = 1 << 24
+    _GROUP_TOKENS = 1 << 24
 
     def __init__(self, *, packing: str, max_length: int, pad_id: int, keep_starts: bool):
         self._packing, self._max_length = packing, max_length
         self._pad_id, self._keep_starts = pad_id, keep_starts
-        self._gathered: list[Documents] = []
+        self._pending: list[Documents] = []
         self._tokens = 0
         self._tail: Tail | None = None
 
     def add(self, documents: Documents) -> Iterator[RowBlock]:
-        """Takes the next documents; yields the rows that are complete."""
-        self._gathered.append(documents)
+        """Adds documents, and yields the rows that are complete."""
+        self._pending.append(documents)
         self._tokens += len(documents.ids)
-        while self._tokens >= self._STRETCH:
-            joined = Documents.join(self._gathered)
+        while self._tokens >= self._GROUP_TOKENS:
+            # Pack up to and including the document that reaches the limit, however the calls divide the documents.
+            joined = Documents.join(self._pending)
             ends = np.cumsum(joined.lengths)
-            count = int(np.searchsorted(ends, self._STRETCH)) + 1
+            count = int(np.searchsorted(ends, self._GROUP_TOKENS)) + 1
             cut = int(ends[count - 1])
-            self._gathered = [Documents(joined.ids[cut:], joined.lengths[count:])]
+            self._pending = [Documents(joined.ids[cut:], joined.lengths[count:])]
             self._tokens -= cut
             yield self._pack(Documents(joined.ids[:cut], joined.lengths[:count]))
 
     def finish(self) -> tuple[RowBlock | None, Tail | None]:
-        """The last rows, and the tail; None where there are none."""
-        block = self._pack(Documents.join(self._gathered)) if self._gathered else None
+        """Returns the last rows and the tail, each None if empty."""
+        block = self._pack(Documents.join(self._pending)) if self._pending else None
         return block, self._tail if self._tail is not None and len(self._tail.ids) else None
 
     def _pack(self, documents: Documents) -> RowBlock:
@@ -87,16 +87,16 @@ class Packer:
                 ids = np.concatenate([self._tail.ids, ids])
             block, self._tail = pack_stream(ids, starts, self._max_length, self._keep_starts)
             return block
-        fit = best_fit if self._packing == "best_fit" else one_each
-        return _pack_whole(documents, fit, self._max_length, self._pad_id, self._keep_starts)
+        place = best_fit if self._packing == "best_fit" else one_per_row
+        return _pack_whole(documents, place, self._max_length, self._pad_id, self._keep_starts)
 
 
 def _pack_whole(
-    documents: Documents, fit: Callable[..., Any], max_length: int, pad_id: int, keep_starts: bool
+    documents: Documents, place: Callable[..., Any], max_length: int, pad_id: int, keep_starts: bool
 ) -> RowBlock:
-    """Puts documents (those longer than a row in pieces) where `fit` says."""
+    """Puts each document at the row and offset that `place` returns. Cuts documents longer than a row first."""
     pieces = _cut_long(documents, max_length)
-    rows, offsets = fit(pieces.lengths, max_length)
+    rows, offsets = place(pieces.lengths, max_length)
     count = int(rows.max(initial=-1)) + 1
     ids = np.full(count * max_length, pad_id, documents.ids.dtype)
     targets = rows * max_length + offsets
@@ -107,69 +107,68 @@ def _pack_whole(
 
 
 def _cut_long(documents: Documents, max_length: int) -> Documents:
-    """Documents longer than a row as several pieces, all but the last of them a full row; empty ones left out."""
-    pieces = -(-documents.lengths // max_length)
+    """Cuts documents longer than a row into pieces, each a full row except for the last one. Drops empty documents."""
+    pieces = -(-documents.lengths // max_length)  # per document
     lengths = np.full(int(pieces.sum()), max_length, np.int64)
+    # A document's last piece has what the full ones leave.
     lasts = np.cumsum(pieces)[pieces > 0] - 1
     kept, counts = documents.lengths[pieces > 0], pieces[pieces > 0]
     lengths[lasts] = kept - (counts - 1) * max_length
     return Documents(documents.ids, lengths)
 
 
-def one_each(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and offsets (int64 [pieces]) where every piece has a row of its own."""
+def one_per_row(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows and offsets (int64 [pieces]) that give each piece a row of its own."""
     return np.arange(len(lengths)), np.zeros(len(lengths), np.int64)
 
 
 def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Best-fit-decreasing bin packing (Johnson, 1973): the longest piece first, into the fullest row that holds it.
+    """Best-fit-decreasing bin packing (Johnson, 1973).
 
-    All pieces of one length are placed together. A row of space s takes s // length of them at once, as
-    one by one they would go there, too: the row just used is the fullest. So the work grows with the
-    number of different lengths, not with that of pieces.
+    The longest piece goes first, always into the fullest row that has room for it. All pieces of one length are placed
+    together. A row with free space s takes s // length of them at once: placed one by one they would go to the same
+    row, because the row that was just used is the fullest. So the work grows with the number of different lengths, not
+    with the number of pieces.
 
     Args:
-      lengths: integers [pieces], each from 1 to `max_length`.
-      max_length: the rows' size.
+        lengths: Integers [pieces], each from 1 to `max_length`.
+        max_length: The size of a row.
 
     Returns:
-      Each piece's row and its offset there, int64 [pieces]. Rows are numbered by their first piece.
+        Each piece's row and its offset in the row, int64 [pieces] each. Rows are numbered in the order of their first
+        piece.
     """
     rows = np.zeros(len(lengths), np.int64)
     offsets = np.zeros(len(lengths), np.int64)
+    # Sort the pieces by length, longest first, and find where each length begins.
     order = np.argsort(-lengths, kind="stable")
     ordered = lengths[order]
-    spaces: dict[int, list[np.ndarray]] = {}  # rows that are open, by the space left in them
-    open_spaces = 0  # bit s is set where `spaces` has rows with space s
-    count = 0
     firsts = np.flatnonzero(np.diff(ordered, prepend=max_length + 1))
+    open_rows = _OpenRows()
+    count = 0
     for first, end in pairwise([*firsts.tolist(), len(ordered)]):
         length, pieces = int(ordered[first]), order[first:end]
         while len(pieces):
-            fitting = open_spaces >> length
-            if fitting:
-                space = length + (fitting & -fitting).bit_length() - 1
-                chosen = np.concatenate(spaces.pop(space))
-                open_spaces &= ~(1 << space)
-            else:
+            # Take the fullest rows with enough space. If there are none, open as many rows as these pieces need.
+            space, chosen = open_rows.pop_fullest(length)
+            if not len(chosen):
                 space = max_length
                 chosen = np.arange(count, count + -(-len(pieces) // (max_length // length)))
                 count += len(chosen)
-            each = space // length
-            used = min(len(chosen), -(-len(pieces) // each))
-            placed, pieces = pieces[: used * each], pieces[used * each :]
-            rows[placed] = np.repeat(chosen[:used], each)[: len(placed)]
-            inside = np.tile(np.arange(each) * length, used)[: len(placed)]
+            # Fill these rows one after the other until the pieces or the rows run out.
+            per_row = space // length
+            used = min(len(chosen), -(-len(pieces) // per_row))
+            placed, pieces = pieces[: used * per_row], pieces[used * per_row :]
+            rows[placed] = np.repeat(chosen[:used], per_row)[: len(placed)]
+            inside = np.tile(np.arange(per_row) * length, used)[: len(placed)]
             offsets[placed] = max_length - space + inside
-            in_last = len(placed) - (used - 1) * each
-            for left, group in (
-                (space - each * length, chosen[: used - 1]),
-                (space - in_last * length, chosen[used - 1 : used]),
-                (space, chosen[used:]),
-            ):
-                if left and len(group):
-                    spaces.setdefault(left, []).append(group)
-                    open_spaces |= 1 << left
+            # Put the rows back with the space they have left: those with `per_row` pieces, the last one, which may
+            # have fewer pieces, and the unused ones.
+            in_last = len(placed) - (used - 1) * per_row
+            open_rows.add(space - per_row * length, chosen[: used - 1])
+            open_rows.add(space - in_last * length, chosen[used - 1 : used])
+            open_rows.add(space, chosen[used:])
+    # Number the rows in the order of their first piece.
     first_piece = np.full(count, len(lengths), np.int64)
     np.minimum.at(first_piece, rows, np.arange(len(lengths)))
     number = np.empty(count, np.int64)
@@ -177,19 +176,44 @@ def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarr
     return number[rows], offsets
 
 
+class _OpenRows:
+    """Rows that have free space, grouped by the amount of it."""
+
+    def __init__(self):
+        self._rows: dict[int, list[np.ndarray]] = {}  # rows by their free space
+        self._spaces = 0  # bit s is set if there are rows with free space s
+
+    def add(self, space: int, rows: np.ndarray) -> None:
+        """Adds rows (int64 [rows]) that have this much free space. Full rows are ignored."""
+        if space and len(rows):
+            self._rows.setdefault(space, []).append(rows)
+            self._spaces |= 1 << space
+
+    def pop_fullest(self, length: int) -> tuple[int, np.ndarray]:
+        """Removes the fullest rows that have room for `length` tokens. Returns their free space, and the rows."""
+        fitting = self._spaces >> length
+        if not fitting:
+            return 0, np.empty(0, np.int64)
+        space = (
+            length + (fitting & -fitting).bit_length() - 1
+        )  # the lowest set bit: the smallest sufficient space
+        self._spaces &= ~(1 << space)
+        return space, np.concatenate(self._rows.pop(space))
+
+
 def pack_stream(
     ids: np.ndarray, starts: np.ndarray, max_length: int, keep_starts: bool
 ) -> tuple[RowBlock, Tail]:
-    """Cuts a stream of tokens into full rows; documents may cross rows.
+    """Cuts a stream of tokens into full rows. Documents may cross rows.
 
     Args:
-      ids: integers [tokens].
-      starts: int64, ascending: where documents begin in `ids`.
-      max_length: tokens in a row.
-      keep_starts: whether the rows record where documents begin.
+        ids: Integers [tokens].
+        starts: int64, ascending: where documents begin in `ids`.
+        max_length: Tokens in a row.
+        keep_starts: Whether the rows record where documents begin.
 
     Returns:
-      The full rows, and the tail: together they hold every token once, in order.
+        The full rows, and the tail. Together they contain every token once, in order.
     """
     rows = len(ids) // max_length
     cut = rows * max_length
@@ -202,24 +226,25 @@ def pack_stream(
 
 
 def start_bits(positions: np.ndarray, rows: int, max_length: int) -> np.ndarray:
-    """Packed bits uint8 [rows, ceil(max_length / 8)], set at these positions of the rows' joined tokens."""
+    """Returns packed bits, uint8 [rows, ceil(max_length / 8)], set at these positions of the concatenated rows."""
     flags = np.zeros((rows, max_length), bool)
     flags.reshape(-1)[positions] = True
     return np.packbits(flags, axis=1)
 
 
 def segments_and_positions(block: RowBlock) -> tuple[np.ndarray, np.ndarray]:
-    """The features `segment_ids` and `position_ids` of a block that records starts.
+    """Computes the features `segment_ids` and `position_ids` of a block that records starts.
 
     Returns:
-      int64 [rows, max_length] each. Segments count from 1 in each row, positions from 0 in each segment;
-      padding has 0 in both.
+        int64 [rows, max_length] each. Segments count from 1 in each row, positions from 0 in each segment; both are 0
+        for padding.
     """
     max_length = block.ids.shape[1]
     flags = np.unpackbits(block.starts, axis=1, count=max_length).astype(bool)
-    flags[:, 0] = True  # a row that goes on with a document of the row before begins a segment of its own
+    flags[:, 0] = True  # a document that continues from the row before is a segment of its own here
     columns = np.arange(max_length)
     attended = columns < block.lengths[:, None]
     segments = np.cumsum(flags, axis=1)
+    # The latest column at or before each column at which a segment begins.
     begins = np.maximum.accumulate(np.where(flags, columns, 0), axis=1)
     return np.where(attended, segments, 0), np.where(attended, columns - begins, 0)

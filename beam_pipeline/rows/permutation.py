@@ -1,4 +1,4 @@
-"""A seeded bijection of [0, n), computed per index: the global shuffle, without a table and without a sort."""
+"""A seeded bijection of [0, n), computed per index: the global shuffle, without a table and without sorting."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _ROUNDS = 6
 
 
 class Permutation:
-    """A bijection of [0, length) made of a Feistel network with cycle walking.
+    """A bijection of [0, length), made of a Feistel network with cycle walking.
 
-    The network permutes [0, 2**bits), the smallest such range that holds `length` indices; an index that
-    lands outside [0, length) is sent through again until it lands inside (Black and Rogaway, "Ciphers with
+    The network permutes [0, 2**bits), the smallest such range that contains `length` indices. An index that lands
+    outside of [0, length) goes through the network again until it lands inside (Black and Rogaway, "Ciphers with
     arbitrary finite domains", 2002). Each call costs a few array operations, whatever `length` is.
 
     Args:
-      length: the number of indices, at least 0.
-      key: anything whose `str` names the shuffle: seed, split and so on.
+        length: The number of indices, at least 0.
+        key: Values whose `str` identifies the shuffle, such as seed and split.
     """
 
     def __init__(self, length: int, *key: object):
@@ -30,17 +30,20 @@ class Permutation:
         self._keys = [np.uint64(key64("permutation", *key, i)) for i in range(_ROUNDS)]
 
     def __call__(self, index: np.ndarray) -> np.ndarray:
-        """The places of `index` (integers in [0, length)), as uint64 of the same shape."""
+        """Returns the places of `index` (integers in [0, length)), as uint64 of the same shape."""
         return self._walk(index, self._forward)
 
     def inverse(self, place: np.ndarray) -> np.ndarray:
-        """The indices whose places are `place`: `inverse(self(i)) == i`."""
+        """Returns the indices whose places are `place`: `inverse(self(i)) == i`."""
         return self._walk(place, self._backward)
 
     def _walk(self, index: np.ndarray, step) -> np.ndarray:
+        """Applies `step` to each index until the result is below `length`: cycle walking."""
         x = np.asarray(index).astype(np.uint64)
         if x.size and int(x.max()) >= self.length:
-            raise IndexError(f"index {int(x.max())} is outside of [0, {self.length})")
+            raise IndexError(f"index {int(x.max())} is out of range [0, {self.length})")
+        # The network permutes a larger range, so an index inside [0, length) is on a cycle that returns there. So the
+        # walk along the cycle ends, and no two indices end at the same place.
         shape, x = x.shape, step(x.ravel())
         outside = np.flatnonzero(x >= np.uint64(self.length))
         while outside.size:
@@ -49,7 +52,9 @@ class Permutation:
         return x.reshape(shape)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
-        # The halves may differ by a bit, so their widths change places in every round.
+        """Applies the Feistel network to uint64 [n] in [0, 2**bits)."""
+        # Each round mixes the right half into the left half and swaps the halves. Their widths may differ by one
+        # bit, so the widths are swapped, too.
         high, low = self._high, self._low
         one = np.uint64(1)
         for key in self._keys:
@@ -60,6 +65,7 @@ class Permutation:
         return x
 
     def _backward(self, x: np.ndarray) -> np.ndarray:
+        """Inverts `_forward`: the same rounds in reverse order."""
         high, low = self._high, self._low
         one = np.uint64(1)
         for key in reversed(self._keys):

@@ -1,4 +1,4 @@
-"""From a row's unit to its rank, from its rank to its shard and slot, and back."""
+"""From a row's work unit to its rank, from its rank to its shard and slot, and back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from beam_pipeline.rows.permutation import Permutation
 
 
 class RowTable:
-    """How many rows every work unit gave to every split, and so each row's rank within its split.
+    """The number of rows that every work unit has in every split, which determines each row's rank in its split.
 
-    Rows are ranked by (unit, position in the unit). The row after the last unit stands for the tails: what
-    was left at the units' ends, packed again.
+    Rows are ranked by (unit, position in the unit). An entry after the last unit counts the rows that are packed from
+    the units' tails.
 
     Args:
-      rows: int64 [units + 1, splits], the numbers of rows.
+        rows: int64 [units + 1, splits], the numbers of rows.
     """
 
     def __init__(self, rows: np.ndarray):
@@ -27,15 +27,15 @@ class RowTable:
 
     @property
     def totals(self) -> np.ndarray:
-        """int64 [splits]: all rows of each split."""
+        """int64 [splits]: the number of rows of each split."""
         return self._first[-1]
 
     def first_rank(self, unit: int, split: int) -> int:
-        """The rank of the unit's first row in the split."""
+        """Returns the rank of the unit's first row in the split."""
         return int(self._first[unit, split])
 
     def unit_of(self, rank: int, split: int) -> tuple[int, int]:
-        """The unit that the row of this rank came from, and its position among that unit's rows."""
+        """Returns the unit that the row with this rank came from, and the row's position in the unit."""
         unit = int(np.searchsorted(self._first[:, split], rank, side="right")) - 1
         return unit, rank - int(self._first[unit, split])
 
@@ -53,66 +53,54 @@ class RowTable:
 
 @dataclass(frozen=True)
 class Layout:
-    """The place of each of a split's rows: the shard and the slot in it, numbered through as π(rank).
+    """The place of each row of a split: its shard, and its slot in the shard.
 
-    Attributes:
-      split: the split's name; part of the permutation's key, so splits are shuffled differently.
-      num_rows: rows in the split.
-      shard_size: records in every shard but the last; None if the number of shards is given.
-      shuffle: `global` for a seeded uniform permutation of all rows, `none` to keep the input's order.
-      seed: the permutation's seed.
-      wanted_shards: the number of shards, if `shard_size` is None. The sizes differ by at most one row, the larger
-        shards first. Fewer rows than that make a shard each.
+    A row with rank r goes to place π(r). Places are numbered through all shards, slot by slot.
     """
 
     split: str
+    """The split's name. It is part of the permutation's key, so each split is shuffled differently."""
     num_rows: int
+    """Number of rows in the split."""
     shard_size: int | None
+    """Records in every shard except the last. None if the number of shards is given instead."""
     shuffle: str
+    """`global` for a seeded uniform permutation of all rows, `none` to keep the order of the input."""
     seed: int
-    wanted_shards: int | None = None
-
-    @classmethod
-    def make(
-        cls,
-        *,
-        split: str,
-        num_rows: int,
-        shard_size: int | None,
-        num_shards: int | None,
-        shuffle: str,
-        seed: int,
-    ) -> Layout:
-        """A layout by the size of the shards, or by their number."""
-        return cls(split, num_rows, shard_size, shuffle, seed, num_shards)
+    """The permutation's seed."""
+    requested_shards: int | None = None
+    """The number of shards, if `shard_size` is None. Shard sizes differ by at most one row, the larger shards first. If
+    there are fewer rows than this, each row is a shard.
+    """
 
     @property
     def num_shards(self) -> int:
         if self.shard_size is None:
-            return min(self.wanted_shards, self.num_rows)
+            return min(self.requested_shards, self.num_rows)
         return -(-self.num_rows // self.shard_size)
 
     def records_in(self, shard: int) -> int:
-        """The number of records of a shard."""
+        """Returns the number of records in a shard."""
         if not 0 <= shard < self.num_shards:
             raise IndexError(f"{self.split} has shards 0 to {self.num_shards - 1}, not {shard}")
         large, num_large, small = self._sizes
         return large if shard < num_large else small
 
     def place(self, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The shards and slots (int64 arrays) of rows with these ranks."""
+        """Returns the shards and slots (int64 arrays) of the rows with these ranks."""
         place = np.asarray(rank)
         if self.shuffle == "global":
             place = self._permutation()(place)
         place = place.astype(np.int64)
+        # The larger shards come first, so the places from num_large * large on are in the smaller ones.
         large, num_large, small = self._sizes
         beyond = place - num_large * large
-        of_small = beyond >= 0
-        shard = np.where(of_small, num_large + beyond // small, place // large)
-        return shard, np.where(of_small, beyond % small, place % large)
+        in_small = beyond >= 0
+        shard = np.where(in_small, num_large + beyond // small, place // large)
+        return shard, np.where(in_small, beyond % small, place % large)
 
     def rank(self, shard: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        """The ranks (int64) of the rows at these places: the inverse of `place`."""
+        """Returns the ranks (int64) of the rows at these places. Inverts `place`."""
         shard = np.asarray(shard, np.int64)
         large, num_large, small = self._sizes
         first = np.minimum(shard, num_large) * large + np.maximum(shard - num_large, 0) * small
@@ -121,7 +109,7 @@ class Layout:
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
-        """Records in each of the first shards, how many such shards there are, and records in each of the others."""
+        """(records in each of the first shards, number of these shards, records in each of the others)."""
         if self.shard_size is None:
             small, num_large = divmod(self.num_rows, max(1, self.num_shards))
             return small + 1, num_large, max(1, small)

@@ -1,4 +1,4 @@
-"""Documents → splits, by seeded hashes."""
+"""Assigns documents to splits by seeded hashes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from beam_pipeline.sources.units import DocumentBatch
 
 
 class SplitChooser:
-    """Sends each document to a split, by a seeded hash of its place or of its text.
+    """Assigns each document to a split by a seeded hash of its place or its text.
 
     Args:
-      splits: (name, share) pairs; the shares add up to 1.
-      seed: decides which documents go where.
-      split_by: `place`, or `text`: then equal documents go to the same split.
+        splits: (name, share) pairs. The shares add up to 1.
+        seed: Determines which documents go to which split.
+        split_by: `place`, or `text` to assign equal documents to the same split.
     """
 
     def __init__(self, splits: tuple[tuple[str, float], ...], seed: int, split_by: str):
         self._seed = seed
         self._split_by = split_by
-        # Document with hash h goes to the first split whose bound is above h; the last bound covers all.
+        # A document with hash h goes to the first split with a bound above h. The last split needs no bound.
         shares = np.cumsum([share for _, share in splits])[:-1]
         self._bounds = np.array([int(share * 2**64) for share in shares], np.uint64)
 
     def __call__(self, batch: DocumentBatch) -> np.ndarray:
-        """The index of each document's split, int64 [documents]."""
+        """Returns the index of each document's split, int64 [documents]."""
         if not len(self._bounds):
             return np.zeros(len(batch.texts), np.int64)
         if self._split_by == "text":

@@ -1,8 +1,8 @@
-"""Tails: what is left at the ends of the units, packed again into rows that are ranked after all others.
+"""Tails: the tokens left over at the ends of the work units, packed into rows that are ranked after all others.
 
-A split's tails, in the order of their units, are one stream of tokens. It is cut into rows at multiples of
-`max_length`, so only its very last row may need padding. The tails' sizes say where in the stream each tail is:
-hence the stream can be packed in blocks, each by itself, and no element ever holds all tails.
+The tails of a split, in the order of their units, form one stream of tokens. It is cut into rows at multiples of
+`max_length`, so only the very last row may need padding. The sizes of the tails determine where each tail is in the
+stream. So the stream can be packed in independent blocks, and no element ever contains all tails.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail, start_bits
 
-# A part of a tail that is in one block: (its position in the block, its tokens and where segments begin among them).
-Piece = tuple[int, Tail]
+# The part of a tail that is in one block: (its position in the block, its tokens and where segments begin in them).
+TailPiece = tuple[int, Tail]
 
 
 class TailTable:
-    """The size of each unit's tail, and so its place in its split's stream of tails.
+    """The size of each unit's tail, which determines the tail's position in its split's stream.
 
     Args:
-      sizes: int64 [units, splits], tokens.
+        sizes: int64 [units, splits], in tokens.
     """
 
     def __init__(self, sizes: np.ndarray):
@@ -30,12 +30,12 @@ class TailTable:
         self._ends = np.cumsum(self.sizes, axis=0)
 
     def first_token(self, unit: int, split: int) -> int:
-        """The position of the unit's tail in the stream of its split."""
+        """Returns the position of the unit's tail in the stream of its split."""
         return int(self._ends[unit, split] - self.sizes[unit, split])
 
     @property
     def totals(self) -> np.ndarray:
-        """int64 [splits]: tokens in the tails of each split."""
+        """int64 [splits]: the number of tokens in the tails of each split."""
         return self.sizes.sum(axis=0)
 
     def to_bytes(self) -> bytes:
@@ -50,22 +50,23 @@ class TailTable:
         return TailTable.from_bytes, (self.to_bytes(),)
 
 
-def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[int, Piece]]:
-    """Cuts a tail where blocks of its split's stream end.
+def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[int, TailPiece]]:
+    """Cuts a tail at the boundaries of its split's blocks.
 
-    A tail that begins in the middle of a document begins a segment of its own here, since the document's other tokens
-    are in another row.
+    A tail that begins within a document begins a segment of its own, since the document's other tokens are in another
+    row.
 
     Args:
-      tail: of one unit, at least one token.
-      first_token: its position in the stream.
-      block_tokens: tokens in a block, a multiple of `max_length`.
+        tail: The tail of one unit, with at least one token.
+        first_token: The tail's position in the stream.
+        block_tokens: Tokens in a block, a multiple of `max_length`.
 
     Yields:
-      (block number, the piece of the tail that belongs there).
+        (block number, the piece of the tail that is in the block).
     """
     starts = np.union1d([0], tail.starts)
     end = first_token + len(tail.ids)
+    # For each block that the tail touches: [low, high) is the part of the tail that is in the block.
     for block in range(first_token // block_tokens, -(-end // block_tokens)):
         low = max(0, block * block_tokens - first_token)
         high = min(end, (block + 1) * block_tokens) - first_token
@@ -74,20 +75,26 @@ def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[
 
 
 def pack_pieces(
-    pieces: Iterable[Piece], *, tokens: int, max_length: int, pad_id: int, keep_starts: bool, dtype: np.dtype
+    pieces: Iterable[TailPiece],
+    *,
+    tokens: int,
+    max_length: int,
+    pad_id: int,
+    keep_starts: bool,
+    dtype: np.dtype,
 ) -> RowBlock:
-    """Packs one block of a stream of tails into rows; only the last may need padding.
+    """Packs one block of a stream of tails into rows. Only the last row may need padding.
 
     Args:
-      pieces: of the block, in any order.
-      tokens: in the block.
-      max_length: tokens in a row.
-      pad_id: fills up the last row.
-      keep_starts: whether the rows record where documents begin.
-      dtype: of the ids.
+        pieces: The block's pieces, in any order.
+        tokens: Number of tokens in the block.
+        max_length: Tokens in a row.
+        pad_id: Fills the last row.
+        keep_starts: Whether the rows record where documents begin.
+        dtype: Type of the ids.
 
     Raises:
-      AssertionError: if the pieces do not fill the block: a tail was lost or doubled on its way.
+        AssertionError: If the pieces do not fill the block exactly, so a tail was lost or duplicated.
     """
     rows = -(-tokens // max_length)
     ids = np.full(rows * max_length, pad_id, dtype)
@@ -98,7 +105,7 @@ def pack_pieces(
         positions.append(part.starts + position)
     if filled != tokens:
         raise AssertionError(
-            f"{filled} tokens of tails where there must be {tokens}: tails were lost or doubled"
+            f"a block of tails has {filled} tokens instead of {tokens}: tails were lost or duplicated"
         )
     lengths = np.full(rows, max_length, np.uint32)
     lengths[-1] = tokens - (rows - 1) * max_length

@@ -1,4 +1,4 @@
-"""Work units: the fixed pieces of input that the pipeline reads, each on its own and in any order."""
+"""Work units: fixed pieces of the input that the pipeline reads independently, in any order."""
 
 from __future__ import annotations
 
@@ -13,42 +13,38 @@ from beam_pipeline import filesystem
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of one file.
-
-    Attributes:
-      name: the file's path below the plan's root.
-      start, end: a half-open range: of bytes (of the file as it lies there: a compressed file is one part), of a
-        parquet file's row groups, of an arrow file's rows.
-      at: arrow: (byte, row) where a record batch begins, at or before `start`: reading may begin there.
-    """
+    """A piece of one file."""
 
     name: str
+    """The file's path below the plan's root."""
     start: int
+    """Start of a half-open range: bytes of a text or jsonl file, row groups of a parquet file, or rows of an arrow
+    file. A compressed file is a single part, in compressed bytes.
+    """
     end: int
+    """End of the range (exclusive)."""
     at: tuple[int, int] = (0, 0)
+    """Arrow only: (byte, row) of a record batch at or before `start`, where reading can begin."""
 
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """What one worker reads at a time: one piece of a large file, or a run of small files.
-
-    Attributes:
-      index: the unit's number, counted in the order of (repeat, file name, offset).
-      format: the source that reads it, a key of `sources.FORMATS`.
-      root: what the parts' names are relative to.
-      parts: read in order.
-      bytes: about how much text it holds.
-      repeat: which repeat of its files a mixture asks for, from 0.
-      share: which share of its documents is taken, 1 for all of them.
-    """
+    """What one worker reads at a time: a piece of a large file, or several small files."""
 
     index: int
+    """The unit's number, in the order of (repeat, file name, offset)."""
     format: str
+    """The format that reads it: a key of `sources.FORMATS`."""
     root: str
+    """The folder that the parts' names are relative to."""
     parts: tuple[Part, ...]
+    """Read in this order."""
     bytes: int
+    """Its approximate size in bytes of text."""
     repeat: int = 0
+    """For a mixture: the number of this repeat of its files, from 0."""
     share: float = 1.0
+    """The share of its documents that is read, 1 for all of them."""
 
     def to_json(self) -> str:
         data = {
@@ -75,79 +71,71 @@ class WorkUnit:
 
 
 def write_plan(path: str, units: Iterable[WorkUnit]) -> None:
-    """Writes the work units for the workers, a JSON line each."""
+    """Writes the work units for the workers, one JSON line each."""
     filesystem.write_bytes(path, "".join(unit.to_json() + "\n" for unit in units).encode())
 
 
 def read_plan(path: str) -> Iterator[WorkUnit]:
-    """The work units that `write_plan` wrote."""
+    """Reads the work units that `write_plan` wrote."""
     yield from map(WorkUnit.from_json, filesystem.read_bytes(path).decode().splitlines())
 
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that is no document: where it stands and what is wrong with it.
-
-    Attributes:
-      name: the file's path below the root.
-      place: where it stands, as in `DocumentBatch.places`.
-      reason: one sentence for the user.
-      content: the record's bytes, where it has any.
-    """
+    """A record that cannot become a document: where it is, and what is wrong with it."""
 
     name: str
+    """The file's path below the root."""
     place: int
+    """Where the record is, as in `DocumentBatch.places`."""
     reason: str
+    """One sentence for the user."""
     content: bytes = b""
+    """The record's bytes, if it has any."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """Some records of one file, in its order, as a format reads them: blank ones are still there.
-
-    Attributes:
-      texts: the texts of those that have one.
-      places: int64 [texts], where each record stands, as in `DocumentBatch.places`.
-      bytes: int64 [texts], the length of each text in UTF-8.
-      bad: the records that have no text.
-    """
+    """Consecutive records of one file, as its format reads them. Blank records are included."""
 
     texts: list[str]
+    """The texts of the records that have one."""
     places: np.ndarray
+    """int64 [texts]: where each record is, as in `DocumentBatch.places`."""
     bytes: np.ndarray
+    """int64 [texts]: the length of each text in UTF-8."""
     bad: list[BadRecord] = field(default_factory=list)
+    """The records without a text."""
 
 
 @dataclass(frozen=True)
 class DocumentBatch:
-    """Some documents of one file, in its order.
-
-    Attributes:
-      name: the file's path below the root.
-      texts: the documents.
-      places: int64 [documents], where each stands in the file: its first byte (in the decompressed file where
-        it is compressed), or its row number.
-      bytes: int64 [documents], the length of each text in UTF-8.
-      blank: how many records were left out because they hold nothing but white space.
-      bad: the records of this stretch that are no documents.
-    """
+    """Consecutive documents of one file."""
 
     name: str
+    """The file's path below the root."""
     texts: list[str]
+    """The documents' texts."""
     places: np.ndarray
+    """int64 [documents]: where each document is in the file: the offset of its first byte (in the decompressed content,
+    if the file is compressed), or its row number.
+    """
     bytes: np.ndarray
+    """int64 [documents]: the length of each text in UTF-8."""
     blank: int = 0
+    """The number of records that were left out because they contain only white space."""
     bad: list[BadRecord] = field(default_factory=list)
+    """The records among these that cannot become documents."""
 
     def without(self, dropped: np.ndarray) -> DocumentBatch:
-        """The batch less the documents with these numbers (integers, counted within the batch)."""
+        """Returns the batch without the documents at these indices."""
         kept = np.delete(np.arange(len(self.texts)), dropped)
         texts = [self.texts[index] for index in kept.tolist()]
         return replace(self, texts=texts, places=self.places[kept], bytes=self.bytes[kept])
 
 
 def utf8_sizes(texts: list[str]) -> np.ndarray:
-    """int64 [texts]: the length of each in UTF-8."""
+    """Returns the length of each text in UTF-8, int64 [texts]."""
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     ascii_only = np.fromiter(map(str.isascii, texts), bool, len(texts))
     for index in np.flatnonzero(~ascii_only).tolist():

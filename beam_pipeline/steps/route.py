@@ -33,11 +33,11 @@ _OPEN_BLOCKS = 64
 def layout_of(job: Job, split: int, table: RowTable) -> Layout:
     """Where the split's rows go."""
     config = job.config
-    return Layout.make(
+    return Layout(
         split=config.split_names[split],
         num_rows=int(table.totals[split]),
         shard_size=config.shard_size,
-        num_shards=config.num_shards,
+        requested_shards=config.num_shards,
         shuffle=config.shuffle,
         seed=config.seed,
     )

@@ -15,7 +15,7 @@ from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import rows_per_block
 from beam_pipeline.rows.packing import Tail
-from beam_pipeline.rows.tails import Piece, TailTable, cut_tail, pack_pieces
+from beam_pipeline.rows.tails import TailPiece, TailTable, cut_tail, pack_pieces
 from beam_pipeline.steps.tokenize import BLOCKS, STATISTICS
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
@@ -28,7 +28,7 @@ class CutTails(beam.DoFn):
 
     def process(
         self, element: tuple[int, int, Tail], table: TailTable
-    ) -> Iterator[tuple[tuple[int, int], Piece]]:
+    ) -> Iterator[tuple[tuple[int, int], TailPiece]]:
         split, unit, tail = element
         config = self._job.config
         block_tokens = rows_per_block(config.max_length, self._job.vocab_size) * config.max_length
@@ -48,7 +48,7 @@ class PackTails(beam.DoFn):
         self._reporter = Reporter(self._job.progress)
 
     def process(
-        self, element: tuple[tuple[int, int], Iterable[Piece]], table: TailTable
+        self, element: tuple[tuple[int, int], Iterable[TailPiece]], table: TailTable
     ) -> Iterator[TaggedOutput]:
         job, ((split, number), pieces) = self._job, element
         config = job.config

@@ -9,26 +9,23 @@ import numpy as np
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
-    """The narrowest of uint16 and uint32 that holds every id below `vocab_size`."""
+    """Returns the narrower of uint16 and uint32 that can represent every id below `vocab_size`."""
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
 def id_dtype_of(itemsize: int) -> np.dtype:
-    """The type of ids that take `itemsize` bytes each: 2 or 4."""
+    """Returns the type of ids that have `itemsize` bytes each: 2 or 4."""
     return np.dtype(f"u{itemsize}")
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Tokenized documents, one after the other.
-
-    Attributes:
-      ids: integers [tokens], all documents' token ids.
-      lengths: int64 [documents], tokens in each; their sum is `tokens`.
-    """
+    """Tokenized documents, concatenated."""
 
     ids: np.ndarray
+    """Integers [tokens]: the ids of all documents."""
     lengths: np.ndarray
+    """int64 [documents]: the number of tokens of each document. They sum to `tokens`."""
 
     @property
     def starts(self) -> np.ndarray:
@@ -37,7 +34,7 @@ class Documents:
 
     @classmethod
     def join(cls, parts: Sequence[Documents]) -> Documents:
-        """The documents of all parts, of which there must be one at least."""
+        """Concatenates the documents of one or more parts."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -45,7 +42,7 @@ class Documents:
         )
 
     def select(self, chosen: np.ndarray) -> Documents:
-        """The documents at the indices or the boolean mask `chosen`, in that order."""
+        """Returns the documents at the indices or the boolean mask `chosen`, in that order."""
         if chosen.dtype == bool and chosen.all():
             return self
         lengths = self.lengths[chosen]
@@ -53,7 +50,7 @@ class Documents:
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The integers of all ranges [start, start + length), one range after the other, as int64."""
+    """Returns the integers of all ranges [start, start + length), concatenated, as int64."""
     total = int(lengths.sum())
     before = np.cumsum(lengths) - lengths
     return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)

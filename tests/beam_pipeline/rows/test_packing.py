@@ -13,13 +13,13 @@ MAX_LENGTH = 8
 
 
 def make(lengths: list[int]) -> Documents:
-    """Documents whose tokens are all different, so that each can be found again."""
+    """Makes documents of these lengths in which every token is different."""
     lengths = np.array(lengths, np.int64)
     return Documents(np.arange(1, lengths.sum() + 1, dtype=np.uint16), lengths)
 
 
 def pack(documents: Documents, **options) -> tuple[RowBlock, Tail]:
-    """The rows and the tail of a unit of these documents alone."""
+    """Returns the rows and the tail of a unit that consists of these documents."""
     packer = Packer(**options)
     assert not list(packer.add(documents))
     block, tail = packer.finish()
@@ -83,12 +83,12 @@ def test_best_fit_equals_the_textbook_one_by_one(lengths):
             spaces.append(20 - lengths[index])
     filled = np.bincount(rows, lengths, minlength=0).astype(int)
     assert sorted(20 - filled) == sorted(spaces)
-    # Pieces of a row do not overlap.
+    # The pieces of a row do not overlap.
     taken = np.concatenate(
         [np.arange(n) + 20 * r + o for n, r, o in zip(lengths, rows, offsets, strict=True)] or [[]]
     )
     assert len(np.unique(taken)) == len(taken)
-    # Rows are numbered by their first piece.
+    # Rows are numbered in the order of their first piece.
     _, firsts = np.unique(rows, return_index=True)
     assert (np.diff(firsts) > 0).all()
 
@@ -98,13 +98,13 @@ def test_best_fit_equals_the_textbook_one_by_one(lengths):
     st.sampled_from(["concat", "best_fit", "pad"]),
     st.integers(1, 60),
 )
-def test_what_comes_piece_by_piece_is_packed_alike(units, packing, stretch):
+def test_rows_do_not_depend_on_how_documents_are_divided_into_calls(units, packing, group):
     documents = make([length for lengths in units for length in lengths])
     options = {"packing": packing, "max_length": MAX_LENGTH, "pad_id": PAD, "keep_starts": True}
 
     def pack_in(pieces: list[Documents]) -> tuple[list, Tail | None]:
         packer = Packer(**options)
-        packer._STRETCH = stretch
+        packer._GROUP_TOKENS = group
         blocks = [block for piece in pieces for block in packer.add(piece)]
         last, tail = packer.finish()
         rows = [
@@ -134,7 +134,7 @@ def test_segments_and_positions_of_known_rows():
     segments, positions = segments_and_positions(block)
     assert segments.tolist() == [[1, 1, 1, 2, 2, 2, 2, 2]]
     assert positions.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
-    # The tail goes on with the second document (4 tokens), then the third.
+    # The tail continues with the second document (4 tokens), followed by the third.
     segments, positions = segments_and_positions(last)
     assert segments.tolist() == [[1, 1, 1, 1, 2, 2, 0, 0]]
     assert positions.tolist() == [[0, 1, 2, 3, 0, 1, 0, 0]]

@@ -6,7 +6,7 @@ from beam_pipeline.rows.routing import Layout, RowTable
 
 sizes = st.tuples(st.integers(1, 700), st.none()) | st.tuples(st.none(), st.integers(1, 3500))
 layouts = st.builds(
-    lambda size, **values: Layout.make(split="train", shard_size=size[0], num_shards=size[1], **values),
+    lambda size, **values: Layout(split="train", shard_size=size[0], requested_shards=size[1], **values),
     size=sizes,
     num_rows=st.integers(0, 3000),
     shuffle=st.sampled_from(["global", "none"]),
@@ -29,8 +29,8 @@ def test_every_slot_of_every_shard_gets_one_row(layout):
 
 @given(st.integers(0, 6000), st.integers(1, 5000))
 def test_shards_by_number_are_just_as_many_and_of_even_sizes(num_rows, num_shards):
-    layout = Layout.make(
-        split="train", num_rows=num_rows, shard_size=None, num_shards=num_shards, shuffle="none", seed=0
+    layout = Layout(
+        split="train", num_rows=num_rows, shard_size=None, shuffle="none", seed=0, requested_shards=num_shards
     )
     assert layout.num_shards == min(num_shards, num_rows)
     counts = [layout.records_in(shard) for shard in range(layout.num_shards)]
@@ -69,7 +69,7 @@ def test_a_rank_leads_back_to_its_unit(rows):
 
 
 def test_tables_for_ten_terabytes():
-    """320,000 units, three splits: what every worker holds and looks ranks up in."""
+    """320,000 units and three splits: the size of the table that every worker holds, and a look-up in it."""
     rows = np.full((320_001, 3), 5000, np.int64)
     data = RowTable(rows).to_bytes()
     assert len(data) == 320_001 * 3 * 8 + 8

@@ -9,7 +9,7 @@ from beam_pipeline.rows.tails import TailTable, cut_tail, pack_pieces
 PAD = 0
 MAX_LENGTH = 8
 
-# (tokens, which of them begin a document) of each unit's tail.
+# For each unit's tail, which of its tokens begin a document.
 tail_lists = st.lists(st.lists(st.booleans(), max_size=MAX_LENGTH - 1).map(np.array), min_size=1, max_size=30)
 
 
@@ -45,7 +45,7 @@ def test_blocks_of_tails_are_the_stream_of_all_tails_cut_up(flags, rows_in_block
         )
     if not packed:
         return
-    # The whole stream at once: what one element of all tails would give.
+    # The reference: the whole stream, packed at once.
     rows = -(-total // MAX_LENGTH)
     padded = np.concatenate([stream, np.full(rows * MAX_LENGTH - total, PAD, np.uint16)])
     assert np.array_equal(np.concatenate([block.ids for block in packed]), padded.reshape(rows, MAX_LENGTH))
@@ -60,5 +60,5 @@ def test_blocks_of_tails_are_the_stream_of_all_tails_cut_up(flags, rows_in_block
 
 def test_a_lost_tail_is_an_error():
     ((_, piece),) = cut_tail(Tail(np.arange(5, dtype=np.uint16), np.array([], np.int64)), 3, 64)
-    with pytest.raises(AssertionError, match="5 tokens of tails where there must be 8"):
+    with pytest.raises(AssertionError, match="a block of tails has 5 tokens instead of 8"):
         pack_pieces([piece], tokens=8, max_length=8, pad_id=0, keep_starts=False, dtype=np.dtype(np.uint16))
