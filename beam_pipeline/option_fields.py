@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -93,9 +94,10 @@ def option(default: Any = MISSING, **about: Any) -> Any:
     return field(default=default, metadata={"option": Option(**about)})
 
 
-def options_of(config: type[Options]) -> list[Option]:
+@cache
+def options_of(config: type[Options]) -> tuple[Option, ...]:
     """The options of a dataclass and of those within it, by topic."""
-    return sorted(_options(config, "", frozenset()), key=lambda each: TOPICS.index(each.topic))
+    return tuple(sorted(_options(config, "", frozenset()), key=lambda each: TOPICS.index(each.topic)))
 
 
 def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str]]:
