@@ -1,4 +1,4 @@
-"""What a run needs to know of a tokenizer, read from its folder without transformers where that is exact."""
+"""What a run needs to know about a tokenizer, read from its folder without transformers if that is exact."""
 
 from __future__ import annotations
 
@@ -25,47 +25,44 @@ from beam_pipeline.tokenization.tokenizer_files import (
 )
 from beam_pipeline.tokenization.tokenizer_json import parse_tokenizer
 
-# The tokens that mark a document's bounds or stand in for its words.
+# The tokens that mark a document's boundaries or replace its words.
 _BOUNDARY_NAMES = ("mask", "bos", "eos", "cls", "sep")
 
 
 @dataclass(frozen=True)
 class TokenizerDescription:
-    """A tokenizer, resolved once by the launcher.
-
-    Attributes:
-      files: the files of its folder by name: what is copied to `OUT/tokenizer`.
-      notes: lines for the user about how it was read.
-      vocab_size: `len(tokenizer)`.
-      special_token_ids: the id of each of `SPECIAL_NAMES`, None where it has none.
-      all_special_ids: sorted.
-      control_ids: those that no text may encode to: see `control_tokens`.
-      template: what stands around each document.
-    """
+    """A tokenizer, resolved once by the launcher."""
 
     files: Mapping[str, bytes] = field(repr=False)
+    """The files of its folder by name, which are copied to `OUT/tokenizer`."""
     notes: tuple[str, ...]
+    """Messages for the user about how it was read."""
     vocab_size: int
+    """`len(tokenizer)`."""
     special_token_ids: Mapping[str, int | None]
+    """The id of each of `SPECIAL_NAMES`, None if the tokenizer has no such token."""
     all_special_ids: tuple[int, ...]
+    """Sorted."""
     control_ids: frozenset[int]
+    """The ids that no text may encode to. See `control_tokens`."""
     template: Template
+    """The ids around each document."""
 
     @property
     def json(self) -> str:
-        """The text of `tokenizer.json`."""
+        """The content of `tokenizer.json`."""
         return self.files[JSON].decode()
 
     @property
     def sha256(self) -> str:
-        """Of `tokenizer.json`, in hex."""
+        """The SHA-256 of `tokenizer.json`, in hex."""
         return hashlib.sha256(self.files[JSON]).hexdigest()
 
     def template_of(self, append_eos: bool) -> Template:
-        """What stands around each document; with `append_eos` an eos token ends it, once.
+        """Returns the ids around each document. With `append_eos`, exactly one eos token ends the document.
 
         Raises:
-          UsageError: where the tokenizer has no eos token to append.
+            UsageError: If the tokenizer has no eos token to append.
         """
         if not append_eos:
             return self.template
@@ -74,29 +71,29 @@ class TokenizerDescription:
         return Template(prefix, suffix if suffix[-1:] == (eos,) else (*suffix, eos))
 
     def require(self, name: str, purpose: str) -> int:
-        """The id of a special token.
+        """Returns the id of a special token.
 
         Raises:
-          UsageError: where the tokenizer has none.
+            UsageError: If the tokenizer has no such token.
         """
         token = self.special_token_ids[name]
         if token is None:
             raise UsageError(
-                f"--tokenizer: it has no {name} token, which {purpose} needs; add one "
-                f"(tokenizer.add_special_tokens({{'{name}_token': …}})) and save it again"
+                f"--tokenizer: has no {name} token, which {purpose} needs; add one with "
+                f"tokenizer.add_special_tokens({{'{name}_token': …}}) and save the tokenizer again"
             )
         return token
 
 
 def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDescription:
-    """Reads a tokenizer from a folder (local or remote), or from the hub by its name.
+    """Reads a tokenizer from a local or remote folder, or from the hub by its name.
 
     Args:
-      path: the folder or name.
-      pad_token: a token of its vocabulary that is to be its pad token; None: that which it has.
+        path: The folder or name.
+        pad_token: A token of the vocabulary to use as the pad token. None keeps the tokenizer's own.
 
     Raises:
-      UsageError: there is none, or it is none that `tokenizers` can run in the same way each time.
+        UsageError: If there is no tokenizer, or `tokenizers` cannot run it deterministically.
     """
     files, notes = load_files(path)
     if pad_token is not None:
@@ -104,8 +101,8 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
     parsed = parse_tokenizer(files[JSON].decode())
     if parsed["model"].get("dropout"):
         raise UsageError(
-            f"--tokenizer {path}: its model drops merges at random (dropout {parsed['model']['dropout']}), so no two "
-            'runs would give the same dataset; set "dropout" to null in its tokenizer.json'
+            f"--tokenizer {path}: its model drops merges at random (dropout {parsed['model']['dropout']}), so every "
+            'run would give a different dataset; set "dropout" to null in its tokenizer.json'
         )
     tokenizer = Tokenizer.from_buffer(files[JSON])
     tokenizer.no_padding()
@@ -121,7 +118,7 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
     return TokenizerDescription(
         files=files,
         notes=tuple(notes),
-        # Ids may have gaps: an embedding needs a row for the largest.
+        # Ids may have gaps, and an embedding needs a row for the largest id.
         vocab_size=max(tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=-1) + 1),
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
@@ -131,7 +128,7 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
 
 
 def _config(files: Mapping[str, bytes], parsed: Mapping, path: str) -> dict:
-    """The tokenizer's config; older folders name their special tokens in a file beside it."""
+    """Returns the tokenizer's config. Older folders name their special tokens in a separate file."""
     config, names = parse_json(files, CONFIG, path), parse_json(files, MAP, path)
     if "added_tokens_decoder" in config:
         names = {}
@@ -140,7 +137,7 @@ def _config(files: Mapping[str, bytes], parsed: Mapping, path: str) -> dict:
 
 
 def _with_pad_token(files: Mapping[str, bytes], token: str) -> dict[str, bytes]:
-    """The files, with this pad token in those that name the special tokens."""
+    """Returns the files with this pad token in those that name the special tokens."""
     changed = {
         name: json.dumps(
             {**json.loads(files[name]), "pad_token": token}, indent=2, ensure_ascii=False
@@ -163,10 +160,10 @@ def _token_id(tokenizer: Tokenizer, config: Mapping, name: str, path: str) -> in
 
 
 def find_template(tokenizer: Tokenizer) -> Template:
-    """What the tokenizer's post-processor puts around a text, found by encoding one with it and without.
+    """Finds the ids that the tokenizer's post-processor puts around a text, by encoding texts with it and without it.
 
     Raises:
-      UsageError: where it does more than put tokens before and after.
+        UsageError: If the post-processor does more than adding ids before and after a text.
     """
     if tokenizer.post_processor is None:
         return Template((), ())
@@ -181,5 +178,5 @@ def find_template(tokenizer: Tokenizer) -> Template:
             return Template(tuple(prefix), tuple(suffix))
     raise UsageError(
         f"--tokenizer: its post-processor turns the ids {plain[0]} of 'a' into {full[0]}; only templates that "
-        "put tokens before and after a text can be used"
+        "put tokens before and after a text are supported"
     )

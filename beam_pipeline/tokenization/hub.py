@@ -1,4 +1,4 @@
-"""A tokenizer's way to the Hugging Face hub."""
+"""Pushing a tokenizer to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from beam_pipeline.errors import DataError, UsageError
 
 
 def check_repo(repo: str) -> None:
-    """Checks a repository's name.
+    """Checks the name of a repository.
 
     Raises:
-      UsageError: where it is none that the hub could have.
+        UsageError: If the hub does not allow this name.
     """
     try:
         validate_repo_id(repo)
@@ -23,20 +23,20 @@ def check_repo(repo: str) -> None:
 
 
 def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
-    """Commits a tokenizer's files to a model repository, which is made where it is missing.
+    """Commits a tokenizer's files to a model repository, which is created if necessary.
 
-    The hub's address and the token are those of this environment, as the hub's client finds them.
+    The hub's client takes the hub's address and the token from the environment.
 
     Args:
-      files: by name.
-      repo: `name` or `organisation/name`.
-      place: where the files lie, for the error.
+        files: The content of each file, by name.
+        repo: `name` or `organisation/name`.
+        place: Where the files are, for the error message.
 
     Returns:
-      The commit's URL.
+        The commit's URL.
 
     Raises:
-      DataError: where the hub cannot be reached or refuses. The files themselves are finished then.
+        DataError: If the hub cannot be reached or refuses the commit. The files themselves are finished.
     """
     api = HfApi()
     try:
@@ -46,10 +46,10 @@ def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
             for name, data in sorted(files.items())
         ]
         commit = api.create_commit(found.repo_id, operations, commit_message="Add tokenizer")
-    # The client's own errors are among these, as are those of the network and of a missing login.
+    # These include the client's own errors, network errors and a missing login.
     except (OSError, ValueError) as error:
         raise DataError(
-            f"--push_to_hub {repo}: {str(error).strip().splitlines()[0]}; the tokenizer itself is finished: {place}; "
-            "to push it, run the same command with --resume"
+            f"--push_to_hub {repo}: {str(error).strip().splitlines()[0]}; the tokenizer itself is finished, in "
+            f"{place}; to push it, run the same command with --resume"
         ) from error
     return commit.commit_url

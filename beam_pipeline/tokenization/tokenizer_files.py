@@ -1,4 +1,4 @@
-"""A tokenizer's folder (local, remote, or the hub's) → the files that AutoTokenizer and the engines read alike."""
+"""A tokenizer's folder (local, remote, on the hub) → files from which AutoTokenizer and the engines read the same."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
 SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 
 _SUFFIXES = (".json", ".txt", ".model", ".jinja")
-_MOST_BYTES = 256 << 20
+_MAX_FILE_BYTES = 256 << 20
 
-# The class that takes tokenizer.json as it is, by its names. Others may rewrite its parts from their config as they
-# load (Llama's add_bos_token, BERT's do_lower_case).
+# The class that uses tokenizer.json unchanged, and its names. Other classes may change parts of it according to their
+# config (Llama's add_bos_token, BERT's do_lower_case).
 _PLAIN_CLASS = "PreTrainedTokenizerFast"
 _PLAIN_CLASSES = (_PLAIN_CLASS, "PreTrainedTokenizer", "TokenizersBackend")
 
-# What special tokens are called if no file names them.
+# The usual names of special tokens, for folders that do not define their roles.
 _WELL_KNOWN = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
@@ -44,70 +44,70 @@ _WELL_KNOWN = {
 
 
 def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
-    """Reads a tokenizer's folder, or downloads it from the hub, and makes its `tokenizer.json` all that decides ids.
+    """Reads a tokenizer from a folder or the hub, and makes its `tokenizer.json` the only file that determines ids.
 
-    `AutoTokenizer` may change a `tokenizer.json` by the folder's other files. These changes are made here; everything
-    else, the vocabulary above all, is kept byte by byte. No code from the folder is run.
+    `AutoTokenizer` may change a `tokenizer.json` according to other files of the folder. These changes are applied
+    here. Everything else, especially the vocabulary, is kept byte for byte. No code from the folder is run.
 
     Returns:
-      The files by name, which `AutoTokenizer` loads as the same tokenizer; and what a user should know about them.
+        The files by name, which `AutoTokenizer` loads as the same tokenizer, and notes for the user about them.
 
     Raises:
-      UsageError: there is no tokenizer, or it cannot be loaded.
+        UsageError: If there is no tokenizer, or it cannot be loaded.
     """
     files = _read_folder(filesystem.absolute(path))
     if not files:
         if Path(path).is_dir():
-            raise UsageError(f"--tokenizer {path}: none of a tokenizer's files is in this folder")
+            raise UsageError(f"--tokenizer {path}: this folder contains no tokenizer files")
         files = _download(path)
     config, model_config = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG))
     named_class = config.get("tokenizer_class")
     known_class = named_class or model_config.get("tokenizer_class") or model_config.get("model_type")
     if JSON not in files and not known_class:
         raise UsageError(
-            f"--tokenizer {path}: it has no tokenizer.json, and neither tokenizer_config.json names a tokenizer_class "
+            f"--tokenizer {path}: has no tokenizer.json, and neither tokenizer_config.json names a tokenizer_class "
             f"nor config.json a model_type, so {', '.join(sorted(files))} cannot be read; save the tokenizer with "
             "save_pretrained, or add tokenizer.json"
         )
     if JSON in files:
         given = _load_json(files[JSON], path)
         if not known_class:
-            return _complete(path, files, config, given)
+            return _with_config(path, files, config, given)
         if named_class in _PLAIN_CLASSES:
             files = _with_plain_class(files, config)
-            if _agrees(parse_json(files, CONFIG, path), files, given):
+            if _is_consistent(parse_json(files, CONFIG, path), files, given):
                 return files, []
-    return _through_transformers(path, files, custom_code="auto_map" in {**config, **model_config}), []
+    return _convert(path, files, custom_code="auto_map" in {**config, **model_config}), []
 
 
 def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, Any]:
-    """The object in one of the folder's files; an empty one if the file is missing.
+    """Returns the JSON object in one of the folder's files, or an empty one if the file is missing.
 
     Raises:
-      UsageError: the file holds something else.
+        UsageError: If the file contains anything else.
     """
     try:
         value = parsing.parse_json(files.get(name, b"{}"))
     except ValueError as error:
         raise UsageError(f"--tokenizer {path}: {name} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise UsageError(f"--tokenizer {path}: {name} holds no JSON object")
+        raise UsageError(f"--tokenizer {path}: {name} does not contain a JSON object")
     return value
 
 
 def content(token: str | Mapping) -> str:
-    """The text of a token in a config: a string, or an object with flags."""
+    """Returns the text of a token in a config, where it is a string or an object with flags."""
     return token["content"] if isinstance(token, Mapping) else token
 
 
 def named_tokens(config: Mapping) -> list[str]:
-    """The special tokens that a config names, those without a role included."""
+    """Returns the special tokens that a config names, with or without a role."""
     tokens = [config.get(f"{name}_token") for name in SPECIAL_NAMES] + additional_tokens(config)
     return [content(token) for token in tokens if token]
 
 
 def additional_tokens(config: Mapping) -> list[str]:
-    """The special tokens that a config names without one of the roles in `SPECIAL_NAMES`."""
+    """Returns the special tokens that a config names without one of the roles in `SPECIAL_NAMES`."""
     found = []
     for key in ("additional_special_tokens", "extra_special_tokens"):
         value = config.get(key) or []
@@ -116,9 +116,9 @@ def additional_tokens(config: Mapping) -> list[str]:
 
 
 def _read_folder(path: str) -> dict[str, bytes]:
-    """The files a tokenizer's folder holds (weights and the like are left where they are)."""
+    """Reads the files of a tokenizer's folder, but not weights and the like."""
     found = filesystem.list_files(path, recursive=False)
-    kept = [file for file, size in found if file.endswith(_SUFFIXES) and size < _MOST_BYTES]
+    kept = [file for file, size in found if file.endswith(_SUFFIXES) and size < _MAX_FILE_BYTES]
     return {file.rpartition("/")[2]: filesystem.read_bytes(file) for file in kept}
 
 
@@ -131,11 +131,11 @@ def _download(name: str) -> dict[str, bytes]:
         )
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"--tokenizer {name}: neither a folder with a tokenizer nor one the hub has: {_first_line(error)}"
+            f"--tokenizer {name}: neither a folder with a tokenizer nor a repository on the hub: {_first_line(error)}"
         ) from error
     files = _read_folder(folder)
     if not files:
-        raise UsageError(f"--tokenizer {name}: none of a tokenizer's files is in this repository of the hub")
+        raise UsageError(f"--tokenizer {name}: this repository on the hub contains no tokenizer files")
     return files
 
 
@@ -148,10 +148,10 @@ def _load_json(data: bytes, path: str) -> Tokenizer:
         ) from error
 
 
-def _complete(
+def _with_config(
     path: str, files: Mapping[str, bytes], config: Mapping, tokenizer: Tokenizer
 ) -> tuple[dict[str, bytes], list[str]]:
-    """A folder without a class: its tokenizer.json as it is, and a config that changes nothing of it."""
+    """Adds a config that makes AutoTokenizer use tokenizer.json unchanged, to a folder that names no class."""
     given = json.loads(files[JSON])
     changed = {**config, "tokenizer_class": _PLAIN_CLASS, "add_prefix_space": _prefix_space(given)}
     changed.pop("auto_map", None)
@@ -166,17 +166,20 @@ def _complete(
         changed.update({f"{name}_token": token for name, token in found.items()})
         taken = ", ".join(f"{name} {token}" for name, token in found.items()) or "none"
         note = [
-            f"--tokenizer {path}: no file names the roles of its special tokens; by their usual names they are: {taken}"
+            f"--tokenizer {path}: no file defines the roles of its special tokens; according to their usual names they "
+            f"are: {taken}"
         ]
     data = files[JSON]
-    if given.get("padding") or given.get("truncation"):  # AutoTokenizer would add the token that pads
+    if given.get("padding") or given.get(
+        "truncation"
+    ):  # AutoTokenizer would add padding's token as the pad token
         kept = {key: value for key, value in given.items() if key not in ("padding", "truncation")}
         data = _with_model_of(kept, data)
     return {**files, JSON: data, CONFIG: _dump(changed)}, note
 
 
 def _with_plain_class(files: Mapping[str, bytes], config: Mapping) -> dict[str, bytes]:
-    """The files, with the name that transformers 4 has for the class."""
+    """Replaces the class name of transformers 5 by the one of transformers 4."""
     if config["tokenizer_class"] != "TokenizersBackend":
         return dict(files)
     changed = {**config, "tokenizer_class": _PLAIN_CLASS}
@@ -187,8 +190,8 @@ def _with_plain_class(files: Mapping[str, bytes], config: Mapping) -> dict[str, 
     return {**files, CONFIG: _dump(changed)}
 
 
-def _agrees(config: Mapping, files: Mapping[str, bytes], tokenizer: Tokenizer) -> bool:
-    """Whether AutoTokenizer takes tokenizer.json as it is: what it would change is in no other file."""
+def _is_consistent(config: Mapping, files: Mapping[str, bytes], tokenizer: Tokenizer) -> bool:
+    """Whether AutoTokenizer uses tokenizer.json unchanged, because no other file contradicts it."""
     given = json.loads(files[JSON])
     added = {str(number): token for number, token in tokenizer.get_added_tokens_decoder().items()}
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -215,8 +218,8 @@ def _prefix_space(given: Mapping) -> bool:
     return bool((given.get("pre_tokenizer") or {}).get("add_prefix_space", False))
 
 
-def _through_transformers(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dict[str, bytes]:
-    """The files as AutoTokenizer saves them, but with the vocabulary's very text: saving may round its scores."""
+def _convert(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dict[str, bytes]:
+    """Converts the files with AutoTokenizer. Keeps the vocabulary's text: saving may round its scores."""
     from transformers import AutoTokenizer
 
     with tempfile.TemporaryDirectory() as folder:
@@ -226,18 +229,18 @@ def _through_transformers(path: str, files: Mapping[str, bytes], *, custom_code:
             (source / name).write_bytes(data)
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=True)
-        except Exception as error:  # broken folders make it raise whatever its classes meet
+        except Exception as error:  # with broken folders, it raises exceptions of many types
             reason = f"its files ({', '.join(sorted(files))}) cannot be loaded: {_first_line(error)}"
             if custom_code:
                 reason = (
-                    "its class is code in its own repository (auto_map), which is not run; convert it to a "
+                    "its class is defined by code in its repository (auto_map), which is not run; convert it to a "
                     "PreTrainedTokenizerFast with a tokenizer.json"
                 )
             raise UsageError(f"--tokenizer {path}: {reason}") from error
         if not tokenizer.is_fast:
             raise UsageError(
-                f"--tokenizer {path}: {type(tokenizer).__name__} has no fast version, and without a "
-                "tokenizer.json there is nothing that runs at speed; convert it first"
+                f"--tokenizer {path}: {type(tokenizer).__name__} has no fast version, which is required "
+                "without a tokenizer.json; convert it to a fast tokenizer first"
             )
         tokenizer.save_pretrained(target)
         saved = _as_plain_class(_read_folder(str(target)), tokenizer.model_input_names)
@@ -253,7 +256,8 @@ def _through_transformers(path: str, files: Mapping[str, bytes], *, custom_code:
 
 
 def _as_plain_class(files: Mapping[str, bytes], input_names: Sequence[str]) -> dict[str, bytes]:
-    """The files that AutoTokenizer has saved, named so that transformers 4 and 5 take tokenizer.json as it is.
+    """Renames the class of files that AutoTokenizer has saved, so that transformers 4 and 5 use tokenizer.json
+    unchanged.
 
     Many classes of transformers 5, such as AlbertTokenizer, replace its normalizer, its pre-tokenizer or its template
     by their own.
@@ -268,13 +272,13 @@ def _as_plain_class(files: Mapping[str, bytes], input_names: Sequence[str]) -> d
 
 
 def _with_model_of(parts: Mapping, data: bytes) -> bytes:
-    """A tokenizer.json of these parts and the model of another, whose text is copied as it is."""
+    """Makes a tokenizer.json of `parts` and the model in the tokenizer.json `data`, whose text is copied unchanged."""
     others = json.dumps({key: value for key, value in parts.items() if key != "model"}, ensure_ascii=False)
-    return f'{others[:-1]}, "model": {_member(data.decode(), "model")}}}'.encode()
+    return f'{others[:-1]}, "model": {_member_text(data.decode(), "model")}}}'.encode()
 
 
-def _member(text: str, key: str) -> str:
-    """The text of a member's value in the text of a JSON object that has it."""
+def _member_text(text: str, key: str) -> str:
+    """Returns the text of a member's value in the text of a JSON object, which must have that member."""
     decoder = json.JSONDecoder()
     after = [re.compile(rf"\s*{sign}\s*") for sign in ("{", ":", ",")]
     end = after[0].match(text).end()

@@ -1,4 +1,4 @@
-"""The folder of a trained tokenizer: there as a whole or not at all, and it says what it was made from."""
+"""The folder of a trained tokenizer. It is written atomically, and records what the tokenizer was made from."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _FORMAT = "tokenmill-tokenizer"
 
 
 def lock_folder(output: str) -> str:
-    """The folder, beside the tokenizer's, with the lock and what is gone when the run ends."""
+    """Returns the folder, beside the tokenizer's, for the lock and the run's temporary files."""
     return output + ".partial"
 
 
 def staging(output: str, fingerprint: str) -> str:
-    """The run's own folder in it."""
+    """Returns the run's own folder in the lock folder."""
     return filesystem.join(lock_folder(output), fingerprint[:16])
 
 
 def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
-    """Decides whether a run may write the folder; clears away what a killed run left beside it. Needs the lock.
+    """Checks whether a run may write the folder, and removes what a killed run left beside it. Needs the lock.
 
     Returns:
-      True where it holds the tokenizer with this fingerprint already, and `resume` asks to keep it.
+        True if the folder already contains the tokenizer with this fingerprint, and `resume` asks to keep it.
 
     Raises:
-      UsageError: where it holds something else.
+        UsageError: If the folder contains anything else.
     """
-    _restore(output)
+    _restore_old(output)
     for name in filesystem.list_subfolders(lock_folder(output)):
         if RUN_FOLDER.fullmatch(name):
             filesystem.delete_folder(filesystem.join(lock_folder(output), name))
@@ -45,26 +45,27 @@ def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bo
     record = _record(output, files)
     if record is None:
         raise UsageError(
-            f"--output {output}: already in use, it holds files of another origin, {files[0]} for one; name an empty "
-            "folder"
+            f"--output {output}: contains files that train-tokenizer did not write, such as {files[0]}; choose an "
+            "empty folder"
         )
     if overwrite:
         _refuse_foreign(output, files, record)
         return False
     if record["fingerprint"] != fingerprint:
         raise UsageError(
-            f"--output {output}: holds a tokenizer made from other input or with other options; name an empty folder, "
-            "or use --overwrite"
+            f"--output {output}: contains a tokenizer made from other input or with other options; choose an empty "
+            "folder, or use --overwrite"
         )
     if not resume:
         raise UsageError(
-            f"--output {output}: holds this very tokenizer; --resume keeps it, --overwrite makes it again"
+            f"--output {output}: already contains this tokenizer; use --resume to keep it, or --overwrite to train it "
+            "again"
         )
     return True
 
 
 def commit(output: str, fingerprint: str, made_from: dict, files: dict[str, bytes]) -> None:
-    """Puts the files in place: a local folder in one rename, on other file systems with the record last."""
+    """Writes the files: on a local file system with a single rename of the folder, on others with the record last."""
     record = {"format": _FORMAT, "version": 1, "fingerprint": fingerprint, **made_from}
     record["files"] = sorted([*files, RECORD])
     files = {**files, RECORD: (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()}
@@ -76,11 +77,11 @@ def commit(output: str, fingerprint: str, made_from: dict, files: dict[str, byte
         filesystem.write_bytes(filesystem.join(target, name), data)
     if local:
         filesystem.make_durable(filesystem.join(target, name) for name in files)
-        _put_in_place(Path(target), Path(output))
+        _move_into_place(Path(target), Path(output))
 
 
-def _put_in_place(new: Path, output: Path) -> None:
-    """In place of the tokenizer that the folder may hold: at no moment does it hold a part of one."""
+def _move_into_place(new: Path, output: Path) -> None:
+    """Replaces the tokenizer in `output`, if any. The folder never contains a part of a tokenizer."""
     old = new.with_name("old")
     replaces = output.exists() and any(output.iterdir())
     if replaces:
@@ -93,8 +94,8 @@ def _put_in_place(new: Path, output: Path) -> None:
         raise
 
 
-def _restore(output: str) -> None:
-    """Puts back the old tokenizer, if a run was killed after it had moved it away and before the new one was there."""
+def _restore_old(output: str) -> None:
+    """Restores the old tokenizer, if a run was killed after moving it away and before the new one was in place."""
     if not filesystem.is_local(output) or filesystem.list_folder(output):
         return
     for name in filesystem.list_subfolders(lock_folder(output)):
@@ -106,7 +107,7 @@ def _restore(output: str) -> None:
 
 
 def read(output: str) -> dict[str, bytes]:
-    """The files of a finished tokenizer, by name."""
+    """Returns the files of a finished tokenizer, by name."""
     record = parse_own_json(filesystem.read_bytes(filesystem.join(output, RECORD)))
     return {name: filesystem.read_bytes(filesystem.join(output, name)) for name in record["files"]}
 
@@ -117,7 +118,7 @@ def clear(output: str, fingerprint: str) -> None:
 
 
 def _delete_old(output: str) -> None:
-    """Deletes the tokenizer that the folder holds, its record first: without it the rest is no tokenizer of ours."""
+    """Deletes the tokenizer in the folder, its record first: files without a record are no finished tokenizer."""
     files = filesystem.list_folder(output)
     record = _record(output, files)
     if record is None:
@@ -131,8 +132,8 @@ def _refuse_foreign(output: str, files: list[str], record: dict) -> None:
     foreign = {path[len(output) + 1 :] for path in files} - set(record["files"])
     if foreign:
         raise UsageError(
-            f"--output {output}: --overwrite would delete {sorted(foreign)}, which no run of this verb wrote; move "
-            "them away, or name another folder"
+            f"--output {output}: --overwrite would delete {sorted(foreign)}, which train-tokenizer did not write; move "
+            "them away, or choose another folder"
         )
 
 
@@ -142,13 +143,13 @@ def _record(output: str, files: list[str]) -> dict | None:
         return None
     try:
         record = parse_own_json(filesystem.read_bytes(path))
-    except ValueError:  # some other program's file
+    except ValueError:  # another program's file
         return None
     return record if _is_record(record) else None
 
 
 def _is_record(record: Any) -> bool:
-    """Whether this is a record of this verb's: of files in its own folder only, which may be deleted."""
+    """Whether this is a record of this program, and lists only files in its own folder, which may be deleted."""
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         return False
     files = record.get("files")

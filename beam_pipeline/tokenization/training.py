@@ -1,9 +1,9 @@
-"""Training a tokenizer: texts → the files that AutoTokenizer loads. The same texts give the same bytes, always.
+"""Training a tokenizer: texts → the files that AutoTokenizer loads. The same texts always give the same bytes.
 
-Unigram models are trained by SentencePiece on counted words. The trainer in `tokenizers` walks a hash map whose order
-changes from run to run and gives other scores, and so other vocabularies, each time; SentencePiece's result depends on
-its input alone, and it takes a sixth of the time. BPE and WordPiece models are trained by `tokenizers`, whose result
-depends on the counts of words alone once its alphabet is given to it.
+Unigram models are trained by SentencePiece on counted words. The trainer in `tokenizers` iterates over a hash map whose
+order changes from run to run, which gives different scores, and so different vocabularies, each time. SentencePiece's
+result depends only on its input, and it takes a sixth of the time. BPE and WordPiece models are trained by
+`tokenizers`. There the result depends only on the word counts, once the alphabet is given to the trainer.
 """
 
 from __future__ import annotations
@@ -34,42 +34,40 @@ from tokenizers import (
 from beam_pipeline.errors import DataError
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
 
-# Of the characters in the sample, the most frequent that together make up this share are in the vocabulary, as is
-# SentencePiece's default, and all of ASCII; others are unknown. (Byte-level BPE knows every byte.)
+# The vocabulary includes ASCII and the most frequent characters that together make up this share of the sample. This is
+# SentencePiece's default. Other characters are unknown. (Byte-level BPE knows every byte.)
 _COVERAGE = 0.9995
 _ASCII = [chr(code) for code in range(0x21, 0x7F)]
 
-# Part of what SentencePiece computes, since it adds up its threads' sums in their order: not the number of cores.
+# SentencePiece adds up its threads' sums in order, so its result depends on the number of threads. Therefore this is a
+# constant, not the number of cores.
 _THREADS = 16
 
-# A "word" may be a whole document where a language has no spaces, and the time to train grows faster than its length.
-_LONGEST_WORD = 1 << 10
+# In languages without spaces a "word" may be a whole document, and the training time grows faster than its length.
+_MAX_WORD_CHARS = 1 << 10
 
-# Texts are given to `tokenizers`' trainers in pieces of about this many characters: it uses 100 bytes for each.
-_LONGEST_TEXT = 1 << 16
+# `tokenizers`' trainers get texts in pieces of this many characters, since they use 100 bytes of memory per character.
+_MAX_TEXT_CHARS = 1 << 16
 
-# A BPE or WordPiece token is learnt from what stands in the sample at least so often.
+# A BPE or WordPiece token must occur at least this often in the sample.
 _MIN_FREQUENCY = 2
 
 _SUBWORD = "##"
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A new tokenizer.
-
-    Attributes:
-      tokenizer: its template included.
-      special_tokens: the token of each role it has (`pad_token`, `mask_token`, …).
-      model_inputs: what models are given: token types only where models expect them, since GPT-2 misreads them.
-    """
+class TrainedTokenizer:
+    """A new tokenizer."""
 
     tokenizer: Tokenizer
+    """Includes its template."""
     special_tokens: Mapping[str, str]
+    """The token of each role that it has (`pad_token`, `mask_token`, …)."""
     model_inputs: tuple[str, ...] = ("input_ids", "attention_mask")
+    """The model's inputs. They include token types only for models that expect them, since GPT-2 misinterprets them."""
 
     def files(self) -> dict[str, bytes]:
-        """The files of its folder, by name."""
+        """Returns the files of its folder, by name."""
         from transformers import PreTrainedTokenizerFast
 
         fast = PreTrainedTokenizerFast(
@@ -90,18 +88,19 @@ def train(
     vocab_size: int,
     allow_smaller: bool = False,
     lowercase: bool = False,
-) -> Trained:
+) -> TrainedTokenizer:
     """Trains a tokenizer.
 
     Args:
-      model: one of `unigram`, `bpe`, `wordpiece`.
-      texts: gives the sample's documents, each time anew.
-      vocab_size: tokens, special ones included.
-      allow_smaller: whether the vocabulary may be smaller where the sample supports no more.
-      lowercase: whether text is lower-cased and loses its accents (as BERT's uncased models have it).
+        model: `unigram`, `bpe` or `wordpiece`.
+        texts: Returns an iterable of the sample's documents. It may be called more than once.
+        vocab_size: Number of tokens, special tokens included.
+        allow_smaller: Whether the vocabulary may be smaller if the sample does not support `vocab_size` tokens.
+        lowercase: Whether the tokenizer lower-cases text and removes accents, as BERT's uncased models do. Only used by
+            `wordpiece`.
 
     Raises:
-      DataError: where the sample does not support that many tokens, or needs more.
+        DataError: If the sample does not support that many tokens, or needs more.
     """
     if model == "bpe":
         trained = _train_bpe(texts(), vocab_size)
@@ -112,27 +111,31 @@ def train(
     reached = trained.tokenizer.get_vocab_size()
     if reached < vocab_size and not allow_smaller:
         raise DataError(
-            f"--vocab_size {vocab_size}: the sample supports {reached} tokens at most; ask for no more, sample more "
+            f"--vocab_size {vocab_size}: the sample supports {reached} tokens at most; lower --vocab_size, sample more "
             "text (--sample_bytes, --input), or use --allow_smaller_vocab"
         )
     return trained
 
 
-def _train_unigram(texts: Iterable[str], vocab_size: int) -> Trained:
-    """A Unigram model over words (SentencePiece's `▁` marks their beginnings), with `<s> … </s>` around a text.
+def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
+    """Trains a Unigram model over words, with `<s> … </s>` around a text. SentencePiece's `▁` marks the beginning of a
+    word.
 
-    Text is normalized to NFKC and each run of white space to one space, as in the Unigram tokenizers of T5, ALBERT
-    and XLM-R. The special tokens have RoBERTa's ids: transformers' TensorFlow class of it counts positions from a
-    padding id of 1. They are pieces of the model, too, but with scores that cannot win: so no text is taken for one.
+    Text is normalized to NFKC, and each run of white space to one space, as in the tokenizers of T5, ALBERT and XLM-R.
+    The special tokens have RoBERTa's ids, because transformers' TensorFlow class for RoBERTa counts positions from a
+    padding id of 1. The special tokens are pieces of the model, too, but with scores so low that no text is ever
+    segmented into them.
     """
     special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     words: Counter[str] = Counter()
     for text in texts:
         words.update(unicodedata.normalize("NFKC", text).split())
-    pieces = _sentence_pieces(words, vocab_size, len(special) - 1)[1:]  # the first is its unknown one
-    if not {piece for piece, _ in pieces}.isdisjoint(special):  # SentencePiece joins no letters with signs
-        raise AssertionError(f"among {special} is a piece that was learnt from text")
-    # Less than the least of ways to spell one: each of its characters is a piece.
+    pieces = _train_sentencepiece(words, vocab_size, len(special) - 1)[1:]  # without its unknown piece
+    if not {piece for piece, _ in pieces}.isdisjoint(
+        special
+    ):  # SentencePiece never joins letters and symbols
+        raise AssertionError(f"one of {special} was learnt from text")
+    # Lower than the score of spelling the token with single characters, each of which is a piece.
     never = max(map(len, special)) * min(score for _, score in pieces) - 100.0
     tokenizer = Tokenizer(models.Unigram([*((token, never) for token in special), *pieces], unk_id=3))
     tokenizer.normalizer = normalizers.Sequence(
@@ -142,21 +145,30 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> Trained:
             normalizers.Strip(left=False, right=True),
         ]
     )
-    # "first": with "always", what follows a mask without a space would get one.
+    # "first", because "always" would insert a space after a mask that is not followed by one.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
     _add_special(tokenizer, special, mask="<mask>")
     _add_template(tokenizer, "<s>", "</s>")
     roles = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>"}
-    return Trained(tokenizer, _roles(**roles, pad="<pad>", unk="<unk>", mask="<mask>"))
+    return TrainedTokenizer(tokenizer, _roles(**roles, pad="<pad>", unk="<unk>", mask="<mask>"))
 
 
-def _sentence_pieces(words: Counter[str], vocab_size: int, added: int) -> list[tuple[str, float]]:
-    """The model's pieces and scores, the unknown one first; `added` of the tokens are none of them."""
+def _train_sentencepiece(words: Counter[str], vocab_size: int, added: int) -> list[tuple[str, float]]:
+    """Trains a Unigram model on counted words.
+
+    Args:
+        words: The number of occurrences of each word.
+        vocab_size: Tokens of the final vocabulary.
+        added: How many of these are not pieces of this model.
+
+    Returns:
+        The pieces and their scores, the unknown piece first.
+    """
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_counted(words),
+            sentence_iterator=_weighted_lines(words),
             input_format="tsv",
             model_writer=model,
             model_type="unigram",
@@ -170,8 +182,8 @@ def _sentence_pieces(words: Counter[str], vocab_size: int, added: int) -> list[t
             eos_id=-1,
             pad_id=-1,
             num_threads=_THREADS,
-            max_sentence_length=2 * 4 * _LONGEST_WORD + 1,  # bytes
-            hard_vocab_limit=False,  # else too large a vocabulary is an error, found after all the work
+            max_sentence_length=2 * 4 * _MAX_WORD_CHARS + 1,  # bytes
+            hard_vocab_limit=False,  # otherwise a vocabulary that is too large is an error at the end of the training
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -183,26 +195,27 @@ def _sentence_pieces(words: Counter[str], vocab_size: int, added: int) -> list[t
     return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]
 
 
-def _counted(words: Counter[str]) -> Iterator[str]:
-    """Lines of text and a count, the most frequent first; in their own order where counts are equal.
+def _weighted_lines(words: Counter[str]) -> Iterator[str]:
+    """Yields lines of a text and a count, the most frequent first, and sorted by word if counts are equal.
 
-    The pieces to start from are what stands twice in the lines, so a word that came twice is written twice: else the
-    most frequent words would be no pieces. (With all of it, and with the text itself, vocabularies are no better.)
+    SentencePiece starts from the strings that occur twice in the lines. So a word with a count of 2 or more is written
+    twice; otherwise the most frequent words would be no pieces. (Writing all occurrences, or the text itself, does not
+    give better vocabularies.)
     """
     for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])):
-        for start in range(0, len(word), _LONGEST_WORD):
-            part = word[start : start + _LONGEST_WORD]
+        for start in range(0, len(word), _MAX_WORD_CHARS):
+            part = word[start : start + _MAX_WORD_CHARS]
             if count > 1:
                 yield f"{part} {part}\t{count // 2}"
             if count % 2:
                 yield f"{part}\t1"
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int) -> Trained:
-    """A byte-level BPE model, GPT-2's way: every text is kept byte for byte, nothing is unknown.
+def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
+    """Trains a byte-level BPE model like GPT-2's. It represents every text byte by byte, so nothing is unknown.
 
-    `<|endoftext|>` begins and ends documents (`prepare --append_eos` adds it). Padding has a token of its own, so that
-    it is never mistaken for a document's end; `<|mask|>` makes the tokenizer fit for masked models, too.
+    `<|endoftext|>` begins and ends documents (`prepare --append_eos` adds it). Padding has its own token, so that it is
+    never mistaken for the end of a document. `<|mask|>` makes the tokenizer suitable for masked models, too.
     """
     added = ("<|endoftext|>", "<|pad|>", "<|mask|>")
     tokenizer = Tokenizer(models.BPE())
@@ -215,16 +228,18 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Trained:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=sys.stderr.isatty(),
     )
-    tokenizer.train_from_iterator(_pieces(texts), trainer)
+    tokenizer.train_from_iterator(_split_texts(texts), trainer)
     _add_special(tokenizer, added, mask="<|mask|>")
-    return Trained(tokenizer, _roles(bos=added[0], eos=added[0], pad=added[1], mask=added[2]))
+    return TrainedTokenizer(tokenizer, _roles(bos=added[0], eos=added[0], pad=added[1], mask=added[2]))
 
 
-def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Trained:
-    """A WordPiece model, BERT's way, with `[CLS] … [SEP]` around a text.
+def _train_wordpiece(
+    texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool
+) -> TrainedTokenizer:
+    """Trains a WordPiece model like BERT's, with `[CLS] … [SEP]` around a text.
 
-    The trainer numbers the characters inside words in the order of a hash map, and breaks ties by these numbers. Given
-    all of them beforehand, as if they were special tokens, it numbers them in the order given.
+    The trainer numbers the characters inside words in the order of a hash map, and breaks ties by these numbers.
+    Passing all of them as special tokens makes it number them in the given order.
     """
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -243,7 +258,7 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
         continuing_subword_prefix=_SUBWORD,
         show_progress=sys.stderr.isatty(),
     )
-    tokenizer.train_from_iterator(_pieces(texts()), trainer)
+    tokenizer.train_from_iterator(_split_texts(texts()), trainer)
     vocabulary = tokenizer.get_vocab()
     result = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=_SUBWORD))
     result.normalizer, result.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
@@ -254,16 +269,16 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
     )
     roles = _roles(pad="[PAD]", unk="[UNK]", cls="[CLS]", sep="[SEP]", mask="[MASK]")
-    return Trained(result, roles, ("input_ids", "token_type_ids", "attention_mask"))
+    return TrainedTokenizer(result, roles, ("input_ids", "token_type_ids", "attention_mask"))
 
 
 def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """The characters of normalized words, sorted, without the rarest (see `_COVERAGE`)."""
+    """Returns the characters of normalized words, sorted, without the rarest (see `_COVERAGE`)."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
     counts: Counter[str] = Counter()
-    for char, count in raw.items():  # the normalizer works character by character
+    for char, count in raw.items():  # the normalizer handles each character independently
         counts.update({made: count for made in normalizer.normalize_str(char) if not made.isspace()})
     wanted = _COVERAGE * counts.total()
     kept = {made for char in _ASCII for made in normalizer.normalize_str(char)}
@@ -274,15 +289,15 @@ def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[
     return sorted(kept)
 
 
-def _pieces(texts: Iterable[str]) -> Iterator[str]:
+def _split_texts(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
-        for start in range(0, len(text), _LONGEST_TEXT):
-            yield text[start : start + _LONGEST_TEXT]
+        for start in range(0, len(text), _MAX_TEXT_CHARS):
+            yield text[start : start + _MAX_TEXT_CHARS]
 
 
 def _too_small(vocab_size: int, least: int) -> DataError:
     return DataError(
-        f"--vocab_size {vocab_size}: too small for the characters that this sample is written in; they and the special "
+        f"--vocab_size {vocab_size}: too small for the characters of this sample, which together with the special "
         f"tokens need {least}"
     )
 
@@ -292,7 +307,7 @@ def _roles(**tokens: str) -> dict[str, str]:
 
 
 def _add_special(tokenizer: Tokenizer, tokens: Sequence[str], mask: str | None = None) -> None:
-    """Adds the tokens. `mask` takes the space before it, as RoBERTa's does: in a text it stands for a word."""
+    """Adds special tokens. `mask` absorbs the space before it, as RoBERTa's does, since it replaces a word."""
     tokenizer.add_special_tokens(
         [AddedToken(token, lstrip=token == mask, normalized=False) for token in tokens]
     )

@@ -108,7 +108,9 @@ def test_a_folder_in_use(corpus_files: Path, tmp_path: Path, capsys: pytest.Capt
     output.mkdir()  # an empty folder is fine
     run(corpus_files, output, "--model", "bpe")
     made = files_of(output)
-    with pytest.raises(UsageError, match="holds this very tokenizer; --resume keeps it, --overwrite"):
+    with pytest.raises(
+        UsageError, match="already contains this tokenizer; use --resume to keep it, or --overwrite"
+    ):
         run(corpus_files, output, "--model", "bpe")
     capsys.readouterr()
     run(corpus_files, output, "--model", "bpe", "--resume")
@@ -129,7 +131,7 @@ def test_a_folder_in_use(corpus_files: Path, tmp_path: Path, capsys: pytest.Capt
 def test_a_folder_of_others_is_left_alone(corpus_files: Path, tmp_path: Path):
     (tmp_path / RECORD).write_text('{"format": "something else"}')
     for options in ([], ["--overwrite"], ["--resume"]):
-        with pytest.raises(UsageError, match="files of another origin"):
+        with pytest.raises(UsageError, match="contains files that train-tokenizer did not write"):
             run(corpus_files, tmp_path, *options)
     assert (tmp_path / RECORD).read_text() == '{"format": "something else"}'
 

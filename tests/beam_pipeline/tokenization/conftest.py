@@ -151,7 +151,7 @@ WORDS = [" the", " of", " and", " people", " Tokyo", " 2019", " it"]
 
 
 def hard_text(rng: random.Random, parts: int) -> str:
-    """A text of up to so many parts, of all that has ever confused a tokenizer."""
+    """Random texts made of strings that are known to confuse tokenizers."""
     found = []
     for _ in range(rng.randint(0, parts)):
         kind = rng.random()
@@ -184,12 +184,12 @@ def corpus() -> list[str]:
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 8))) for _ in range(400)]
     words += [atom for atom in ATOMS if atom.isalpha() and len(atom) < 20] * 3
     plain = [" ".join(rng.choices(words, k=40)) + rng.choice(".!?") for _ in range(500)]
-    # (A Unigram trainer makes a piece of anything, also of what tokie takes for a byte.)
+    # (A Unigram trainer may make any string a piece, including those that tokie interprets as bytes.)
     return [*plain, *(hard_text(rng, 20).replace("<0x0A>", "") for _ in range(300))]
 
 
 def _unigram_in_vocabulary() -> dict:
-    """As converted from SentencePiece models: the special tokens are pieces of the model, of the score 0."""
+    """As converted from SentencePiece models: the special tokens are pieces of the model, with score 0."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -201,7 +201,7 @@ def _unigram_in_vocabulary() -> dict:
 
 
 def _charsmap() -> str:
-    """SentencePiece's nmt_nfkc rules, as every T5 and XLM-R tokenizer has them."""
+    """SentencePiece's nmt_nfkc rules, as in every T5 and XLM-R tokenizer."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(corpus()[:100]),
@@ -215,8 +215,10 @@ def _charsmap() -> str:
 
 
 def _field(message: bytes, number: int) -> bytes:
-    """The last length-delimited field with this number of a protocol buffer (its generated Python module asks for
-    another version of protobuf)."""
+    """Returns the last length-delimited field with this number in a protocol buffer.
+
+    (The generated Python module requires another version of protobuf.)
+    """
 
     def varint() -> int:
         nonlocal position
@@ -260,7 +262,7 @@ def _t5() -> dict:
 
 
 def _quotes() -> dict:
-    """As in the well-known example of a RoBERTa on TPUs: quotation marks are replaced."""
+    """As in Keras's example of training a RoBERTa on TPUs: quotation marks are replaced."""
     parts = _unigram_in_vocabulary()
     replaced = [{"type": "Replace", "pattern": {"String": old}, "content": '"'} for old in ("``", "''")]
     parts["normalizer"] = {"type": "Sequence", "normalizers": replaced}
@@ -289,7 +291,7 @@ def _byte_level(
 
 
 def _sentencepiece_bpe(metaspace: bool) -> dict:
-    """Llama's, as it was converted once (a normalizer) and as it is today (a pre-tokenizer that does not split)."""
+    """Like Llama's: as converted formerly (with a normalizer) and today (with a pre-tokenizer that does not split)."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -313,7 +315,7 @@ def _sentencepiece_bpe(metaspace: bool) -> dict:
 
 
 def _with_added(parts: dict) -> dict:
-    """Two tokens that are found in text though they are not special: one of them takes the spaces around it."""
+    """Adds two tokens that are found in text although they are not special. One absorbs the spaces around it."""
     tokenizer = Tokenizer.from_str(json.dumps(parts))
     options = {"normalized": False, "special": False}
     parts = json.loads(tokenizer.to_str())
@@ -350,7 +352,7 @@ TOKENIZERS: dict[str, Callable[[], dict]] = {
 
 @pytest.fixture(scope="session", params=TOKENIZERS)
 def tokenizer_json(request: pytest.FixtureRequest) -> str:
-    """Each kind of tokenizer, as the text of its tokenizer.json."""
+    """The content of a tokenizer.json of each kind."""
     return json.dumps(TOKENIZERS[request.param]())
 
 

@@ -1,4 +1,4 @@
-"""What stands around documents, and what `prepare`'s options make of a tokenizer."""
+"""The tokens around documents, and the effect of `prepare`'s options on a tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BPE = {"bos_token": "<s>", "eos_token": "</s>"}
 
 @pytest.fixture
 def save(tmp_path: Path, make_tokenizer: Callable[[str], str]) -> Callable[..., Path]:
-    """Saves a tokenizer of some kind, with this post-processor and config, as a folder."""
+    """Saves a tokenizer of one of the kinds, with this post-processor and config, as a folder."""
 
     def write(name: str, processor: processors.PostProcessor | None = None, **config: str) -> Path:
         tokenizer = Tokenizer.from_str(make_tokenizer(name))
@@ -80,7 +80,7 @@ def test_documents_are_as_hf_encodes_them(name: str, save: Callable[..., Path]):
     texts = ["one text", "", "a", "two of\nthem 漢字"]
     wanted = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
     assert encode(tokenizer_of(folder), texts) == wanted
-    # An eos token ends each document once, whether the template has it or not.
+    # Exactly one eos token ends each document, whether or not the template has one.
     eos = tokenizer.token_to_id("</s>")
     ended = [text if text[-1:] == [eos] else [*text, eos] for text in wanted]
     assert encode(tokenizer_of(folder, append_eos=True), texts) == ended
@@ -98,14 +98,14 @@ def test_only_templates_are_taken(save: Callable[..., Path]):
 
 def test_no_eos_token_to_append(save: Callable[..., Path]):
     description = describe_tokenizer(str(save("bpe-gpt2")))
-    with pytest.raises(UsageError, match="it has no eos token, which --append_eos needs"):
+    with pytest.raises(UsageError, match="has no eos token, which --append_eos needs"):
         description.template_of(True)
 
 
 def test_a_pad_token_by_name(save: Callable[..., Path]):
     folder = save("bpe-gpt2", **BPE)
     (folder / "special_tokens_map.json").write_text(json.dumps(BPE))
-    with pytest.raises(UsageError, match="it has no pad token"):
+    with pytest.raises(UsageError, match="has no pad token"):
         describe_tokenizer(str(folder)).require("pad", "padding")
     with pytest.raises(UsageError, match="--pad_token <nothing>: is not in the vocabulary"):
         describe_tokenizer(str(folder), "<nothing>")
@@ -122,7 +122,7 @@ def test_a_pad_token_by_name(save: Callable[..., Path]):
 
 
 def test_the_options_of_prepare(save: Callable[..., Path], tmp_path: Path):
-    """The shards hold what the options say; each of them makes another dataset of the same text."""
+    """The shards correspond to the options; each option gives a different dataset of the same text."""
     folder = save("bpe-gpt2", **BPE)
     text = tmp_path / "text.txt"
     text.write_text("one </s> two\nthree\n")
@@ -150,7 +150,7 @@ def test_a_tokenizer_without_a_pad_token_pads_with_any_id(
     text = tmp_path / "text.txt"
     text.write_text("one two\nthree\n")
     what = ["--input", str(text), "--tokenizer", str(folder), "--max_length", "64"]
-    with pytest.raises(UsageError, match="it has no pad token, which --no_attention_mask needs"):
+    with pytest.raises(UsageError, match="has no pad token, which --no_attention_mask needs"):
         prepare.main([*what, "--output", str(tmp_path / "none"), "--no_attention_mask"])
     capsys.readouterr()
     prepare.main([*what, "--output", str(tmp_path / "out")])

@@ -1,4 +1,4 @@
-"""Pushing to the hub, with its real client, against a stand-in on this machine."""
+"""Pushing to the hub, with its real client, against a local test server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = {"tokenizer.json": b'{"a": "\xc3\xa9"}', "tokenizer_config.json": b"{}"}
 
 
 class StandIn(ThreadingHTTPServer):
-    """Keeps what is committed to it; refuses the repository `someone/else`."""
+    """Stores what is committed to it, and refuses commits to the repository `someone/else`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -90,7 +90,7 @@ def test_files_are_committed(stand_in: StandIn):
 
 
 def test_a_hub_that_refuses_or_is_not_there(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch):
-    message = "--push_to_hub {}: .*the tokenizer itself is finished: out/dir; .* with --resume"
+    message = "--push_to_hub {}: .*the tokenizer itself is finished, in out/dir; .* with --resume"
     with pytest.raises(DataError, match=message.format("someone/else")):
         hub.push(FILES, "someone/else", place="out/dir")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")

@@ -1,4 +1,4 @@
-"""The ids are those of AutoTokenizer on the folder and on its copy; what cannot be loaded says why, in one line."""
+"""The ids are those of AutoTokenizer on the folder and on its copy. If loading fails, a one-line message says why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ["hello world", " two  spaces", "one<s>two</s> <new>x", "漢字 naïve\n
 
 @pytest.fixture
 def save(tmp_path: Path, make_tokenizer: Callable[[str], str]) -> Callable[..., Path]:
-    """Saves a tokenizer of some kind, changed in some way, beside files of these contents."""
+    """Saves a tokenizer of one of the kinds, optionally changed, together with other files."""
 
     def write(
         kind: str = "bpe-gpt2",
@@ -120,7 +120,7 @@ def test_the_ids_are_those_of_auto_tokenizer(
     given = (folder / "tokenizer.json").read_bytes()
     if as_given:
         assert description.files["tokenizer.json"] == given
-    # What was copied is described in the same way.
+    # The copy has the same description.
     again = describe_tokenizer(str(copied))
     assert (again.sha256, again.control_ids, again.template) == (
         description.sha256,
@@ -158,7 +158,7 @@ def test_a_folder_with_only_tokenizer_json(name: str, save: Callable[..., Path],
     folder = save("bpe-gpt2", _prefix_space, name)
     description = describe_tokenizer(str(folder))
     (note,) = description.notes
-    assert "no file names the roles of its special tokens" in note
+    assert "no file defines the roles of its special tokens" in note
     assert "bos <s>, eos </s>" in note
     assert description.special_token_ids["eos"] == 1501
     whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -187,7 +187,7 @@ def test_saved_padding_and_truncation_play_no_role(save: Callable[..., Path], tm
         (ids,) = encode(description, [text])
         assert len(ids) > 40 and 1502 not in ids
         AutoTokenizer.from_pretrained(copy(description, tmp_path / f"copy of {name}"))
-    assert description.special_token_ids["pad"] == 1502  # as AutoTokenizer has it
+    assert description.special_token_ids["pad"] == 1502  # AutoTokenizer's id
 
 
 def _without_json(folder: Path) -> None:
@@ -209,11 +209,11 @@ CUSTOM = {"tokenizer_class": "MyTokenizer", "auto_map": {"AutoTokenizer": ["my_c
     [
         ({"tokenizer_config": PLAIN}, _cut("tokenizer.json"), "tokenizer.json cannot be loaded"),
         ({"tokenizer_config": PLAIN}, _cut("tokenizer_config.json"), "tokenizer_config.json is not JSON"),
-        ({"tokenizer_config": [1]}, None, "tokenizer_config.json holds no JSON object"),
+        ({"tokenizer_config": [1]}, None, "tokenizer_config.json does not contain a JSON object"),
         ({"tokenizer_config": {"tokenizer_class": "NoSuch"}}, None, "NoSuchFast|NoSuch"),
         ({"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"x": 1}}}, None, "added_tokens_decoder"),
         ({"tokenizer_config": {"model_max_length": 5}}, _without_json, "no tokenizer.json, and neither"),
-        ({"tokenizer_config": CUSTOM}, None, "code in its own repository .auto_map., which is not run"),
+        ({"tokenizer_config": CUSTOM}, None, "code in its repository .auto_map., which is not run"),
         ({"config": {"model_type": "mine", "auto_map": CUSTOM["auto_map"]}}, None, "which is not run"),
         ({"config": {"model_type": "gpt2"}}, _without_json, "cannot be loaded"),
     ],
@@ -238,7 +238,7 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
 
 
 def test_the_vocabulary_keeps_its_text(save: Callable[..., Path]):
-    """`tokenizers` reads scores with an error of one unit in the last place, so another text gives other scores."""
+    """`tokenizers` reads scores with an error of one unit in the last place, so a rewritten text changes the scores."""
     folder = save("unigram", tokenizer_config={**PLAIN, "cls_token": "<new>"})
     path = folder / "tokenizer.json"
     scores = [-2.0122928619384766, -3.4657359027997265, -11.618455886840821, -7.2947406768798830]
@@ -267,15 +267,15 @@ def test_dropout_is_refused(save: Callable[..., Path]):
 def test_byte_level_tokens_that_no_text_has_are_not_emitted(
     engine: str, kind: str, make_tokenizer: Callable[[str], str], hard_texts: list[str]
 ):
-    """Keys outside the byte alphabet, and words that no merges make."""
+    """Keys outside the byte alphabet, and words that no merges produce, are never emitted."""
     parts = json.loads(make_tokenizer(kind))
     size = len(parts["model"]["vocab"])
     parts["added_tokens"] = []
-    dead = [" " * 9, " zzqx", "漢字漢字", "нет", "\n" * 5]
-    dead += ["Ġzzqx", "zzqx", "<s>"] if kind == "bpe-gpt2" else []  # the other one ignores merges
-    dead = [key for key in dead if key not in parts["model"]["vocab"]]
-    parts["model"]["vocab"].update({key: size + number for number, key in enumerate(dead)})
-    texts = [*hard_texts[:300], *dead, *(f"a{key}" for key in dead), "нет zzqx b"]
+    unused = [" " * 9, " zzqx", "漢字漢字", "нет", "\n" * 5]
+    unused += ["Ġzzqx", "zzqx", "<s>"] if kind == "bpe-gpt2" else []  # the other kind ignores merges
+    unused = [key for key in unused if key not in parts["model"]["vocab"]]
+    parts["model"]["vocab"].update({key: size + number for number, key in enumerate(unused)})
+    texts = [*hard_texts[:300], *unused, *(f"a{key}" for key in unused), "нет zzqx b"]
     tokenizer = Tokenizer.from_str(json.dumps(parts))
     wanted = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
     assert max(max(ids, default=0) for ids in wanted) < size

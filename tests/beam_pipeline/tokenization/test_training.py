@@ -1,4 +1,4 @@
-"""What is trained: the same bytes each time, and what AutoTokenizer loads."""
+"""Trained tokenizers: the same bytes each time, in files that AutoTokenizer loads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from beam_pipeline.tokenization.training import train
 
 MODELS = ("unigram", "bpe", "wordpiece")
 
-# Words of English enough that merges and pieces have ties to break.
+# Enough English words that merges and pieces have ties.
 WORDS = (Path(__file__).parent / "test_engines.py").read_text(encoding="utf-8").split()
 TEXTS = [" ".join(WORDS[first : first + 40]) + " Ünïcödé 漢字 wörter!" for first in range(0, len(WORDS), 40)]
 
@@ -34,7 +34,7 @@ def digest(files: dict[str, bytes]) -> str:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_bytes_in_every_process(model: str):
-    """The libraries' hash maps have another order in each process, and their threads another speed."""
+    """In each process, the libraries' hash maps have a different order and their threads a different speed."""
     program = (
         "import sys, hashlib, importlib.util\n"
         f"spec = importlib.util.spec_from_file_location('here', {str(Path(__file__))!r})\n"
@@ -103,7 +103,7 @@ def test_more_tokens_than_the_sample_supports(model: str):
         train(model, texts, vocab_size=90000)
     smaller = train(model, texts, vocab_size=90000, allow_smaller=True).tokenizer
     assert 500 < smaller.get_vocab_size() < 90000
-    train(model, texts, vocab_size=smaller.get_vocab_size())  # what the message says is so
+    train(model, texts, vocab_size=smaller.get_vocab_size())  # as the message suggests
 
 
 @pytest.mark.parametrize("model", ["unigram", "wordpiece"])
@@ -117,7 +117,7 @@ def test_fewer_tokens_than_characters(model: str):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
-    """A web page about tokenizers, say: its `<mask>` is neither learnt nor taken for the special token."""
+    """As in a web page about tokenizers: `<mask>` is neither learnt nor interpreted as the special token."""
     hostile = ["<s> a <mask> b </s> <pad> [MASK] [CLS] <|endoftext|> <|mask|> <unk> [UNK]"] * 50
     tokenizer = train(model, lambda: [*TEXTS, *hostile], vocab_size=500, allow_smaller=True).tokenizer
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
