@@ -6,24 +6,22 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from importlib.metadata import version
 
-from apache_beam.options.pipeline_options import PipelineOptions
-
-from beam_pipeline import __version__, beam_options, filesystem, graph, memory
+from beam_pipeline import __version__, beam_options, filesystem, graph, launching, memory
 from beam_pipeline.analysis import analyze
-from beam_pipeline.dataflow import job_options, launch
-from beam_pipeline.dataset import lock, manifest, output_folder
+from beam_pipeline.dataset import manifest, output_folder
+from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning, UsageError
 from beam_pipeline.job import Job
+from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.report import write_report
-from beam_pipeline.run import progress, run
-from beam_pipeline.sources.plan import Plan, plan
+from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.documents import Template
@@ -36,6 +34,44 @@ _BYTES_VERSION = 2
 _STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """What a run is made from, read and checked before anything is written."""
+
+    config: PrepareConfig
+    tokenizer: TokenizerDescription
+    template: Template
+    pad_id: int
+    planned: Plan
+
+    def describe(self) -> dict:
+        """What the manifests record of the run."""
+        tokenizer = self.tokenizer
+        files = [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
+        return {
+            "bytes_version": _BYTES_VERSION,
+            "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
+            "config": self.config.identity(),
+            "inputs": self.planned.describe_files(),
+            "tokenizer": {
+                "path": f"../{TOKENIZER}",
+                "sha256": tokenizer.sha256,
+                "vocab_size": tokenizer.vocab_size,
+                "special_token_ids": {**tokenizer.special_token_ids, "pad": self.pad_id},
+                "all_special_ids": list(tokenizer.all_special_ids),
+                "control_ids": sorted(tokenizer.control_ids),
+                "files": files,
+            },
+        }
+
+    def fingerprint(self) -> str:
+        """See `manifest.fingerprint`."""
+        parts = self.describe()
+        return manifest.fingerprint(
+            *(parts[key] for key in ("bytes_version", "config", "inputs", "tokenizer"))
+        )
+
+
 def main(argv: Sequence[str]) -> None:
     """Runs the verb with these arguments.
 
@@ -45,11 +81,43 @@ def main(argv: Sequence[str]) -> None:
     """
     began = time.monotonic()
     config, rest = parse(PrepareConfig, argv)
-    options = beam_options.parse(rest)
-    filesystem.configure(options)
-    output = filesystem.absolute(config.output)
-    if beam_options.runs_on_dataflow(options):
-        job_options.complete(options, verb="prepare", output=output)
+    launch = launching.begin("prepare", rest, config.output)
+    output = launch.output
+    checked = _check(config, launch)
+    fingerprint = checked.fingerprint()
+    output_folder.refuse_overlap(
+        output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
+    )
+    staging = filesystem.join(output, STAGING)
+    done = None  # of a dataset that is kept
+    if not (config.resume and output_folder.is_finished(output, config.split_names, fingerprint)):
+        done = launch.claim_and_run(
+            staging,
+            fingerprint,
+            is_kept=lambda: output_folder.claim(
+                output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
+            ),
+            make=lambda held: _make(launch, held, checked),
+        )
+    if done is False:
+        print(f"{config.output} is a dataset when the job is done")
+        return
+    kept = done is None
+    seconds = time.monotonic() - began
+    if kept:
+        print(f"{config.output} holds this very dataset, finished: nothing to do")
+    if not _has_views(config, output):
+        with launch.hold(staging, fingerprint):
+            _add_views(config, output)
+    _summarise(config, output, None if kept else seconds)
+
+
+def _check(config: PrepareConfig, launch: Launch) -> _Checked:
+    """Reads the tokenizer and plans the input.
+
+    Raises:
+      UsageError: they do not fit the options, or the run needs more memory than there is.
+    """
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)
     check_engine(
@@ -61,88 +129,34 @@ def main(argv: Sequence[str]) -> None:
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
         print(note, file=sys.stderr)
-    planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
-    if beam_options.runs_here(options) and not config.skip_memory_check:
+    planned = launch.plan(config.input)
+    if beam_options.runs_here(launch.options) and not config.skip_memory_check:
         _check_memory(config, planned, tokenizer)
-    description = _describe(config, planned, tokenizer, pad_id)
-    fingerprint = manifest.fingerprint(
-        description["bytes_version"], description["config"], description["inputs"], description["tokenizer"]
-    )
-    output_folder.refuse_overlap(
-        output, config.split_names, (file.path for file in planned.files), config.tokenizer
-    )
-    kept = config.resume and output_folder.is_finished(output, config.split_names, fingerprint)
-    done = True
-    locked = partial(
-        lock.hold,
-        filesystem.join(output, STAGING),
-        verb="prepare",
-        fingerprint=fingerprint,
-        job_runs=partial(launch.is_active, options),
-    )
-    if not kept:
-        with locked() as held:
-            kept = output_folder.claim(
-                output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
-            )
-            if not kept:
-                done = _run(
-                    held,
-                    config,
-                    options,
-                    output=output,
-                    tokenizer=tokenizer,
-                    planned=planned,
-                    description=description,
-                    fingerprint=fingerprint,
-                    template=template,
-                    pad_id=pad_id,
-                )
-    if not done:
-        print(f"{config.output} is a dataset when the job is done")
-        return
-    seconds = time.monotonic() - began
-    if kept:
-        print(f"{config.output} holds this very dataset, finished: nothing to do")
-    if not _has_views(config, output):
-        with locked():
-            _add_views(config, output)
-    _summarise(config, output, None if kept else seconds)
+    return _Checked(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
 
 
-def _run(
-    held: lock.Lock,
-    config: PrepareConfig,
-    options: PipelineOptions,
-    *,
-    output: str,
-    tokenizer: TokenizerDescription,
-    planned: Plan,
-    description: dict,
-    fingerprint: str,
-    template: Template,
-    pad_id: int,
-) -> bool:
+def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
     """Runs the pipeline; returns whether the dataset is finished, and not only submitted."""
-    with progress(options, _STAGES, planned.bytes) as display:
+    config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
+    with launch.progress(_STAGES, planned.bytes) as address:
         job = Job(
             config=config,
-            output=output,
+            output=launch.output,
             run=held.holder.run,
-            detached=beam_options.runs_on_dataflow(options),
-            fingerprint=fingerprint,
+            detached=launch.on_dataflow,
+            fingerprint=held.holder.fingerprint,
             num_units=len(planned.units),
             input_bytes=planned.bytes,
             vocab_size=tokenizer.vocab_size,
-            pad_id=pad_id,
+            pad_id=checked.pad_id,
             control_ids=tokenizer.control_ids,
-            template=template,
-            engine_threads=beam_options.engine_threads(options),
-            progress=display.address if display else None,
+            template=checked.template,
+            engine_threads=beam_options.engine_threads(launch.options),
+            progress=address,
         )
         try:
-            _stage(job, planned, tokenizer, description)
-            return run(lambda pipeline: graph.build(pipeline, job), options, lock=held, wait=config.wait)
+            _stage(job, checked)
+            return launch.run(lambda pipeline: graph.build(pipeline, job), held=held, wait=config.wait)
         except StillRunning:
             raise
         except KeyboardInterrupt as interrupt:
@@ -152,11 +166,11 @@ def _run(
                 interrupt.args = ("the same command with --resume continues with what is finished",)
             raise
         except Exception:
-            _give_up(held, output, len(planned.units))
+            _give_up(held, launch.output, len(planned.units))
             raise
 
 
-def _give_up(held: lock.Lock, output: str, num_units: int) -> None:
+def _give_up(held: Lock, output: str, num_units: int) -> None:
     """Clears away what a failed run left. Reports its own failure without hiding the run's."""
     try:
         held.check()
@@ -248,30 +262,12 @@ def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDesc
     )
 
 
-def _describe(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription, pad_id: int) -> dict:
-    """What the manifests say of the run."""
-    return {
-        "bytes_version": _BYTES_VERSION,
-        "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
-        "config": config.identity(),
-        "inputs": [{"path": file.path, "bytes": file.size} for file in planned.files],
-        "tokenizer": {
-            "path": f"../{TOKENIZER}",
-            "sha256": tokenizer.sha256,
-            "vocab_size": tokenizer.vocab_size,
-            "special_token_ids": {**tokenizer.special_token_ids, "pad": pad_id},
-            "all_special_ids": list(tokenizer.all_special_ids),
-            "control_ids": sorted(tokenizer.control_ids),
-            "files": [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())],
-        },
-    }
-
-
-def _stage(job: Job, planned: Plan, tokenizer: TokenizerDescription, description: dict) -> None:
+def _stage(job: Job, checked: _Checked) -> None:
     """Writes what the workers read: the tokenizer, the plan and the run's description."""
-    job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in tokenizer.files.items()})
-    write_plan(job.plan_path, planned.units)
-    filesystem.write_bytes(job.description_path, json.dumps(description).encode())
+    files = checked.tokenizer.files
+    job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})
+    write_plan(job.plan_path, checked.planned.units)
+    filesystem.write_bytes(job.description_path, json.dumps(checked.describe()).encode())
 
 
 def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Running a pipeline to its end, with progress where it runs on this machine and errors a user can read."""
+"""Runs a pipeline to its end, with errors that a user can read."""
 
 from __future__ import annotations
 
@@ -22,19 +22,6 @@ from beam_pipeline import beam_options
 from beam_pipeline.dataflow import launch
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.errors import DataError, WorkerDied, message_of
-from beam_pipeline.progress import ProgressDisplay
-
-
-@contextlib.contextmanager
-def progress(
-    options: PipelineOptions, stages: list[tuple[str, str, float]], total: int
-) -> Iterator[ProgressDisplay | None]:
-    """The display that a local run's workers report to; None for other runners, which have their own."""
-    if not beam_options.runs_here(options):
-        yield None
-        return
-    with ProgressDisplay(stages, total) as display:
-        yield display
 
 
 def run(

@@ -8,21 +8,17 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 
-from apache_beam.options.pipeline_options import PipelineOptions
-
-from beam_pipeline import __version__, beam_options, corpus_sample, filesystem
+from beam_pipeline import __version__, corpus_sample, filesystem, launching
 from beam_pipeline.corpus_sample import Sample, SampleJob
-from beam_pipeline.dataflow import job_options, launch
-from beam_pipeline.dataset import lock
+from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.output_folder import refuse_overlap
 from beam_pipeline.errors import DataError, LockLost
+from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import TrainTokenizerConfig
-from beam_pipeline.run import progress, run
-from beam_pipeline.sources.plan import Plan, plan
+from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.engine import make_engine
@@ -42,44 +38,35 @@ def main(argv: Sequence[str]) -> None:
     """
     began = time.monotonic()
     config, rest = parse(TrainTokenizerConfig, argv)
-    options = beam_options.parse(rest)
-    filesystem.configure(options)
+    launch = launching.begin("train-tokenizer", rest, config.output)
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
-    output = filesystem.absolute(config.output)
-    if beam_options.runs_on_dataflow(options):
-        job_options.complete(options, verb="train-tokenizer", output=output)
-    planned = plan(config.input, local_files=beam_options.workers_see_local_files(options))
+    output = launch.output
+    planned = launch.plan(config.input)
     made_from = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))
-    with lock.hold(
+    summary = launch.claim_and_run(
         tokenizer_folder.lock_folder(output),
-        verb="train-tokenizer",
-        fingerprint=fingerprint,
-        job_runs=partial(launch.is_active, options),
-    ) as held:
-        if tokenizer_folder.claim(output, fingerprint, overwrite=config.overwrite, resume=config.resume):
-            print(f"{config.output} holds this very tokenizer already: nothing to do")
-        else:
-            summary = _make(held, config, options, planned, output, made_from, fingerprint)
-            print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
+        fingerprint,
+        is_kept=lambda: tokenizer_folder.claim(
+            output, fingerprint, overwrite=config.overwrite, resume=config.resume
+        ),
+        make=lambda held: _make(launch, held, config, planned, made_from),
+    )
+    if summary is None:
+        print(f"{config.output} holds this very tokenizer already: nothing to do")
+    else:
+        print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
     _push(config, output)
 
 
-def _make(
-    held: lock.Lock,
-    config: TrainTokenizerConfig,
-    options: PipelineOptions,
-    planned: Plan,
-    output: str,
-    made_from: dict,
-    fingerprint: str,
-) -> str:
+def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Plan, made_from: dict) -> str:
     """Samples, trains and writes the tokenizer; returns what it is made of, for the user."""
+    output, fingerprint = launch.output, held.holder.fingerprint
     staging = tokenizer_folder.staging(output, fingerprint)
     try:
-        with progress(options, _STAGES, planned.bytes) as display:
+        with launch.progress(_STAGES, planned.bytes) as address:
             job = SampleJob(
                 folder=staging,
                 plan_path=filesystem.join(staging, "plan.jsonl"),
@@ -88,10 +75,10 @@ def _make(
                 seed=config.seed,
                 read_options=config.input,
                 skip_bad=config.on_bad_record == "skip",
-                progress=display.address if display else None,
+                progress=address,
             )
             write_plan(job.plan_path, planned.units)
-            run(lambda pipeline: corpus_sample.build(pipeline, job), options, lock=held)
+            launch.run(lambda pipeline: corpus_sample.build(pipeline, job), held=held)
         sample = Sample(staging, job.share, config.sample_bytes)
         if not sample.bytes:
             raise DataError(
@@ -120,7 +107,7 @@ def _make(
     )
 
 
-def _clear(held: lock.Lock, output: str, fingerprint: str) -> None:
+def _clear(held: Lock, output: str, fingerprint: str) -> None:
     """Deletes the staging folder, unless it is another run's by now, or a job may be writing there."""
     if held.kept:
         return
@@ -151,7 +138,7 @@ def _describe(config: TrainTokenizerConfig, planned: Plan) -> dict:
     """All that decides the tokenizer's bytes."""
     return {
         "config": config.identity(),
-        "inputs": [{"path": file.path, "bytes": file.size} for file in planned.files],
+        "inputs": planned.describe_files(),
         "versions": {
             "tokenmill": __version__,
             **{name: version(name) for name in ("tokenizers", "sentencepiece", "transformers")},

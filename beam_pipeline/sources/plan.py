@@ -47,6 +47,10 @@ class Plan:
         """The approximate size of the text that is read, repeats included."""
         return sum(unit.bytes for unit in self.units)
 
+    def describe_files(self) -> list[dict[str, str | int]]:
+        """The files' paths and sizes, for manifests and fingerprints."""
+        return [{"path": file.path, "bytes": file.size} for file in self.files]
+
 
 def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
     """Lists the files and cuts them into units of about `config.unit_bytes` of text.

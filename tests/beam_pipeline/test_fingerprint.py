@@ -10,17 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline import prepare
-from beam_pipeline.dataset import manifest
+from beam_pipeline import launching, prepare
 from beam_pipeline.input_options import DatasetConfig, InputConfig, MixItem
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import PrepareConfig, TrainTokenizerConfig
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import read_unit
-from beam_pipeline.sources.plan import plan
 from beam_pipeline.steps.unit_rows import UnitRows
-from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 # Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
@@ -117,22 +114,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 def outcome(argv: list[str]) -> tuple[str, tuple]:
     """The fingerprint of a run, and all that its shards are made of: what each unit gives, and the layout."""
     config, _ = parse(PrepareConfig, argv)
-    tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
-    planned = plan(config.input)
-    pad_id = prepare._pad_id(config, tokenizer)
-    described = prepare._describe(config, planned, tokenizer, pad_id)
-    fingerprint = manifest.fingerprint(
-        described["bytes_version"], described["config"], described["inputs"], described["tokenizer"]
-    )
+    checked = prepare._check(config, launching.begin("prepare", [], config.output))
+    tokenizer, planned = checked.tokenizer, checked.planned
     encoder = DocumentTokenizer(
         tokenizer_json=tokenizer.json,
         vocab_size=tokenizer.vocab_size,
-        template=tokenizer.template_of(config.append_eos),
+        template=checked.template,
         engine=config.engine,
         parse_special_tokens=config.parse_special_tokens,
         control_ids=tokenizer.control_ids,
     )
-    packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
+    packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": checked.pad_id}
     given = []
     for unit in planned.units:
         rows = UnitRows(
@@ -144,7 +136,13 @@ def outcome(argv: list[str]) -> tuple[str, tuple]:
         blocks = [(split, block.to_bytes()) for split, block in rows.blocks(read_unit(unit, config.input))]
         given.append((blocks, [tail and (tail.ids.tobytes(), tail.starts.tobytes()) for tail in rows.tails]))
     layout = (config.split_names, config.shard_size, config.num_shards, config.shuffle, config.seed)
-    return fingerprint, (given, layout, config.max_length, config.attention_mask, config.segment_ids)
+    return checked.fingerprint(), (
+        given,
+        layout,
+        config.max_length,
+        config.attention_mask,
+        config.segment_ids,
+    )
 
 
 VALUES = {

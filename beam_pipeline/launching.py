@@ -1,0 +1,112 @@
+"""The path of every verb that runs a pipeline over a corpus: options → plan → fingerprint → claim → progress → run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipeline import beam_options, filesystem, run
+from beam_pipeline.dataflow import job_options
+from beam_pipeline.dataflow.launch import is_active
+from beam_pipeline.dataset import lock
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.progress import Address, ProgressDisplay
+from beam_pipeline.sources.plan import Plan, plan
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A verb that is about to run a pipeline; `begin` makes it."""
+
+    verb: str
+    options: PipelineOptions
+    """Beam's, checked; those of a Dataflow job are complete."""
+    output: str
+    """The folder that the verb writes, absolute."""
+
+    @property
+    def on_dataflow(self) -> bool:
+        return beam_options.runs_on_dataflow(self.options)
+
+    def plan(self, config: InputConfig) -> Plan:
+        """Plans the input for the workers of this launch.
+
+        Raises:
+            UsageError: The input is not there, or the workers cannot read it.
+        """
+        return plan(config, local_files=beam_options.workers_see_local_files(self.options))
+
+    def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:
+        """Holds the lock in a staging folder; see `lock.hold`."""
+        job_runs = partial(is_active, self.options)
+        return lock.hold(folder, verb=self.verb, fingerprint=fingerprint, job_runs=job_runs)
+
+    def claim_and_run(
+        self,
+        folder: str,
+        fingerprint: str,
+        *,
+        is_kept: Callable[[], bool],
+        make: Callable[[lock.Lock], Result],
+    ) -> Result | None:
+        """Claims the output and makes it, while this launch holds the lock.
+
+        Args:
+            folder: The staging folder, which holds the lock.
+            fingerprint: Of what is made.
+            is_kept: Clears what is in the way, and returns whether the finished output is kept as it is.
+            make: Makes the output.
+
+        Returns:
+            What `make` returns; None if the output is kept.
+        """
+        with self.hold(folder, fingerprint) as held:
+            return None if is_kept() else make(held)
+
+    @contextlib.contextmanager
+    def progress(self, stages: list[tuple[str, str, float]], total: int) -> Iterator[Address | None]:
+        """Shows the progress of a local run.
+
+        Args:
+            stages: As `ProgressDisplay` takes them.
+            total: How much the first stage has to do.
+
+        Yields:
+            Where workers report to; None for other runners, which have a display of their own.
+        """
+        if not beam_options.runs_here(self.options):
+            yield None
+            return
+        with ProgressDisplay(stages, total) as display:
+            yield display.address
+
+    def run(self, build: Callable[[beam.Pipeline], None], *, held: lock.Lock, wait: bool = True) -> bool:
+        """Runs a pipeline that writes the output; see `run.run`."""
+        return run.run(build, self.options, lock=held, wait=wait)
+
+
+def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
+    """Checks Beam's options, and makes the file systems use them.
+
+    Args:
+        verb: The verb.
+        beam_args: The part of the command line that the verb does not know.
+        output: The folder that the verb writes, as the user gave it.
+
+    Raises:
+        UsageError: An option is unknown, or something is wrong with those of a Dataflow job.
+    """
+    options = beam_options.parse(beam_args)
+    filesystem.configure(options)
+    launch = Launch(verb, options, filesystem.absolute(output))
+    if launch.on_dataflow:
+        job_options.complete(options, verb=verb, output=launch.output)
+    return launch
