@@ -128,10 +128,10 @@ def test_replicas_of_a_topology(name: str, replicas: int) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v5e", r"'v5e': give a generation and the chips along each side, such as v5e:2x4"),
-        ("v9:2x4", "the generations are v3, v4, v5e, v5p, v6e"),
-        ("v4:2x2", "v4 has 3 sides of at least 1, such as v4:2x2x1"),
-        ("v5e:0x4", "v5e has 2 sides of at least 1"),
+        ("v5e", r"'v5e': give a generation and the number of chips along each side, such as v5e:2x4"),
+        ("v9:2x4", "the generation must be one of v3, v4, v5e, v5p, v6e"),
+        ("v4:2x2", "v4 needs 3 sides of at least 1, such as v4:2x2x1"),
+        ("v5e:0x4", "v5e needs 2 sides of at least 1"),
     ],
 )
 def test_topologies_that_cannot_be(name: str, message: str) -> None:
@@ -285,25 +285,26 @@ def test_the_largest_batch_that_fits(most: int, power: float) -> None:
 def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = compiler.WRITTEN_FOR | {"jax": "0.11.0"}
     monkeypatch.setattr(metadata, "version", lambda name: installed[name])
-    with pytest.raises(
-        UsageError, match=r"private interfaces of jax 0.10; 0.11.0 is installed; `make compile-check`"
-    ):
+    with pytest.raises(UsageError, match=r"needs jax 0.10, but 0.11.0 is installed; `make compile-check`"):
         compiler.versions()
 
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(UsageError, match=r"needs tensorflow 2.20, which is not installed"):
+    with pytest.raises(UsageError, match=r"needs tensorflow 2.20, but tensorflow is not installed"):
         compiler.versions()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--topology", "v1:1x1"], "the generations are"),
+        (["--topology", "v1:1x1"], "the generation must be one of"),
         (["--train.batch_size", "12"], "must be a multiple of the 8 replicas of v5e:2x4"),
-        (["--compare", "a.yaml", "b.yaml", "--train.steps", "3"], "--train stands beside --compare"),
+        (
+            ["--compare", "a.yaml", "b.yaml", "--train.steps", "3"],
+            "--train cannot be combined with --compare",
+        ),
         (["--vocab_size", "3"], "--vocab_size is 3: must be at least 8"),
         (["--data.train", "OUT", "--max_length", "64"], "it is the dataset's, with --data.train"),
     ],

@@ -98,5 +98,7 @@ def test_a_listing_takes_a_request_for_each_page(monkeypatch: pytest.MonkeyPatch
         assert {name: each.size for name, each in listed.items()} == {f"{n:05d}": n for n in range(250)}
         assert len(gcs.requests) - gcs.failures == 3
         assert files.list_files("gs://bucket/nothing") == {}
-        with pytest.raises(UsageError, match=r"gs://other/data: cannot be listed: 404: .*no bucket other"):
+        with pytest.raises(
+            UsageError, match=r"gs://other/data: cannot list the folder: 404: .*no bucket other"
+        ):
             files.list_files("gs://other/data")

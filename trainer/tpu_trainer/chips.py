@@ -1,4 +1,4 @@
-"""What Google publishes of each generation of TPU chips."""
+"""Google's published figures for each TPU generation."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from tpu_trainer.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One generation. The figures are a chip's; a device is what holds one replica.
-
-    `options` are what the compiler's topology needs besides its name.
-    """
+    """One TPU generation. The figures are per chip; each device holds one replica."""
 
     name: str
     peak_flops: float
-    """FLOP/s, bfloat16 matrix products. float32 ones run on the same unit, in bfloat16 passes: one by default."""
+    """FLOP/s of bfloat16 matrix products. float32 products run on the same unit in bfloat16 passes: one by default."""
     hbm_bytes: float
     hbm_bandwidth: float
     """Bytes/s."""
     devices: int
-    """Devices in a chip: its two cores are one device on v4 and v5p, and two on v3."""
+    """Devices per chip. The two cores of a chip are one device on v4 and v5p, and two on v3."""
     dimensions: int
-    """Of the torus that a topology is cut from."""
+    """Dimensions of the torus of chips."""
     source: str
+    """URL of the figures."""
     options: tuple[tuple[str, str], ...] = ()
+    """Options that JAX's topology description needs besides the name."""
 
 
 _DOCS = "https://cloud.google.com/tpu/docs/"
@@ -83,11 +82,11 @@ CHIPS = {
 }
 
 GENERATIONS = ("v2", *CHIPS)
-"""Those that training runs on. compile-check has no figures of v2."""
+"""Generations that training supports. compile-check has no figures for v2."""
 
 
 def generation(accelerator_type: str) -> str | None:
-    """The generation of a TPU such as v3-8, v5litepod-8 or v5p-16: v3, v5e, v5p; None if it is not in GENERATIONS."""
+    """Returns the generation of an accelerator type, such as v5e for v5litepod-8; None if it is not in GENERATIONS."""
     name = accelerator_type.partition("-")[0]
     name = {"v5litepod": "v5e"}.get(name, name)
     return name if name in GENERATIONS else None
@@ -95,7 +94,7 @@ def generation(accelerator_type: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Chips of one kind in a grid, such as v5e:2x4: eight chips."""
+    """A grid of chips of one generation, such as v5e:2x4: eight chips."""
 
     name: str
     chip: Chip
@@ -103,20 +102,24 @@ class Topology:
 
     @classmethod
     def parse(cls, name: str) -> Topology:
-        """The topology called `name`; UsageError where there can be none."""
+        """Parses a topology's name.
+
+        Raises:
+            UsageError: If the name does not describe a topology.
+        """
         match = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", name)
         if match is None:
             raise UsageError(
-                f"--topology is {name!r}: give a generation and the chips along each side, such as v5e:2x4"
+                f"--topology is {name!r}: give a generation and the number of chips along each side, such as v5e:2x4"
             )
         chip = CHIPS.get(match[1])
         if chip is None:
-            raise UsageError(f"--topology is {name!r}: the generations are {', '.join(CHIPS)}")
+            raise UsageError(f"--topology is {name!r}: the generation must be one of {', '.join(CHIPS)}")
         sides = [int(side) for side in match[2].split("x")]
         if len(sides) != chip.dimensions or 0 in sides:
             example = "x".join(["2"] * 2 + ["1"] * (chip.dimensions - 2))
             raise UsageError(
-                f"--topology is {name!r}: {chip.name} has {chip.dimensions} sides of at least 1, such as "
+                f"--topology is {name!r}: {chip.name} needs {chip.dimensions} sides of at least 1, such as "
                 f"{chip.name}:{example}"
             )
         chips = 1
@@ -126,5 +129,5 @@ class Topology:
 
     @property
     def replicas(self) -> int:
-        """Devices, each of which holds one replica."""
+        """Number of replicas: one per device."""
         return self.chips * self.chip.devices

@@ -1,4 +1,4 @@
-"""Listings of Cloud Storage, which give the size and the checksum of every object: TensorFlow's client drops both."""
+"""Cloud Storage listings with the size and checksum of every object, which TensorFlow's client discards."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def list_objects(folder: str) -> dict[str, tuple[int, str | None]]:
     """Lists the objects directly in the folder gs://bucket/….
 
     Returns:
-        Name → (bytes, CRC-32C as 8 hex digits, or None if the object has none).
+        Maps each name to its size in bytes and its CRC-32C as 8 hex digits, or None if the object has no checksum.
 
     Raises:
-        UsageError: Cloud Storage refuses the listing, or does not answer.
+        UsageError: If Cloud Storage refuses the request or does not answer.
     """
     bucket, _, path = folder.removeprefix("gs://").partition("/")
     prefix = f"{path.strip('/')}/" if path.strip("/") else ""
@@ -52,17 +52,17 @@ def list_objects(folder: str) -> dict[str, tuple[int, str | None]]:
                     _URL.format(bucket=quote(bucket, safe="")), params=query, timeout=_TIMEOUT
                 )
             except (RequestException, GoogleAuthError) as error:
-                raise UsageError(f"{folder}: cannot be listed ({error})") from error
+                raise UsageError(f"{folder}: cannot list the folder ({error})") from error
             if not response.ok:
-                remedy = "the account needs the role Storage Object Viewer on the bucket"
+                remedy = "the account needs the Storage Object Viewer role on the bucket"
                 raise UsageError(
-                    f"{folder}: cannot be listed: {response.status_code}: {response.text[:500]}"
+                    f"{folder}: cannot list the folder: {response.status_code}: {response.text[:500]}"
                     + (f"; {remedy}" if response.status_code in (401, 403) else "")
                 )
             page = response.json()
             for item in page.get("items", []):
                 name = item["name"].removeprefix(prefix)
-                if name:  # else an object that marks the folder itself
+                if name:  # empty for an object that marks the folder itself
                     checksum = item.get("crc32c")
                     found[name] = (
                         int(item["size"]),
@@ -74,7 +74,7 @@ def list_objects(folder: str) -> dict[str, tuple[int, str | None]]:
 
 
 def _session() -> AuthorizedSession:
-    """With the credentials that TensorFlow's client finds, too; without any, what is public can be listed."""
+    """Returns a session with TensorFlow's default credentials. Without any, it can read public buckets."""
     try:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     except DefaultCredentialsError:

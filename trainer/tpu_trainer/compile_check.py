@@ -1,4 +1,4 @@
-"""Verb compile-check: the training step through a real TPU compiler, on a machine without a TPU."""
+"""The compile-check verb: compiles the training step with the TPU compiler, on a machine without a TPU."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from tpu_trainer.tpu_check.cache import Cache
     from tpu_trainer.tpu_check.step import ReplicaStep
 
-# A replica's rows beyond which no search goes: more than any training uses.
+# The upper bound of the search for the largest batch: more rows per replica than any training uses.
 _LARGEST_REPLICA_ROWS = 1 << 16
 
 
 def main(config: CompileCheckConfig) -> None:
-    """Runs the verb. UsageError where options do not fit together or a step cannot be compiled for a TPU."""
+    """Runs the verb.
+
+    Raises:
+        UsageError: If the options are inconsistent or the step cannot be compiled for a TPU.
+    """
     topology = Topology.parse(config.topology)
     named = _configs(config)
-    # TensorFlow takes seconds to import: not for what the checks above refuse.
+    # TensorFlow takes seconds to import: the checks above come first.
     from tpu_trainer.tpu_check.cache import Cache, default_folder
     from tpu_trainer.tpu_check.compiler import versions
     from tpu_trainer.tpu_check.figures import LIMITS, table
@@ -51,7 +55,7 @@ def main(config: CompileCheckConfig) -> None:
 
 
 def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]:
-    """Name and configuration of each column."""
+    """Returns the name and configuration of each column of the table."""
     if config.compare is None:
         return [(config.topology, config)]
     own = {field.name for field in dataclasses.fields(CompileCheckConfig)}
@@ -60,8 +64,8 @@ def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]
     for field in dataclasses.fields(FitConfig):
         if getattr(config, field.name) != getattr(default, field.name):
             raise UsageError(
-                f"--{field.name} stands beside --compare: what is compared stands in the files, "
-                f"{', '.join(config.compare)}"
+                f"--{field.name} cannot be combined with --compare: set it in the files that are compared "
+                f"({', '.join(config.compare)})"
             )
     values = {name: getattr(config, name) for name in own}
     return [(path, dataclasses.replace(load_compile_check_config(path), **values)) for path in config.compare]
@@ -112,8 +116,11 @@ def _check(
         result = cache.compile(module, topology)
     except DoesNotCompile as error:
         message = f"the step cannot be compiled for {topology.name}:\n{str(error).split(chr(10) * 2)[0]}"
-        if "Mosaic" in message or "memory space vmem" in message:  # the compiler of kernels, and their memory
-            message += "\n--train.attention_kernel: this generation cannot run it for such rows; leave it out"
+        # Mosaic is the compiler of kernels; vmem is their memory.
+        if "Mosaic" in message or "memory space vmem" in message:
+            message += (
+                "\n--train.attention_kernel: not supported on this generation for such rows; leave it out"
+            )
         raise UsageError(message) from error
     report = figures(
         result,
@@ -131,21 +138,24 @@ def _check(
 
 
 def largest_that_fits(check: Callable[[int], dict[str, Any]], *, multiple: int) -> dict[str, Any]:
-    """The report of the most rows, in multiples of `multiple`, that fit.
+    """Finds the largest number of rows per replica that fits in memory and returns its report.
 
-    A bisection that knows that memory grows almost linearly with the rows: a try is where the line through two reports
-    meets the memory there is, but every third one halves what is open. UsageError where not even `multiple` rows fit.
+    Memory grows almost linearly with the rows. So each guess is the point at which the line through two reports
+    reaches the available memory; every third guess bisects the remaining interval instead.
 
     Args:
-        check: The report of a number of rows.
-        multiple: At least 1.
+        check: Returns the report for a number of rows.
+        multiple: The result is a multiple of this number of rows, at least 1.
+
+    Raises:
+        UsageError: If not even `multiple` rows fit.
     """
-    best, other = check(multiple), None  # the most rows known to fit, and a second point of the line
+    best, other = check(multiple), None  # the largest batch known to fit, and a second point on the line
     if not best["fits"]:
         hbm = best["hbm"]
         raise UsageError(
-            f"not even {multiple} row(s) of a replica fit: {hbm['needed'] / 1e9:,.2f} GB needed, "
-            f"{hbm['available'] / 1e9:,.2f} GB there; take a smaller model, shorter rows or a smaller --batch_multiple"
+            f"not even {multiple} row(s) per replica fit: {hbm['needed'] / 1e9:,.2f} GB needed, "
+            f"{hbm['available'] / 1e9:,.2f} GB available; use a smaller model, shorter rows or a lower --batch_multiple"
         )
     fits, too_many, tries = 1, _LARGEST_REPLICA_ROWS // multiple + 1, 0
     while too_many - fits > 1:
@@ -165,7 +175,7 @@ def largest_that_fits(check: Callable[[int], dict[str, Any]], *, multiple: int) 
 
 
 def _crossing(fits: dict[str, Any], other: dict[str, Any]) -> int:
-    """Rows at which the line through two reports' memory meets what is there."""
+    """Returns the rows at which the line through the memory of two reports reaches the available memory."""
     slope = (other["hbm"]["needed"] - fits["hbm"]["needed"]) / (other["replica_rows"] - fits["replica_rows"])
     if slope <= 0:
         return 2 * fits["replica_rows"]

@@ -1,6 +1,6 @@
-"""How a verb can end, other than well: with a message and an exit status of its own.
+"""Exit statuses of the verbs, and the exceptions that end a verb with a message.
 
-Everything else is a bug and shows its traceback.
+Any other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a process of ours returns; docs/training.md says what to do about each."""
+    """Exit statuses. docs/training.md describes what to do about each."""
 
     DONE = 0
     USAGE = 2
     DIVERGED = 3
-    # The two of sysexits.h: an error of input or output; "failed for now, try again".
+    # EX_IOERR and EX_TEMPFAIL of sysexits.h.
     NOT_SAVED = 74
     INTERRUPTED = 75
-    # sysexits.h: "service unavailable".
+    # EX_UNAVAILABLE of sysexits.h.
     CLOUD = 69
 
 
 class TrainerError(Exception):
-    """An end with a message for the user, not a traceback."""
+    """An error that is shown to the user as a message, without a traceback."""
 
     status: ExitStatus
 
 
 class UsageError(TrainerError):
-    """The options, the data, the tokenizer or a folder do not fit; the message says which, where and what to do."""
+    """Invalid or inconsistent options, data, tokenizer or folder. The message gives the place and the remedy."""
 
     status = ExitStatus.USAGE
 
 
 class DivergedError(TrainerError):
-    """The loss or the gradient is no longer a finite number."""
+    """The loss or the gradient is not finite."""
 
     status = ExitStatus.DIVERGED
 
@@ -46,12 +46,12 @@ class NotSavedError(TrainerError):
 
 
 class InterruptedRun(TrainerError):
-    """A signal asked the run to end; its state is saved and the same command continues it."""
+    """A signal stopped the run. Its state is saved; the same command continues it."""
 
     status = ExitStatus.INTERRUPTED
 
 
 class CloudError(TrainerError):
-    """Google Cloud refused something, or what was launched there failed; the message is its own."""
+    """Google Cloud refused a request, or a job there failed. The message is Google Cloud's."""
 
     status = ExitStatus.CLOUD

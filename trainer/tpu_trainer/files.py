@@ -1,7 +1,7 @@
-"""The few file operations the trainer needs, on local paths and on URLs such as gs://bucket/folder.
+"""File operations on local paths and on URLs such as gs://bucket/folder.
 
-Local paths are handled without TensorFlow, whose import takes seconds, so that checks of a command's arguments
-stay quick; URLs go through tf.io.gfile, which reads and writes them natively.
+Local paths do not need TensorFlow: importing it takes seconds, which would slow down argument checks. URLs go through
+tf.io.gfile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def is_url(path: str) -> bool:
-    """Whether `path` names an object store or another remote file system."""
+    """Whether `path` is on an object store or another remote file system."""
     return "://" in path
 
 
@@ -29,33 +29,36 @@ def _gfile() -> Any:
 
 
 def join(folder: str, *names: str) -> str:
-    """`folder/name/…`, for local paths and URLs alike; names may be or hold `..`."""
+    """Joins path components for local paths and URLs. Names may contain `..`."""
     path = "/".join([folder.rstrip("/") if folder != "/" else "", *names])
     if not is_url(path) or ".." not in path.split("/"):
         return path
     scheme, _, rest = path.partition("://")
-    return (
-        f"{scheme}://{posixpath.normpath(rest)}"  # an object's name is only a name: `..` leads nowhere there
-    )
+    # Object stores do not resolve `..` in an object's name.
+    return f"{scheme}://{posixpath.normpath(rest)}"
 
 
 def is_file(path: str) -> bool:
-    """Whether `path` is there and is a file."""
+    """Whether `path` exists and is a file."""
     return _gfile().exists(path) and not _gfile().isdir(path) if is_url(path) else Path(path).is_file()
 
 
 def is_dir(path: str) -> bool:
-    """Whether `path` is there and is a folder."""
+    """Whether `path` exists and is a folder."""
     return _gfile().isdir(path) if is_url(path) else Path(path).is_dir()
 
 
 def size(path: str) -> int:
-    """Bytes in a file; OSError or TensorFlow's NotFoundError where there is none."""
+    """Returns the size of a file in bytes.
+
+    Raises:
+        OSError: If a local file does not exist. URLs raise TensorFlow's NotFoundError instead.
+    """
     return _gfile().stat(path).length if is_url(path) else Path(path).stat().st_size
 
 
 def list_names(folder: str) -> list[str]:
-    """The names in `folder`, sorted; empty where there is no such folder."""
+    """Returns the sorted names in `folder`, or an empty list if the folder does not exist."""
     if not is_dir(folder):
         return []
     if is_url(folder):
@@ -64,32 +67,34 @@ def list_names(folder: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Listed:
-    """What a listing tells of a file: its bytes, and their CRC-32C as 8 hex digits; None if the listing has none."""
+class FileInfo:
+    """A file's entry in a listing."""
 
     size: int
+    """Bytes."""
     crc32c: str | None = None
+    """CRC-32C of the content as 8 hex digits; None if the listing does not include it."""
 
 
-def list_files(folder: str) -> dict[str, Listed]:
-    """The files in `folder` by name, without its subfolders; empty where there is no such folder.
+def list_files(folder: str) -> dict[str, FileInfo]:
+    """Returns the files in `folder` by name, without subfolders. Empty if the folder does not exist.
 
-    On Cloud Storage this takes one request for a thousand files. tf.io.gfile would take more than one for each file.
+    On Cloud Storage this takes one request per thousand files; tf.io.gfile would need several per file.
     """
     if folder.startswith("gs://"):
         from tpu_trainer.cloud_storage import list_objects
 
-        return {name: Listed(*found) for name, found in list_objects(folder).items()}
+        return {name: FileInfo(*found) for name, found in list_objects(folder).items()}
     if is_url(folder):
         names = [name for name in list_names(folder) if is_file(join(folder, name))]
-        return {name: Listed(size(join(folder, name))) for name in names}
+        return {name: FileInfo(size(join(folder, name))) for name in names}
     if not is_dir(folder):
         return {}
-    return {path.name: Listed(path.stat().st_size) for path in Path(folder).iterdir() if path.is_file()}
+    return {path.name: FileInfo(path.stat().st_size) for path in Path(folder).iterdir() if path.is_file()}
 
 
 def make_dirs(folder: str) -> None:
-    """Makes `folder` and its parents where they are missing."""
+    """Creates `folder` and its parents if they do not exist."""
     if is_url(folder):
         _gfile().makedirs(folder)
     else:
@@ -97,7 +102,7 @@ def make_dirs(folder: str) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Removes a file, which must be there."""
+    """Removes a file, which must exist."""
     if is_url(path):
         _gfile().remove(path)
     else:
@@ -105,7 +110,7 @@ def remove_file(path: str) -> None:
 
 
 def remove_tree(folder: str) -> None:
-    """Removes `folder` and all in it; nothing happens where it is not there."""
+    """Removes `folder` and its contents. Does nothing if it does not exist."""
     if not is_dir(folder):
         return
     if is_url(folder):
@@ -115,7 +120,7 @@ def remove_tree(folder: str) -> None:
 
 
 def read_text(path: str) -> str:
-    """The UTF-8 text of a file."""
+    """Returns the content of a UTF-8 text file."""
     if is_url(path):
         with _gfile().GFile(path) as file:
             return file.read()
@@ -123,7 +128,7 @@ def read_text(path: str) -> str:
 
 
 def read_bytes(path: str) -> bytes:
-    """The bytes of a file."""
+    """Returns the content of a file as bytes."""
     if is_url(path):
         with _gfile().GFile(path, "rb") as file:
             return file.read()
@@ -131,21 +136,21 @@ def read_bytes(path: str) -> bytes:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a file so that readers see the old one or the whole new one, never a part."""
+    """Writes a text file atomically: readers see either the old content or all of the new."""
     if is_url(path):
-        with _gfile().GFile(path, "w") as file:  # object stores show an object only when it is complete
+        with _gfile().GFile(path, "w") as file:  # object stores publish complete objects only
             file.write(text)
         return
     temporary = Path(path + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())  # else a machine that stops might keep the new name and not the text
+        os.fsync(file.fileno())  # otherwise a crash may keep the new name but lose the text
     temporary.replace(path)
 
 
 def append_text(path: str, text: str) -> None:
-    """Adds `text` at the end of a file, which is made where it is missing."""
+    """Appends `text` to a file, which is created if it does not exist."""
     if is_url(path):
         with _gfile().GFile(path, "a") as file:
             file.write(text)
@@ -155,9 +160,9 @@ def append_text(path: str, text: str) -> None:
 
 
 def flush_tree(folder: str) -> None:
-    """Waits until the files in `folder` are on the disk, so that what is written next cannot be there without them.
+    """Flushes the files in `folder` to disk, so that later writes cannot survive a crash without them.
 
-    Object stores hold an object that was written: nothing to do for URLs.
+    Does nothing for URLs: objects are durable once written.
     """
     if is_url(folder):
         return
@@ -170,7 +175,7 @@ def flush_tree(folder: str) -> None:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copies the files of folder `source`, with its subfolders, into `target`; either may be a URL."""
+    """Copies the files and subfolders of `source` into `target`. Either may be a URL."""
     make_dirs(target)
     for name in list_names(source):
         if is_dir(join(source, name)):
@@ -183,7 +188,10 @@ def copy_tree(source: str, target: str) -> None:
 
 @contextmanager
 def local_copy(folder: str) -> Iterator[str]:
-    """`folder` as a local path, for libraries that open local files only; a URL's copy lives as long as the context."""
+    """Yields a local path of `folder`, for libraries that read only local files.
+
+    A URL is copied to a temporary folder, which is deleted when the context ends.
+    """
     if not is_url(folder):
         yield folder
         return

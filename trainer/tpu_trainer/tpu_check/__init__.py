@@ -1,1 +1,1 @@
-"""What compile-check needs of JAX and libtpu: nothing else in the trainer imports them, or anything here but chips."""
+"""compile-check on JAX and libtpu. No other package of the trainer imports them."""

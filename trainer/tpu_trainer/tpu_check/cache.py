@@ -1,4 +1,4 @@
-"""Compiled programs on disk: the compiler takes minutes, and the same program gives the same answer."""
+"""An on-disk cache of compiler results: a compile takes minutes and is deterministic."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _KINDS = {"executable": Executable, "out_of_memory": OutOfMemory}
 
 
 def default_folder() -> Path:
-    """Where a user's caches belong."""
+    """Returns the cache folder, under XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "compile-check"
 
 
 class Cache:
-    """What the compiler said, by the program's hash, the topology and the releases."""
+    """Compiler results, keyed by the program's hash, the topology and the installed releases."""
 
     def __init__(self, *, folder: Path) -> None:
         """
         Args:
-            folder: Made where it does not exist; safe to delete at any time.
+            folder: Created if it does not exist. Can safely be deleted at any time.
         """
         self.folder = folder
         self.hits = self.misses = 0
 
     def compile(self, module: Module, topology: Topology) -> Executable | OutOfMemory:
-        """As compiler.compile_module, which it calls only for what it does not hold."""
+        """Returns the cached result, or calls `compile_module` and caches its result."""
         key = hashlib.sha256(
             json.dumps([module.digest, topology.name, versions()], sort_keys=True).encode()
         ).hexdigest()

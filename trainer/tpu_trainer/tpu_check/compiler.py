@@ -1,6 +1,6 @@
-"""The way from a tf.function to a TPU's executable on a machine without a TPU.
+"""Compiles a tf.function to a TPU executable on a machine without a TPU.
 
-All private interfaces of TensorFlow, JAX and libtpu that compile-check uses are in this file.
+This is the only file that uses private interfaces of TensorFlow, JAX and libtpu for compile-check.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tpu_trainer.errors import UsageError
 
 # The releases whose private interfaces this file was written for.
 WRITTEN_FOR = {"tensorflow": "2.20", "jax": "0.10", "jaxlib": "0.10", "libtpu": "0.0.51"}
-_REMEDY = "`make compile-check` makes an environment of the right ones (trainer/requirements-tpu-check.lock)"
-# What keeps libtpu from asking the network which TPU host this is, and from taking the lock of one.
+_REMEDY = "`make compile-check` installs the supported releases (trainer/requirements-tpu-check.lock)"
+# Keeps libtpu from querying the metadata server for the TPU host, and from taking its lock.
 _NO_TPU_HERE = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -34,60 +34,69 @@ _NO_TPU_HERE = {
 
 
 class DoesNotCompile(Exception):
-    """XLA refused the program; the message is its own."""
+    """XLA rejected the program. The message is XLA's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """The program needs more memory than the device has; both in bytes, as the compiler says."""
+    """The compiler's verdict on a program that needs more memory than the device has."""
 
     needed: float
+    """Bytes."""
     available: float
+    """Bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """A StableHLO module's text, and a hash that the same program has in every process, wherever its lines stand."""
+    """A StableHLO module."""
 
     text: str
     digest: str
+    """A hash of the program that does not depend on the process or on source locations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Executable:
-    """What the compiler says of a compiled program, for one device. Bytes; `hlo` is the optimized module's text."""
+    """The compiler's figures for a compiled program on one device. Sizes are in bytes."""
 
     arguments: int
     outputs: int
     aliased: int
+    """The part of `outputs` that is written over arguments."""
     temporaries: int
     code: int
     flops: float
     bytes_accessed: float
     hlo: str
+    """Text of the optimized module."""
 
 
 def versions() -> dict[str, str]:
-    """The installed releases; UsageError where one is missing or not what this file was written for."""
+    """Returns the installed releases of the packages in `WRITTEN_FOR`.
+
+    Raises:
+        UsageError: If a package is not installed, or its release is not supported.
+    """
     found = {}
     for name, prefix in WRITTEN_FOR.items():
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             raise UsageError(
-                f"compile-check needs {name} {prefix}, which is not installed; {_REMEDY}"
+                f"compile-check needs {name} {prefix}, but {name} is not installed; {_REMEDY}"
             ) from None
         if not f"{found[name]}.".startswith(f"{prefix}."):
             raise UsageError(
-                f"compile-check uses private interfaces of {name} {prefix}; {found[name]} is installed; {_REMEDY}"
+                f"compile-check needs {name} {prefix}, but {found[name]} is installed; {_REMEDY}"
             )
     return found
 
 
 def all_reduce(values: Any, replicas: int) -> Any:
-    """The sum of a nest of tensors over all replicas, as an operation that the TPU compiler plans itself.
+    """Sums a nest of tensors over all replicas, with the operation that tf.distribute's all-reduce becomes on a TPU.
 
-    tf.distribute's own sum has no kernel where no TPU is; this is what it becomes on one.
+    tf.distribute's own operation has no kernel on a machine without a TPU.
     """
     if replicas == 1:
         return values
@@ -100,12 +109,13 @@ def all_reduce(values: Any, replicas: int) -> Any:
 
 
 def called_graphs(operation: tf.Operation) -> list[tf.Graph]:
-    """The graphs of the functions that an operation calls: a call's body, a condition's branches, a loop's two."""
+    """Returns the graphs of the functions that an operation calls: a call's body, a conditional's branches, or a loop's
+    body and condition."""
     graphs = []
     for name in operation.node_def.attr:
         value = operation.get_attr(name)
         for item in value if isinstance(value, list | tuple) else [value]:
-            # A function attribute comes back as a NameAttrList.
+            # Function attributes are NameAttrLists.
             function_name = getattr(item, "name", None)
             if isinstance(function_name, str) and operation.graph._is_function(function_name):
                 graphs.append(operation.graph._get_function(function_name).graph)
@@ -113,18 +123,18 @@ def called_graphs(operation: tf.Operation) -> list[tf.Graph]:
 
 
 class Program:
-    """A function of one batch, for XLA to compile as a whole."""
+    """A function of one batch that XLA compiles as a whole."""
 
     def __init__(
         self, function: Callable[[dict[str, tf.Tensor]], Any], specs: Mapping[str, tf.TensorSpec]
     ) -> None:
         """
         Args:
-            function: Traced as `fit` traces a step.
-            specs: The batch's shapes.
+            function: The function, traced the way `fit` traces a step.
+            specs: The shapes of the batch.
         """
 
-        # XLA's interface takes no nests.
+        # experimental_get_compiler_ir does not accept nested structures.
         def flat(*values: tf.Tensor) -> Any:
             return function(dict(zip(specs, values, strict=True)))
 
@@ -132,11 +142,15 @@ class Program:
         self._function = tf.function(flat, jit_compile=True, autograph=False)
 
     def trace(self) -> tf.Graph:
-        """The graph; raises what tracing raises."""
+        """Traces the function and returns its graph. Exceptions of the function propagate."""
         return self._function.get_concrete_function(*self.specs.values()).graph
 
     def lower(self) -> Module:
-        """The StableHLO module, variables and their donation included. Raises DoesNotCompile."""
+        """Lowers the function to StableHLO, including variables and their donation.
+
+        Raises:
+            DoesNotCompile: If XLA rejects the program.
+        """
         return _lower(self._function, list(self.specs.values()))
 
 
@@ -159,21 +173,23 @@ def _lower(function: Any, specs: list[tf.TensorSpec]) -> Module:
             return ir.WalkResult.ADVANCE
 
         module.operation.walk(visit)
-        for copy in copies:  # each is an identity, which XLA's importer does not take
+        for copy in copies:  # an identity that XLA's importer rejects
             copy.results[0].replace_all_uses_with(copy.operands[0])
             copy.erase()
         text = module.operation.get_asm(enable_debug_info=True)
         bare = module.operation.get_asm()
-    # TensorFlow numbers the functions of a process in the order of their making, and puts that into symbols.
+    # TensorFlow numbers functions in the order of their creation in a process. Renumber the symbols for the hash.
     symbols: dict[str, str] = {}
     bare = re.sub(r"@[\w.$-]+", lambda match: symbols.setdefault(match[0], f"@{len(symbols)}"), bare)
     return Module(text=text, digest=hashlib.sha256(bare.encode()).hexdigest())
 
 
 def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemory:
-    """Compiles a module for every device of `topology`, a replica on each.
+    """Compiles a module for all devices of `topology`, with one replica per device.
 
-    Raises DoesNotCompile, or UsageError for a topology that libtpu does not know.
+    Raises:
+        DoesNotCompile: If XLA rejects the program.
+        UsageError: If libtpu does not support the topology.
     """
     os.environ.update(_NO_TPU_HERE)
     import numpy as np
@@ -208,8 +224,8 @@ def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemo
             if too_large is None:
                 raise DoesNotCompile(str(error)) from error
             return too_large
-        # The compiler's own text: jaxlib cannot read back what libtpu has made for v6e (its asynchronous operations).
-        # Modules are numbered in a process; those after the first are parts of it.
+        # Read the compiler's dump: jaxlib cannot parse the asynchronous operations in libtpu's modules for v6e.
+        # The first module of the dump is the whole program; the others are parts of it.
         hlo = min(Path(dump).glob("module_*.after_optimizations.txt")).read_text()
     memory = executable.get_compiled_memory_stats()
     cost = executable.cost_analysis()
@@ -226,12 +242,12 @@ def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemo
 
 
 def mosaic_bytecode(function: Callable[..., Any], arguments: list[Any], *, version: int) -> bytes:
-    """The one Pallas kernel in a JAX function, as Mosaic's bytecode of format `version`, without source lines.
+    """Compiles the single Pallas kernel in a JAX function to Mosaic bytecode without source locations.
 
     Args:
-        function: What calls the kernel.
-        arguments: Its arguments' jax.ShapeDtypeStruct.
-        version: As old a one as the compilers that are to read it.
+        function: The function that calls the kernel.
+        arguments: A jax.ShapeDtypeStruct per argument.
+        version: The bytecode format: one that the oldest compiler in use can read.
     """
     import base64
     import io
@@ -268,7 +284,7 @@ def mosaic_bytecode(function: Callable[..., Any], arguments: list[Any], *, versi
 
 
 def _out_of_memory(message: str) -> OutOfMemory | None:
-    """What the compiler's refusal says of memory; None where it is about something else."""
+    """Parses the sizes from an out-of-memory message; returns None for any other error."""
     units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
     sizes = re.findall(r"\(([\d.]+)([KMG]?)\)", message)
     if "RESOURCE_EXHAUSTED" not in message or len(sizes) < 2:

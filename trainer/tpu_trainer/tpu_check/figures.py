@@ -1,4 +1,4 @@
-"""From what the compiler says of a step to what a user wants to know: does it fit, and what can it cost at best?"""
+"""The report of compile-check: whether a step fits in memory, and lower bounds of its cost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
 from tpu_trainer.tpu_check.hlo import HloModule
 
 LIMITS = (
-    "Not shown: the real step time (the least one assumes that every unit runs at its published peak), the input side, "
-    "what several hosts add, and how long collectives take."
+    "Not shown: the real step time (the least step time assumes that every unit runs at its published peak), the input "
+    "pipeline, the overhead of several hosts, and the time of collectives."
 )
 
 
@@ -23,7 +23,7 @@ def figures(
     max_length: int,
     model_flops: float,
 ) -> dict[str, Any]:
-    """The JSON form. Bytes, FLOPs and seconds are one replica's, of one step; tokens/s are all replicas' together."""
+    """Returns the report. Bytes, FLOPs and seconds are per replica and step; tokens/s are of all replicas."""
     chip = topology.chip
     common = {
         "topology": topology.name,
@@ -44,10 +44,10 @@ def figures(
     needed = result.arguments + result.outputs - result.aliased + result.temporaries + result.code
     module = HloModule.parse(result.hlo)
     loops = module.loops()
-    # XLA's cost analysis takes a loop's body once.
+    # XLA's cost analysis counts the body of a loop once.
     flops = result.flops + module.repeated(lambda instruction: module.flops(instruction))
     moved = result.bytes_accessed + module.repeated(lambda instruction: module.traffic(instruction).total)
-    # What the compiler keeps in the chip's own memory does not go over the wires that the bandwidth is of.
+    # Arrays in on-chip memory do not use HBM bandwidth.
     hbm_traffic = float(sum(module.traffic(each).hbm * times for each, times in module.running()))
     return common | {
         "fits": True,
@@ -78,7 +78,10 @@ def figures(
 def roofline(
     topology: Topology, *, flops: float, hbm_traffic: float, model_flops: float, tokens: int
 ) -> dict[str, Any]:
-    """The least time of a step (Williams, Waterman and Patterson, "Roofline" (2009)) and what follows from it."""
+    """Returns bounds of step time, throughput and MFU by the roofline model.
+
+    Williams, Waterman and Patterson, "Roofline" (2009).
+    """
     chip = topology.chip
     peak, bandwidth = chip.peak_flops / chip.devices, chip.hbm_bandwidth / chip.devices
     compute, memory = flops / peak, hbm_traffic / bandwidth
@@ -95,7 +98,7 @@ def roofline(
 
 
 def table(columns: list[tuple[str, dict[str, Any]]]) -> str:
-    """Reports side by side, a line for each figure."""
+    """Formats reports side by side, with one line per figure."""
     lines = [("", [name for name, _ in columns])]
     for label, read in _LINES:
         values = [read(report) if read is not None else "" for _, report in columns]

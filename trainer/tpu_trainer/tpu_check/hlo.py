@@ -1,4 +1,4 @@
-"""What the text of an optimized HLO module tells: which operations move bytes, communicate or repeat."""
+"""Parses the text of an optimized HLO module: memory traffic, FLOPs, loops and collectives of its operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.$-]+) = (.*?) ([a-z][\w-]*)\((.*
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
-# These move nothing themselves: what they name is counted where it is used, or in the computation that they call.
+# These move no bytes themselves: their operands are counted at their uses or in the called computation.
 _FREE = frozenset(
     ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
      "partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "slice-done",
@@ -26,15 +26,16 @@ _FREE = frozenset(
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes of a value: all of it, and the part that is not in the chip's own memory beside its cores."""
+    """Bytes of a value."""
 
     total: int
     hbm: int
+    """The part in HBM. The rest is in on-chip memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One line of a computation."""
+    """One instruction of a computation."""
 
     name: str
     opcode: str
@@ -44,7 +45,7 @@ class Instruction:
 
     @cached_property
     def size(self) -> Size:
-        """Of what it makes."""
+        """The size of the result."""
         total = hbm = 0
         for dtype, dimensions, layout in _ARRAY.findall(self.type):
             bits = _BITS.get(dtype) or (int(match[0]) if (match := re.search(r"\d+", dtype)) else 0)
@@ -56,7 +57,7 @@ class Instruction:
 
     @property
     def operands(self) -> list[str]:
-        """Names of what it reads."""
+        """Names of the operands."""
         depth, end = 1, len(self.rest)
         for index, character in enumerate(self.rest):
             depth += (character == "(") - (character == ")")
@@ -66,49 +67,50 @@ class Instruction:
         return re.findall(r"%([\w.$-]+)", self.rest[:end])
 
     def called(self, attribute: str) -> str | None:
-        """The computation that an attribute such as `body` names."""
+        """Returns the computation in an attribute such as `body`; None if there is no such attribute."""
         match = re.search(rf"\b{attribute}=%([\w.$-]+)", self.rest)
         return match[1] if match else None
 
     @property
     def op_name(self) -> str:
-        """The TensorFlow operation that it comes from; empty where the compiler made it."""
+        """The TensorFlow operation it was lowered from; empty if the compiler added it."""
         match = _OP_NAME.search(self.rest)
         return match[1] if match else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop that stays one at run time. `trips` is None where the text does not tell how often it runs."""
+    """A loop that the compiler did not unroll."""
 
     name: str
     trips: int | None
+    """Number of iterations; None if it is not a constant in the module."""
     flops: float
-    """Of one trip."""
+    """Per iteration."""
     bytes_accessed: float
-    """Of one trip."""
+    """Per iteration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """All operations of one kind that communicate."""
+    """The collectives of one kind."""
 
     kind: str
     count: int
     bytes: int
-    """Of their results, on each replica."""
+    """Size of the results, per replica."""
 
 
 @dataclass(kw_only=True)
 class HloModule:
-    """A parsed module."""
+    """A parsed HLO module."""
 
     computations: dict[str, list[Instruction]] = field(default_factory=dict)
     entry: str = ""
 
     @classmethod
     def parse(cls, text: str) -> HloModule:
-        """Reads what `HloModule.to_string()` of XLA writes."""
+        """Parses the output of XLA's `HloModule::ToString`."""
         module = cls()
         current: list[Instruction] = []
         for line in text.splitlines():
@@ -123,7 +125,10 @@ class HloModule:
         return module
 
     def running(self) -> Iterator[tuple[Instruction, int]]:
-        """Every operation that runs on its own, not inside a fused one, with how often (an unknown loop: once)."""
+        """Yields each instruction outside of fusions with the number of times it runs.
+
+        Loops with an unknown number of iterations count once.
+        """
         yield from self._running(self.entry, 1)
 
     def _running(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
@@ -141,7 +146,7 @@ class HloModule:
 
     @cached_property
     def _sizes(self) -> dict[str, Size]:
-        # The names are unique in the whole module.
+        # Names are unique within a module.
         return {
             instruction.name: instruction.size
             for instructions in self.computations.values()
@@ -149,7 +154,10 @@ class HloModule:
         }
 
     def traffic(self, instruction: Instruction) -> Size:
-        """Bytes that an operation reads and writes; what a fused slice leaves unread of an operand is counted."""
+        """Returns the bytes that an instruction reads and writes.
+
+        Operands of a fusion count in full, even if the fusion reads only a slice of them.
+        """
         if instruction.opcode in _FREE:
             return Size(0, 0)
         sizes = [instruction.size] + [
@@ -158,26 +166,28 @@ class HloModule:
         if instruction.opcode in ("slice", "dynamic-slice", "gather"):
             sizes = [instruction.size] * 2
         elif instruction.opcode == "dynamic-update-slice":
-            sizes = [sizes[2]] * 2  # the rest stays in place
-        elif self._begins(instruction) == "copy":
-            array = sizes[1]  # (target, source, context): a read here and a write there
+            sizes = [sizes[2]] * 2  # the update is in place
+        elif self._started_opcode(instruction) == "copy":
+            array = sizes[1]  # copy-start returns (target, source, context): one read and one write
             return Size(2 * array.total, array.hbm + max(0, instruction.size.hbm - array.hbm))
-        elif self._begins(instruction) == "slice":
-            # ((source), target, context): of the source as much is read as the target holds.
+        elif self._started_opcode(instruction) == "slice":
+            # slice-start returns ((source), target, context). It reads as many bytes of the source as the target has.
             source, whole = sizes[1], instruction.size
             target = Size(whole.total - source.total, whole.hbm - source.hbm)
             return Size(2 * target.total, target.hbm + (target.total if source.hbm else 0))
         return Size(sum(size.total for size in sizes), sum(size.hbm for size in sizes))
 
-    def _begins(self, instruction: Instruction) -> str | None:
-        """What an operation that ends later does: copy-start and slice-start, which a compiler's dump spells as the
-        async-start of a computation of one operation. None for others."""
+    def _started_opcode(self, instruction: Instruction) -> str | None:
+        """Returns the opcode that an asynchronous instruction starts; None for synchronous ones.
+
+        The compiler's dump has either `copy-start`, or `async-start` of a computation that contains the copy.
+        """
         if instruction.opcode == "async-start":
             return self.computations[instruction.called("calls")][-1].opcode
         return instruction.opcode.removesuffix("-start") if instruction.opcode.endswith("-start") else None
 
     def flops(self, instruction: Instruction) -> float:
-        """Multiplications and additions of the matrix products in an operation; of a kernel, what it says of itself."""
+        """Returns the FLOPs of an instruction's matrix products. For a kernel, its own cost estimate."""
         if instruction.opcode == "convolution":
             return self._product_flops(instruction)
         if instruction.opcode == "custom-call" and (match := _KERNEL_FLOPS.search(instruction.rest)):
@@ -186,14 +196,14 @@ class HloModule:
         return sum(map(self.flops, self.computations[called])) if called else 0.0
 
     def _product_flops(self, instruction: Instruction) -> float:
-        # bf_io->bf: in the second operand, `i` and the window's sides are what each result sums over.
+        # In the second operand of bf_io->bf, each result sums over `i` and the sides of the window.
         labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.rest)
         kernel_type = next(found.type for name in instruction.operands[1:2] for found in self._named(name))
         kernel = [int(side) for side in _ARRAY.search(kernel_type)[2].split(",") if side]
         summed = math.prod(side for label, side in zip(labels[2], kernel, strict=True) if label != "o")
         outputs = math.prod(int(side) for side in _ARRAY.search(instruction.type)[2].split(",") if side)
         window = re.search(r"window=\{[^}]*?size=([\dx]+)", instruction.rest)
-        if window:  # a batch dimension becomes a spatial one, of which each result uses one element
+        if window:  # XLA makes batch dimensions spatial; each result uses one element of them
             spatial = [int(side) for side in window[1].split("x")]
             stride = re.search(r"lhs_dilate=([\dx]+)|stride=([\dx]+)", instruction.rest)
             if stride:
@@ -208,7 +218,7 @@ class HloModule:
         return [self._by_name[name]] if name in self._by_name else []
 
     def loops(self) -> list[Loop]:
-        """The loops, outermost first."""
+        """Returns the loops, outermost first."""
         found = []
         for instruction, _ in self.running():
             if instruction.opcode == "while":
@@ -224,11 +234,14 @@ class HloModule:
         return found
 
     def repeated(self, cost: Callable[[Instruction], float]) -> float:
-        """What all trips but the first of each loop cost."""
+        """Returns the cost of all iterations of loops except the first ones."""
         return sum(cost(instruction) * (times - 1) for instruction, times in self.running() if times > 1)
 
     def _trips(self, loop: Instruction) -> int | None:
-        """A counted loop's bound: the constant that its condition compares the counter with, from 0 in steps of 1."""
+        """Returns the iterations of a loop: the constant that its condition compares the counter with. None if unknown.
+
+        Assumes that the counter starts at 0 and is incremented by 1.
+        """
         seen, queue = [], [loop.called("condition")]
         while queue:
             for instruction in self.computations[queue.pop()]:
@@ -246,13 +259,13 @@ class HloModule:
         return max(constants) if constants else None
 
     def collectives(self) -> list[Collective]:
-        """What replicas send each other, by kind."""
+        """Returns the collectives by kind."""
         count: Counter[str] = Counter()
         size: Counter[str] = Counter()
         for instruction, times in self.running():
             kind = instruction.opcode.removesuffix("-start")
             if kind in COLLECTIVES:
-                # A start's result holds its operand, too.
+                # The result of a start instruction includes its operand.
                 own = instruction.size.total
                 if instruction.opcode.endswith("-start"):
                     own -= sum(self._sizes[name].total for name in instruction.operands)

@@ -1,10 +1,10 @@
-"""The source of the kernels that network/attention_kernel.py calls, in Pallas; `make kernels` compiles them.
+"""Pallas source of the attention kernels in network/attention_kernel.py. `make kernels` compiles them:
 
     python -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip
 
-What is written is Mosaic's portable bytecode, which the compiler of every TPU generation takes; so the trainer needs no
-JAX to run it. A grid point is one pair of heads of one row, and some of its queries: a block of `block_queries` of them
-sees all its keys at once, so that each score exists once, in the chip's own memory, for as long as it is needed.
+The archive contains Mosaic's portable bytecode, which the compilers of all TPU generations accept, so the trainer does
+not need JAX. Each grid point computes a block of `block_queries` queries of a pair of heads in one row. The block sees
+all of its keys at once, so each score exists only once, in on-chip memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tpu_trainer.network.attention_kernel import (
 from tpu_trainer.tpu_check.compiler import mosaic_bytecode
 
 _HEADS = LANES // HEAD_SIZE
-# Which axes of two factors a product sums over.
+# The axes of the two factors that a product contracts.
 _ROWS_BY_COLUMNS = (((1,), (0,)), ((), ()))
 _ROWS_BY_ROWS = (((1,), (1,)), ((), ()))
 _COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))
@@ -48,7 +48,7 @@ def _product(a: jax.Array, b: jax.Array, dimensions: Any) -> jax.Array:
 
 
 def _int32(word: int) -> int:
-    """The int32 of the same bits: the vector unit has no uint32."""
+    """Returns the int32 with the same bits: the vector unit has no uint32."""
     return int(np.array(word, np.uint32).view(np.int32))
 
 
@@ -57,18 +57,25 @@ def _shifted(bits: jax.Array, places: int) -> jax.Array:
 
 
 def _kept(first: jax.Array, second: jax.Array, keys: int, threshold: jax.Array) -> jax.Array:
-    """bool[queries, keys]: random_bits.line_bits(…) ≥ threshold; the words are int32[queries, 1]."""
+    """Returns random_bits.line_bits(…) ≥ threshold as bool[queries, keys].
+
+    Args:
+        first: First random word of each query, int32[queries, 1].
+        second: Second random word of each query, int32[queries, 1].
+        keys: Number of keys.
+        threshold: int32 with the bits of the uint32 threshold.
+    """
     bits = first + lax.broadcasted_iota(jnp.int32, (first.shape[0], keys), 1) * _int32(0x9E3779B9)
     bits = _shifted(bits, 16) * _int32(0x7FEB352D)
     bits = (_shifted(bits, 15) ^ second) * _int32(0x846CA68B)
-    top = _int32(0x80000000)  # with this bit turned over, signed numbers compare as unsigned ones do
+    top = _int32(0x80000000)  # with the sign bit flipped, signed numbers compare like unsigned ones
     return (_shifted(bits, 16) ^ top) >= (threshold ^ top)
 
 
 def _probabilities(
     query: jax.Array, key: jax.Array, segments: jax.Array, keys: jax.Array, *, first: Any, causal: bool
 ) -> jax.Array:
-    """float32[queries, keys] of one head; `first` is the number of the block's first query."""
+    """Returns one head's attention probabilities, float32[queries, keys]. `first` is the index of the first query."""
     scores = _product(query, key, _ROWS_BY_ROWS) * HEAD_SIZE**-0.5 + keys[0:1]
     seen = segments.astype(jnp.float32) == keys[1:2]
     if causal:
@@ -80,17 +87,17 @@ def _probabilities(
 
 
 def _for_block(length: int, causal: bool, body: Callable[[Any, int], None]) -> None:
-    """Calls `body` with the block's first query and how many keys its queries may see."""
+    """Calls `body` with the index of the block's first query and the number of keys that the block can see."""
     queries = block_queries(length, causal=causal)
     if not causal:
         body(pl.program_id(2) * queries, length)
         return
-    for block in range(length // queries):  # each has its own code: shapes are static
+    for block in range(length // queries):  # one branch per block, since shapes are static
         pl.when(pl.program_id(2) == block)(functools.partial(body, block * queries, (block + 1) * queries))
 
 
 def _heads(lines: Any) -> list[tuple[slice, jax.Array, jax.Array]]:
-    """Of each head in the block: its lanes, and its queries' two dropout words, int32[queries, 1]."""
+    """Returns the lanes and the two random words of the queries, int32[queries, 1], for each head in the block."""
     return [
         (
             slice(HEAD_SIZE * head, HEAD_SIZE * (head + 1)),
@@ -128,7 +135,7 @@ def _backward(
     d_query: Any, d_key: Any, d_value: Any, d_key_sum: Any, d_value_sum: Any,
     *, length: int, causal: bool,
 ) -> None:  # fmt: skip
-    """Dao et al., "FlashAttention" (2022), algorithm 4, with all keys of a query at hand."""
+    """Algorithm 4 of Dao et al., "FlashAttention" (2022), with all keys of a query in one block."""
 
     @pl.when(pl.program_id(2) == 0)
     def _() -> None:
@@ -166,16 +173,16 @@ def _backward(
 def kernel(
     name: str, *, dtype: str, causal: bool, length: int, rows: Any, blocks: Any, interpret: Any = False
 ) -> Callable[..., Any]:
-    """One of the two passes as a function of its arrays (network/attention_kernel.py says which).
+    """Returns the forward or backward pass as a function of the arrays that network/attention_kernel.py describes.
 
     Args:
         name: `forward` or `backward`.
-        dtype: Of queries, keys and values.
-        causal: No query sees later keys.
-        length: L.
-        rows: B, an int or a scalar array.
-        blocks: Pairs of heads, an int or a scalar array.
-        interpret: Pallas' own option: run without a TPU.
+        dtype: The dtype of queries, keys and values.
+        causal: Whether queries see no later keys.
+        length: Tokens per row.
+        rows: Rows in the batch, an int or a scalar array.
+        blocks: Number of pairs of heads, an int or a scalar array.
+        interpret: Pallas' option to run without a TPU.
     """
     queries = block_queries(length, causal=causal)
     scalar = pl.BlockSpec(memory_space=pltpu.SMEM)
@@ -190,8 +197,8 @@ def kernel(
         common = {
             "grid": (rows, blocks, length // queries),
             "interpret": interpret,
-            "name": "main",  # older compilers look for it
-            # Chips of two cores (v4, v5p) share out rows and heads between them.
+            "name": "main",  # older compilers require this name
+            # On chips with two cores (v4, v5p), "parallel" splits rows and heads between the cores.
             "compiler_params": pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel", "arbitrary")
             ),
@@ -213,7 +220,7 @@ def kernel(
 
 
 def bytecode(name: str, *, dtype: str, causal: bool, length: int) -> bytes:
-    """A kernel compiled for any number of rows and heads: the grid's bounds are its first two operands."""
+    """Compiles a kernel for any number of rows and heads: the bounds of its grid are its first two operands."""
 
     def function(rows: jax.Array, blocks: jax.Array, *arrays: jax.Array) -> Any:
         call = kernel(name, dtype=dtype, causal=causal, length=length, rows=rows, blocks=blocks)
@@ -234,14 +241,14 @@ def bytecode(name: str, *, dtype: str, causal: bool, length: int) -> bytes:
 
 
 def main() -> None:
-    """Writes the archive; the same bytes each time."""
+    """Writes the archive. Its bytes are deterministic."""
     with zipfile.ZipFile(Path(sys.argv[1]), "w") as archive:
         for name in ("forward", "backward"):
             for dtype in DTYPES:
                 for causal in (False, True):
                     for length in LENGTHS:
                         path = member(name, dtype=dtype, causal=causal, length=length)
-                        # Its default is the present time.
+                        # A fixed date, for deterministic bytes: the default is the current time.
                         info = zipfile.ZipInfo(path, date_time=(1980, 1, 1, 0, 0, 0))
                         info.compress_type = zipfile.ZIP_DEFLATED
                         archive.writestr(info, bytecode(name, dtype=dtype, causal=causal, length=length))

@@ -1,7 +1,7 @@
-"""XLA's rules for a program that a TPU can run, and where a traced step breaks them.
+"""Checks that a traced step follows XLA's rules for TPUs.
 
-No condition may depend on data (unless as a branch on the device), no shape may depend on data, and the inputs must
-have the same shape at every step.
+Shapes must not depend on data. Conditions must not depend on data, except as branches on the device. Inputs must have
+the same shape at every step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHAPE = "data-dependent shape"
 INPUT_SHAPE = "changing input shape"
 UNSUPPORTED = "operation without a TPU kernel"
 
-# Operations of whose results the shape follows from the values that they are given.
+# Operations whose output shape depends on the values of their inputs.
 _SHAPED_BY_DATA = frozenset(
     ("DynamicPartition", "ListDiff", "NonMaxSuppression", "NonMaxSuppressionV2", "NonMaxSuppressionV3",
      "NonMaxSuppressionV4", "NonMaxSuppressionV5", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2",
@@ -34,13 +34,14 @@ _LIBRARIES = tuple(str(Path(module.__file__).parent) for module in (tf, keras))
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A place where a rule is broken. One that is not fatal compiles, at a price."""
+    """A violation of a rule."""
 
     rule: str
     what: str
     place: str
-    """File, line and text of the Python that asks for it; empty where there is none."""
+    """File, line number and source line; empty if unknown."""
     fatal: bool = True
+    """Whether the step cannot be compiled. Otherwise it compiles but is slower."""
 
     def __str__(self) -> str:
         text = f"{self.rule}: {self.what}"
@@ -48,9 +49,13 @@ class Finding:
 
 
 def lower_checked(program: Program) -> tuple[Module | None, list[Finding]]:
-    """A program's StableHLO and what is to be said of it; no module where a finding is fatal.
+    """Checks a program and lowers it to StableHLO.
 
-    Raises DoesNotCompile for a refusal that names no operation.
+    Returns:
+        The module, or None if a finding is fatal, and the findings.
+
+    Raises:
+        DoesNotCompile: If XLA rejects the program without naming an operation.
     """
     findings = input_findings(program.specs)
     if findings:
@@ -71,11 +76,11 @@ def lower_checked(program: Program) -> tuple[Module | None, list[Finding]]:
 
 
 def input_findings(specs: Mapping[str, tf.TensorSpec]) -> list[Finding]:
-    """Inputs whose shape is not the same at every step."""
+    """Finds inputs whose shape is not static."""
     return [
         Finding(
             rule=INPUT_SHAPE,
-            what=f"input {name!r} has shape {spec.shape}: each new shape compiles the step anew",
+            what=f"input {name!r} has shape {spec.shape}: every new shape recompiles the step",
             place="",
         )
         for name, spec in specs.items()
@@ -84,34 +89,40 @@ def input_findings(specs: Mapping[str, tf.TensorSpec]) -> list[Finding]:
 
 
 def trace(program: Program) -> tuple[tf.Graph | None, list[Finding]]:
-    """The graph of a program, and what tracing finds; no graph where a Python `if` asks for a tensor's value."""
+    """Traces a program.
+
+    Returns:
+        The graph, or None if Python code needs the value of a tensor, as in an `if`, and the findings.
+    """
     try:
         return program.trace(), []
     except TypeError as error:
         if "bool" not in str(error) or "Tensor" not in str(error):
             raise
-        what = "Python asks for the value of a tensor, which is known only on the device; use tf.where or tf.cond"
+        what = (
+            "Python needs the value of a tensor, which is known only on the device; use tf.where or tf.cond"
+        )
         return None, [Finding(rule=CONDITION, what=what, place=_place_of_error(error))]
 
 
 def graph_findings(graph: tf.Graph) -> list[Finding]:
-    """Conditions and shapes that depend on data, in a graph and all that it calls."""
+    """Finds data-dependent conditions and shapes in a graph and the functions that it calls."""
     findings = []
     for operation in _operations(graph):
         where = f"{operation.type} `{operation.name}`"
         if operation.type in ("If", "StatelessIf", "Case", "StatelessCase"):
             if tf.get_static_value(operation.inputs[0]) is None:
-                what = f"{where} is decided on the device: both sides are compiled, and neither overlaps with the rest"
+                what = f"{where} branches on the device: all branches are compiled, and none overlaps with the rest"
                 findings.append(Finding(rule=CONDITION, what=what, place=_place(operation), fatal=False))
         elif operation.type in _SHAPED_BY_DATA:
             shapes = ", ".join(str(output.shape) for output in operation.outputs)
-            what = f"{where} gives shape {shapes}, which only the data decides; keep all elements and mask"
+            what = f"{where} has shape {shapes}, which depends on the data; keep all elements and use a mask"
             findings.append(Finding(rule=SHAPE, what=what, place=_place(operation)))
     return findings
 
 
 def refusal_findings(error: DoesNotCompile, graph: tf.Graph) -> list[Finding]:
-    """Which operations a refusal is about; empty where it names none of the graph's."""
+    """Finds the operations of the graph that XLA's error names."""
     message = str(error)
     named = set(re.findall(r"\{\{(?:function_)?node ([^}]+)\}\}", message))
     return [
@@ -122,7 +133,7 @@ def refusal_findings(error: DoesNotCompile, graph: tf.Graph) -> list[Finding]:
         )
         for operation in _operations(graph)
         if operation.name in named
-        and (place := _place(operation))  # none: TensorFlow's own call of the whole
+        and (place := _place(operation))  # empty for TensorFlow's call of the whole function
     ]
 
 
@@ -143,7 +154,7 @@ def _place(operation: tf.Operation) -> str:
 
 
 def _place_of_error(error: BaseException) -> str:
-    # AutoGraph raises anew, from a place of its own: the message tells where the error was.
+    # AutoGraph raises a new exception; the location of the error is only in its message.
     quoted = re.findall(r'File "([^"]+)", line (\d+), in ', str(error))
     if quoted:
         return _innermost((file, int(line)) for file, line in quoted)
@@ -151,7 +162,7 @@ def _place_of_error(error: BaseException) -> str:
 
 
 def _innermost(frames: Iterable[tuple[str, int]]) -> str:
-    """File, line and text of the innermost frame that is not TensorFlow's or Keras' own."""
+    """Returns file, line number and source line of the innermost frame outside of TensorFlow and Keras."""
     for file, line in reversed(list(frames)):
         if not file.startswith(_LIBRARIES) and Path(file).suffix == ".py":
             return f"{file}:{line}: {linecache.getline(file, line).strip()}"

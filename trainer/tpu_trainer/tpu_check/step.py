@@ -1,4 +1,4 @@
-"""The step that `fit` runs, for one replica of a topology, without data and without a TPU."""
+"""The training step of `fit` for one replica of a topology, without data and without a TPU."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ Specs = Mapping[str, tf.TensorSpec]
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What the step needs to know of the data. `specs` gives the shapes of a batch of so many rows."""
+    """The properties of the data that determine the step."""
 
     vocabulary: Vocabulary
     max_length: int
     specs: Callable[[int], Specs]
+    """Returns the shapes of a batch with the given number of rows."""
 
 
 def rows_of_dataset(config: FitConfig) -> Rows:
-    """The rows of the dataset that `config.data.train` names, and the shapes that its input pipeline gives."""
+    """Returns the rows of the dataset in `config.data.train`, with the shapes of its input pipeline."""
     data = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
 
     def specs(batch_size: int) -> Specs:
@@ -51,22 +52,21 @@ def rows_of_dataset(config: FitConfig) -> Rows:
 
 
 def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_length: int | None) -> Rows:
-    """Rows as `prepare` would write them, of the given sizes or of the model type's own.
+    """Returns rows as `prepare` writes them. Sizes that are None are the model type's defaults.
 
-    Raises UsageError where the model type is unknown or has no such size.
+    Raises:
+        UsageError: If the model type is unknown or has no default length.
     """
     if config.model.type not in CONFIG_MAPPING:
-        raise UsageError(f"--model.type is {config.model.type!r}: transformers knows no such type")
+        raise UsageError(f"--model.type is {config.model.type!r}: transformers has no such model type")
     defaults = CONFIG_MAPPING[config.model.type]()
-    pad_id = 1  # RoBERTa's; positions there count from it
+    pad_id = 1  # as in RoBERTa, whose positions start after the padding id
     if vocab_size is None:
         vocab_size = defaults.vocab_size
     if max_length is None:
         positions = getattr(defaults, "max_position_embeddings", None)
         if not positions:
-            raise UsageError(
-                f"--max_length: the type {config.model.type!r} has no length of its own; give one"
-            )
+            raise UsageError(f"--max_length is missing: the model type {config.model.type!r} has no default")
         max_length = positions
     vocabulary = Vocabulary(
         size=vocab_size,
@@ -86,7 +86,11 @@ def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_lengt
 
 
 def replica_rows(config: FitConfig, topology: Topology) -> int:
-    """Rows that each replica of `topology` gets in a step; UsageError where they cannot be shared out evenly."""
+    """Returns the rows per replica and step.
+
+    Raises:
+        UsageError: If the batch size is not a multiple of the number of replicas.
+    """
     rows, rest = divmod(config.train.batch_size, topology.replicas)
     if rest or not rows:
         raise UsageError(
@@ -97,14 +101,14 @@ def replica_rows(config: FitConfig, topology: Topology) -> int:
 
 
 class ReplicaStep:
-    """The training task of a config, and its step as one program for each number of rows."""
+    """The training task of a config, and its step as a program for a given number of rows."""
 
     def __init__(self, *, config: FitConfig, rows: Rows, topology: Topology) -> None:
         """
         Args:
-            config: What `fit` would get; its batch size and strategy count for nothing here.
-            rows: The data's sizes.
-            topology: Where the sums over replicas go.
+            config: The configuration of `fit`. Its batch size and strategy are ignored.
+            rows: The properties of the data.
+            topology: The topology whose replicas the step sums over.
         """
         self._config = config
         self._rows = rows
@@ -112,7 +116,7 @@ class ReplicaStep:
         self._task: Task | None = None
 
     def program(self, replica_rows: int) -> Program:
-        """The step of one replica with so many rows."""
+        """Returns the step of one replica with `replica_rows` rows."""
         task = self._task_for(replica_rows)
         replicas = self._topology.replicas
 
@@ -122,8 +126,10 @@ class ReplicaStep:
         return Program(step, self._rows.specs(replica_rows))
 
     def model_flops(self, replica_rows: int) -> float:
-        """Floating-point operations that the mathematics of a replica's step needs: three times those of the forward
-        pass's matrix products (Chowdhery et al., "PaLM" (2022), appendix B), whatever the program computes again."""
+        """Returns the model FLOPs of a replica's step: three times those of the forward pass's matrix products.
+
+        Recomputation is not counted (Chowdhery et al., "PaLM" (2022), appendix B).
+        """
         task = self._task_for(replica_rows)
         return 3 * product_flops(Program(task.evaluation_sums, self._rows.specs(replica_rows)).trace())
 
@@ -141,9 +147,9 @@ class ReplicaStep:
 
 
 def product_flops(graph: tf.Graph) -> float:
-    """Multiplications and additions of the matrix products that a function's graph, and all it calls, needs."""
+    """Returns the FLOPs of the matrix products that a graph's outputs need, including called functions."""
     total = 0.0
-    # What nothing reads is not computed: a loss that prepares its own gradient holds products of the backward pass.
+    # Skip operations that no output needs: a loss with a custom gradient contains products of the backward pass.
     needed, queue = set(), [output.op for output in graph.outputs]
     while queue:
         operation = queue.pop()
@@ -166,7 +172,7 @@ def product_flops(graph: tf.Graph) -> float:
             total += 2.0 * math.prod(sides.values())
         times = 1
         if operation.type in ("While", "StatelessWhile"):
-            # The second input of a loop is its greatest number of trips.
+            # The second input of a While operation is its maximum number of iterations.
             times = max(1, int(tf.get_static_value(operation.inputs[1]) or 1))
         total += times * sum(map(product_flops, called_graphs(operation)))
     return total
