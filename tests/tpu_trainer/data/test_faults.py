@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.tpu_trainer.tiny import sequences, write_split
 from tpu_trainer.data.dataset import Split, open_split
-from tpu_trainer.data.faults import check_records, explained
+from tpu_trainer.data.faults import check_records, diagnose_read_errors
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 
@@ -26,7 +26,7 @@ def split(tmp_path: Path, tokenizer_folder: Path) -> Split:
 
 def read(split: Split) -> None:
     """Reads all records as the input pipelines do."""
-    with explained((split, shard) for shard in split.shards):
+    with diagnose_read_errors((split, shard) for shard in split.shards):
         for shard in split.shards:
             specification = {"input_ids": tf.io.FixedLenFeature([split.max_length], tf.int64)}
             for record in tf.data.TFRecordDataset(shard.path):
@@ -61,7 +61,7 @@ def shorten_rows(split: Split) -> str:
             features = tf.train.Features(feature={"input_ids": feature})
             writer.write(tf.train.Example(features=features).SerializeToString())
     return (
-        r"train-00002-10.tfrecord: record 0 has 8 values in input_ids where max_length is 16 by the manifest"
+        r"train-00002-10.tfrecord: record 0 has 8 values in input_ids, but max_length is 16 in the manifest"
     )
 
 
@@ -82,7 +82,7 @@ def test_errors_of_reading_name_the_shard(split: Split, harm: Callable[[Split], 
 def test_other_errors_pass(split: Split) -> None:
     with (
         pytest.raises(tf.errors.InvalidArgumentError, match="mine"),
-        explained((split, shard) for shard in split.shards),
+        diagnose_read_errors((split, shard) for shard in split.shards),
     ):
         raise tf.errors.InvalidArgumentError(None, None, "mine")
 
@@ -92,7 +92,7 @@ def test_a_manifest_with_another_length(split: Split, vocabulary: Vocabulary) ->
     path = Path(split.path, "manifest.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 8}))
     message = (
-        r"train-00000-40.tfrecord: record 0 has 16 values in input_ids where max_length is 8 by the manifest"
+        r"train-00000-40.tfrecord: record 0 has 16 values in input_ids, but max_length is 8 in the manifest"
     )
     with pytest.raises(UsageError, match=message):
         check_records(open_split(split.path), vocabulary)
@@ -108,7 +108,7 @@ def test_bare_shards_of_a_larger_tokenizer(split: Split, vocabulary: Vocabulary)
     Path(split.path, "manifest.json").unlink()
     bare = open_split(split.path)
     check_records(bare, vocabulary)
-    with pytest.raises(UsageError, match=r"record \d+ holds the id 49, but the tokenizer has 49 tokens"):
+    with pytest.raises(UsageError, match=r"record \d+ contains the id 49, but the tokenizer has 49 tokens"):
         check_records(bare, replace(vocabulary, size=49))
 
 
@@ -116,5 +116,5 @@ def test_bare_shards_with_another_count(split: Split, vocabulary: Vocabulary) ->
     Path(split.path, "manifest.json").unlink()
     path = Path(split.shards[0].path)
     path.rename(path.with_name("train-00000-41.tfrecord"))
-    with pytest.raises(UsageError, match=r"train-00000-41.tfrecord: 40 records where its name .* says 41"):
+    with pytest.raises(UsageError, match=r"train-00000-41.tfrecord: 40 records, but its name .* says 41"):
         check_records(open_split(split.path), vocabulary)

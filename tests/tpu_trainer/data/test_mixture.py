@@ -127,7 +127,7 @@ def test_datasets_that_do_not_fit_together(
         tmp_path / "masked", rows, tokenizer=tokenizer_folder, attention_mask=np.ones_like(rows)
     )
     with pytest.raises(
-        UsageError, match=r"masked: records of attention_mask, input_ids, but .* has input_ids;"
+        UsageError, match=r"masked: records have attention_mask, input_ids, but .* have input_ids;"
     ):
         mixture([folders[0], masked], 1, 1)
     manifest = json.loads((shorter / "manifest.json").read_text())
@@ -138,7 +138,7 @@ def test_datasets_that_do_not_fit_together(
             | {"tokenizer": manifest["tokenizer"] | {"sha256": "0" * 64}}
         )
     )
-    with pytest.raises(UsageError, match=r"other: made with another tokenizer than"):
+    with pytest.raises(UsageError, match=r"other: prepared with another tokenizer than"):
         mixture([folders[0], other], 1, 1)
     with pytest.raises(UsageError, match=r"b/train has weight 1 of 50001, less than one row in 10000"):
         mixture(folders, 50_000, 1)

@@ -1,1 +1,1 @@
-"""What is learnt from: dataset folders, their order, their batches."""
+"""Training data: datasets, mixtures, the order of rows, and batches."""

@@ -1,8 +1,8 @@
-"""Shards → batches of static shape, as tf.data pipelines.
+"""tf.data pipelines that read shards into batches of static shape.
 
-A batch is a dict of int32 tensors: input_ids, and attention_mask, position_ids and segment_ids where the shards have
-them, each [batch, max_length]; and row, [batch]: the row's number in the whole split or mixture, or -1 for a row that
-only fills up the last batch of an evaluation and counts for nothing.
+A batch is a dict of int32 tensors. `input_ids`, and `attention_mask`, `position_ids` and `segment_ids` if the shards
+have them, are [batch, max_length]. `row`, [batch], is the row's index in the split or mixture; -1 marks padding rows,
+which complete the last batch of an evaluation and have zero weight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tpu_trainer.data.order import Window, host_shards
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.data.window_dataset import shuffled_windows, windows_in_sequence
 
-# What an objective may read of a record; other features are not even parsed.
+# The features that objectives use. Others are not parsed.
 _USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
 _READ_BUFFER_BYTES = 8 << 20
 
@@ -29,14 +29,14 @@ DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 def training_batches(
     data: Mixture, *, batch_size: int, seed: int, window_shards: int, start_step: int
 ) -> DatasetFunction:
-    """The endless training stream from step `start_step` on, for tf.distribute's distribute_datasets_from_function.
+    """Returns the infinite training stream, for tf.distribute's distribute_datasets_from_function.
 
     Args:
-        data: What to learn from.
-        batch_size: Rows in a step, over all replicas.
-        seed: Decides the order.
+        data: The training data.
+        batch_size: Rows per step, over all replicas.
+        seed: The seed of the order.
         window_shards: Shards of a dataset that are read and shuffled together.
-        start_step: Steps already taken; the rows they used are skipped by arithmetic.
+        start_step: The first step. Earlier rows are skipped without reading them.
     """
 
     def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -68,10 +68,18 @@ def training_batches(
 def records_of_step(
     data: Mixture, *, batch_size: int, seed: int, window_shards: int, step: int, hosts: int
 ) -> list[tuple[str, int]]:
-    """(shard's file, slot in it) of each row that `training_batches` delivers for step `step`, counted from 0.
+    """Returns the shard and slot of each row in a training step.
 
-    The file is given by its name, or by its path where there are several datasets. The other arguments are those of
-    `training_batches`; `hosts` is the number of its input pipelines.
+    Args:
+        data: As for `training_batches`.
+        batch_size: As for `training_batches`.
+        seed: As for `training_batches`.
+        window_shards: As for `training_batches`.
+        step: The step, counted from 0.
+        hosts: The number of input pipelines.
+
+    Returns:
+        The file and the slot of each row. The file is a name, or a path if there are several datasets.
     """
     host_batch = batch_size // hosts
     records = []
@@ -88,7 +96,7 @@ def records_of_step(
 
 
 def evaluation_steps(split: Split, *, batch_size: int, hosts: int) -> int:
-    """Batches that hold all of `split`, shared by `hosts`: the host with the most rows decides."""
+    """Returns the number of batches that contain all rows of `split`, given by the host with the most rows."""
     return -(-max(_host_rows(split, hosts)) // (batch_size // hosts))
 
 
@@ -98,9 +106,9 @@ def _host_rows(split: Split, hosts: int) -> list[int]:
 
 
 def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary) -> DatasetFunction:
-    """Every row of `split` once in the first `evaluation_steps` batches; then, without end, rows of number -1.
+    """Returns every row of `split` once in the first `evaluation_steps` batches, then padding rows forever.
 
-    So every replica of every host gets the same number of batches, and none waits for another.
+    So all replicas get the same number of batches, and none waits for another.
     """
 
     def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -108,18 +116,18 @@ def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary)
         windows = windows_in_sequence(
             split.counts, host=context.input_pipeline_id, hosts=context.num_input_pipelines
         )
-        record, row_id = _filler_row(split, vocabulary)
-        filler = tf.data.Dataset.from_tensors(
+        record, row_id = _padding_row(split, vocabulary)
+        padding = tf.data.Dataset.from_tensors(
             (tf.fill([per_replica], record), tf.fill([per_replica], row_id))
         )
-        return _batches(_rows_of(split, windows).concatenate(filler.repeat()), split, per_replica)
+        return _batches(_rows_of(split, windows).concatenate(padding.repeat()), split, per_replica)
 
     return dataset
 
 
 def _rows_of(split: Split, windows: tf.data.Dataset, *, first_row_id: int = 0) -> tf.data.Dataset:
-    """(string[n], int32[n]) for each of `windows`: serialized records and row ids. One is read ahead of its use."""
-    # Tensors of their own, not constants of the function below: there may be many shards.
+    """Reads serialized records, string[n], and row ids, int32[n], for each window. Prefetches one window."""
+    # Captured as tensors, not embedded in the function as constants: there may be many shards.
     all_paths = tf.constant([shard.path for shard in split.shards])
     all_counts = tf.constant(split.counts)
 
@@ -129,7 +137,7 @@ def _rows_of(split: Split, windows: tf.data.Dataset, *, first_row_id: int = 0) -
             tf.gather(all_paths, window.shards),
             tf.reduce_sum(tf.gather(all_counts, window.shards)),
         )
-        # One more than the names promise, so that a shard which holds too many is noticed, too.
+        # Read one record more than expected, to detect surplus records.
         read = (
             tf.data.TFRecordDataset(paths, buffer_size=_READ_BUFFER_BYTES)
             .batch(records + 1)
@@ -138,7 +146,7 @@ def _rows_of(split: Split, windows: tf.data.Dataset, *, first_row_id: int = 0) -
         found = tf.size(read, out_type=tf.int64)
         check = tf.debugging.Assert(
             found == records,
-            ["Shards hold", found, "records where their names say", records, ":", paths],
+            ["The shards have", found, "records; their names say", records, ":", paths],
             summarize=64,
         )
         with tf.control_dependencies([check]):
@@ -156,19 +164,19 @@ def _batches(windows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data
         features = tf.io.parse_example(records, specification)
         return {name: tf.cast(value, tf.int32) for name, value in features.items()} | {"row": row_ids}
 
-    # Windows are cut up as they are: taking them apart row by row would cost more than half of what parsing costs.
+    # Rebatch windows directly: unbatching them into rows would cost more than half as much as parsing.
     batches = windows.rebatch(batch_size, drop_remainder=True).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-    # TensorFlow cannot see it: the number of windows in an epoch is a tensor. For several workers with streams that may
-    # end, it would assume a smaller last batch, and a batch of unknown shape.
+    # TensorFlow cannot infer that the stream is infinite, because the number of windows in an epoch is a tensor. For
+    # finite streams on several workers it assumes a smaller last batch, so the batch dimension would be unknown.
     batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     options = tf.data.Options()
     options.deterministic = True
-    # Each host's share is decided here, by row; sharding it again would lose rows.
+    # The rows are already split between hosts; sharding again would lose rows.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def _filler_row(split: Split, vocabulary: Vocabulary) -> tuple[bytes, np.int32]:
+def _padding_row(split: Split, vocabulary: Vocabulary) -> tuple[bytes, np.int32]:
     def feature(value: int) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=[value] * split.max_length))
 

@@ -1,6 +1,6 @@
-"""What stands in a dataset folder: shards and their exact row counts, with or without a manifest.
+"""Opens dataset folders: shards with their row counts, with or without a manifest.
 
-The format is docs/dataset-format.md. Nothing here loads TensorFlow for a folder that has its manifest on a local disk.
+docs/dataset-format.md specifies the format. Local folders with a manifest are read without importing TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tpu_trainer.errors import UsageError
 MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (1, 2)
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 _SHARD_NAME = re.compile(r"^(?P<split>.+)-(?P<shard>\d+)-(?P<count>\d+)\.tfrecord$")
-# The optional features of a row; input_ids is always there.
+# Features that a row may have besides input_ids.
 OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One TFRecord file of `rows` rows."""
+    """A TFRecord file of `rows` rows."""
 
     path: str
     rows: int
@@ -33,63 +33,64 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """A folder of rows of equal length: one split of a dataset.
-
-    `features` are the names in each record. `fingerprint` identifies the rows: the manifest's, or, for bare shards,
-    their names. `manifest` is None for bare shards.
-    """
+    """One split of a dataset: a folder of shards."""
 
     path: str
     shards: tuple[Shard, ...]
     max_length: int
+    """Tokens per row."""
     features: frozenset[str]
+    """The feature names of each record."""
     tokenizer_path: str | None
     fingerprint: str
+    """Identifies the rows: derived from the manifest's fingerprint, or from the shard names without a manifest."""
     manifest: dict[str, Any] | None
+    """None if the folder has shards only."""
 
     @property
     def counts(self) -> np.ndarray:
-        """int64[shards]: the rows of each shard."""
+        """Rows per shard, int64[shards]."""
         return np.array([shard.rows for shard in self.shards], dtype=np.int64)
 
     @property
     def num_rows(self) -> int:
-        """Rows in all shards."""
+        """Total number of rows."""
         return int(self.counts.sum())
 
     def statistics(self) -> dict[str, Any] | None:
-        """What statistics.json says; None where the folder has none."""
+        """Returns the content of statistics.json; None if there is no such file."""
         path = files.join(self.path, "statistics.json")
         return _read_json(path) if files.is_file(path) else None
 
     def token_counts(self) -> np.ndarray | None:
-        """float64[vocab_size]: how often each id occurs; None where the folder has no statistics.json."""
+        """Returns the count of each token id, float64[vocab_size]; None if there is no statistics.json."""
         statistics = self.statistics()
         return None if statistics is None else np.array(statistics["token_counts"], dtype=np.float64)
 
 
 def open_split(path: str, *, tokenizer: str | None = None) -> Split:
-    """Opens a split's folder and checks that every shard is there.
+    """Opens the folder of a split and checks that it is complete.
 
     Args:
         path: The folder, local or a URL.
-        tokenizer: The tokenizer's folder, where it is not the one the dataset brings.
+        tokenizer: The tokenizer's folder, if it is not the dataset's own.
 
     Raises:
-        UsageError: No such folder, no rows in it, a manifest of another format, a shard missing or of another size.
+        UsageError: If the folder does not exist or has no rows, the manifest has another format, or a shard is missing
+            or differs from the manifest.
     """
     if not files.is_dir(path):
-        raise UsageError(f"{path}: no such folder; give the folder of one split, such as OUT/train")
+        raise UsageError(f"{path}: no such folder; give the folder of a split, such as OUT/train")
     manifest_path = files.join(path, "manifest.json")
     if files.is_file(manifest_path):
         split = _from_manifest(path, _read_manifest(manifest_path), manifest_path, tokenizer)
     else:
         split = _from_names(path, tokenizer)
     if split.num_rows == 0:
-        raise UsageError(f"{path}: the split holds no rows")
+        raise UsageError(f"{path}: the split has no rows")
     if split.num_rows >= 2**31:
         raise UsageError(
-            f"{path}: {split.num_rows} rows; a split may hold at most 2**31 - 1: make several splits"
+            f"{path}: {split.num_rows} rows; a split can have at most 2**31 - 1: prepare several splits"
         )
     return split
 
@@ -102,25 +103,27 @@ def _parse_json(data: bytes, path: str) -> dict[str, Any]:
     try:
         return json.loads(data)
     except ValueError as error:  # broken JSON or broken UTF-8
-        raise UsageError(f"{path}: not JSON ({error}); was it cut off? Prepare the dataset again") from error
+        raise UsageError(
+            f"{path}: invalid JSON ({error}); the file may be truncated: prepare the dataset again"
+        ) from error
 
 
 def _read_manifest(path: str) -> dict[str, Any]:
-    """The manifest, after its format, its version and, from version 2 on, its checksum were checked."""
+    """Reads a manifest and checks its format, version and, from version 2 on, checksum."""
     data = files.read_bytes(path)
     manifest = _parse_json(data, path)
     found = (manifest.get("format"), manifest.get("version"))
     if found[0] != MANIFEST_FORMAT or found[1] not in MANIFEST_VERSIONS:
         raise UsageError(
-            f"{path}: format and version are {found[0]!r} and {found[1]!r}; this trainer reads "
+            f"{path}: format and version are {found[0]!r} and {found[1]!r}; this trainer supports "
             f"{MANIFEST_FORMAT!r}, {' and '.join(map(str, MANIFEST_VERSIONS))}"
         )
     if found[1] >= 2:
         actual = hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
         if manifest.get("checksum") != actual:
             raise UsageError(
-                f"{path}: its checksum is {manifest.get('checksum')!r}, but its content has {actual}: it was changed "
-                "after the dataset was prepared; copy it again, or prepare the dataset again"
+                f"{path}: its checksum is {manifest.get('checksum')!r}, but that of its content is {actual}: it was "
+                "changed after the dataset was prepared; copy it or prepare the dataset again"
             )
     return manifest
 
@@ -133,14 +136,14 @@ def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, toke
         found = listed.get(entry["name"])
         remedy = "prepare or copy the dataset again"
         if found is None:
-            raise UsageError(f"{shard_path}: named in {manifest_path} but missing; {remedy}")
+            raise UsageError(f"{shard_path}: listed in {manifest_path} but missing; {remedy}")
         if found.size != entry["bytes"]:
             raise UsageError(
-                f"{shard_path}: {found.size} bytes where {manifest_path} says {entry['bytes']}; {remedy}"
+                f"{shard_path}: {found.size} bytes, but {manifest_path} says {entry['bytes']}; {remedy}"
             )
         if found.crc32c is not None and "crc32c" in entry and found.crc32c != entry["crc32c"]:
             raise UsageError(
-                f"{shard_path}: its CRC-32C is {found.crc32c} where {manifest_path} says {entry['crc32c']}; {remedy}"
+                f"{shard_path}: its CRC-32C is {found.crc32c}, but {manifest_path} says {entry['crc32c']}; {remedy}"
             )
         shards.append(Shard(path=shard_path, rows=entry["records"]))
     return Split(
@@ -155,30 +158,28 @@ def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, toke
 
 
 def _from_names(path: str, tokenizer: str | None) -> Split:
-    """Bare shards: the counts are in the names, the rest in the first record."""
+    """Opens shards without a manifest: their names give the row counts, the first record gives the rest."""
     listed = files.list_files(path)
     matches = [match for match in map(_SHARD_NAME.match, sorted(listed)) if match]
     if not matches:
         raise UsageError(
-            f"{path}: neither manifest.json nor a file named <split>-<shard>-<count>.tfrecord; "
-            "give the folder of one split, such as OUT/train"
+            f"{path}: contains neither manifest.json nor files named <split>-<shard>-<count>.tfrecord; "
+            "give the folder of a split, such as OUT/train"
         )
     splits = sorted({match["split"] for match in matches})
     if len(splits) > 1:
         raise UsageError(
-            f"{path}: shards of several splits ({', '.join(splits)}); give each split its own folder"
+            f"{path}: contains shards of several splits ({', '.join(splits)}); move each split to its own folder"
         )
     matches.sort(key=lambda match: int(match["shard"]))
     numbers = [int(match["shard"]) for match in matches]
     if numbers != list(range(len(numbers))):
         raise UsageError(
-            f"{path}: the shards' numbers are not 0 to {len(numbers) - 1}, each once; a shard is missing or doubled"
+            f"{path}: the shard numbers are not 0 to {len(numbers) - 1}, each once; a shard is missing or duplicated"
         )
     for match in matches:
         if int(match["count"]) and not listed[match[0]].size:
-            raise UsageError(
-                f"{files.join(path, match[0])}: empty, though its name says {match['count']} rows"
-            )
+            raise UsageError(f"{files.join(path, match[0])}: empty, but its name says {match['count']} rows")
     shards = tuple(Shard(path=files.join(path, match[0]), rows=int(match["count"])) for match in matches)
     max_length, features = _first_record(next((shard for shard in shards if shard.rows), None), path)
     beside = files.join(path, "..", "tokenizer")
@@ -194,13 +195,13 @@ def _from_names(path: str, tokenizer: str | None) -> Split:
 
 
 def _first_record(shard: Shard | None, path: str) -> tuple[int, frozenset[str]]:
-    import tensorflow as tf  # only bare shards need it here
+    import tensorflow as tf  # imported here: folders with a manifest do not need it
 
     if shard is None:
-        raise UsageError(f"{path}: the split holds no rows")
+        raise UsageError(f"{path}: the split has no rows")
     record = next(iter(tf.data.TFRecordDataset(shard.path).take(1).as_numpy_iterator()), None)
     if record is None:
-        raise UsageError(f"{shard.path}: empty, though its name says {shard.rows} rows")
+        raise UsageError(f"{shard.path}: empty, but its name says {shard.rows} rows")
     features = tf.train.Example.FromString(record).features.feature
     if "input_ids" not in features:
         raise UsageError(f"{shard.path}: its records have no input_ids, only {sorted(features)}")

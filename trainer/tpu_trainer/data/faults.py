@@ -1,4 +1,4 @@
-"""What is wrong with a dataset's files: said before the first step where a look tells, else when reading fails."""
+"""Diagnoses faulty shards, before training and when reading them fails."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from tpu_trainer.data.dataset import Shard, Split
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 
-# What an input pipeline raises for a file that is damaged, gone, or not what its name or manifest says.
+# The exceptions of an input pipeline if a file is damaged, missing, or differs from its name or manifest.
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 
-# What its messages have around what they say.
+# Graph locations that TensorFlow adds to its messages.
 _PLACE_IN_TENSORFLOW = re.compile(r"\{\{.*?\}\}\s*|\s*\[Op:.*", re.DOTALL)
 
 
 def check_records(split: Split, vocabulary: Vocabulary) -> None:
-    """UsageError where records are not what the split promises, or hold ids that the tokenizer does not have.
+    """Checks the first record of a split. Without a manifest, checks the whole first non-empty shard.
 
-    Where a manifest vouches for the rest, the first record is looked at; else the first shard that holds one.
+    Raises:
+        UsageError: If records differ from the split's description, or contain ids that the tokenizer does not have.
     """
     shard = next(shard for shard in split.shards if shard.rows)
     limit = None if split.manifest is None else 1
@@ -33,12 +34,14 @@ def check_records(split: Split, vocabulary: Vocabulary) -> None:
 
 
 @contextmanager
-def explained(split_shards: Iterable[tuple[Split, Shard]]) -> Iterator[None]:
-    """Turns an error of reading into a UsageError that names the shard and the record.
+def diagnose_read_errors(split_shards: Iterable[tuple[Split, Shard]]) -> Iterator[None]:
+    """Converts errors of an input pipeline to UsageErrors that name the shard and the record.
+
+    After an error, the candidate shards are read in full, one after the other, to find the fault. If none has a
+    fault, the original error is raised.
 
     Args:
-        split_shards: Where the error may come from, with the split that each is of; read to their ends, one after the
-            other, if there is one. If nothing is found there, the error is passed on.
+        split_shards: The shards that the error may come from, with their splits.
     """
     try:
         yield
@@ -53,7 +56,7 @@ def explained(split_shards: Iterable[tuple[Split, Shard]]) -> Iterator[None]:
 def _fault(
     shard: Shard, split: Split, *, limit: int | None = None, vocab_size: int | None = None
 ) -> str | None:
-    """What is wrong with the first `limit` records of a shard, or with all of it; None: nothing."""
+    """Describes the first fault in a shard, or in its first `limit` records; None if there is none."""
     records = tf.data.TFRecordDataset(shard.path)
     if limit is not None:
         records = records.take(limit)
@@ -69,14 +72,14 @@ def _fault(
         said = _PLACE_IN_TENSORFLOW.sub("", error.message)
         return f"{shard.path}: cannot be read after {found} records ({said}); {remedy}"
     if found != (shard.rows if limit is None else min(limit, shard.rows)):
-        return f"{shard.path}: {found} records where its name or the manifest says {shard.rows}; {remedy}"
+        return f"{shard.path}: {found} records, but its name or the manifest says {shard.rows}; {remedy}"
     return None
 
 
 def _record_fault(record: bytes, split: Split, vocab_size: int | None) -> str | None:
     try:
         features = tf.train.Example.FromString(record).features.feature
-    except Exception as error:  # protobuf's own, whose class depends on its implementation
+    except Exception as error:  # the class of protobuf's exception depends on its implementation
         return f"is not a tf.Example ({error})"
     for name in sorted(split.features):
         if name not in features:
@@ -84,13 +87,13 @@ def _record_fault(record: bytes, split: Split, vocab_size: int | None) -> str | 
         length = len(features[name].int64_list.value)
         if length != split.max_length:
             source = "other records" if split.manifest is None else "the manifest"
-            return f"has {length} values in {name} where max_length is {split.max_length} by {source}"
+            return f"has {length} values in {name}, but max_length is {split.max_length} in {source}"
     if vocab_size is not None:
         ids = np.array(features["input_ids"].int64_list.value)
         if ids.min() < 0 or ids.max() >= vocab_size:
             wrong = int(ids.min() if ids.min() < 0 else ids.max())
             return (
-                f"holds the id {wrong}, but the tokenizer has {vocab_size} tokens: it is not the one that {split.path} "
-                "was made with; name that one with --data.tokenizer"
+                f"contains the id {wrong}, but the tokenizer has {vocab_size} tokens: it is not the one that "
+                f"{split.path} was prepared with; give the right one with --data.tokenizer"
             )
     return None

@@ -1,7 +1,7 @@
-"""Several datasets as one stream of rows: a fixed schedule says which of them gives the next row.
+"""Mixes several datasets into one stream of rows: a fixed schedule determines the dataset of each row.
 
-The schedule is periodic, seeded, and spread evenly: any stretch of it holds every dataset's share of rows, but for a
-row or so. So which row stands at a position is arithmetic here, too, and nothing needs to be remembered to resume.
+The schedule is periodic, seeded and evenly spread: every stretch of it contains each dataset's share of rows, to
+within about one row. So the row at any position is computed directly, and resuming needs no saved state.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from tpu_trainer.data.order import Order
 from tpu_trainer.errors import UsageError
 
 PERIOD = 10_000
-"""Rows after which the schedule repeats itself; a dataset's share is a whole number of them."""
-# Separates the schedule's use of the seed from those in order.py.
+"""Rows in one period of the schedule. A dataset's share is a whole number of them."""
+# A purpose of the Philox key other than those in order.py.
 _SCHEDULE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """The datasets to learn from, at least one, and how many of `PERIOD` rows each of them gives."""
+    """The training datasets."""
 
     splits: tuple[Split, ...]
+    """At least one."""
     shares: tuple[int, ...]
+    """The rows of each split in a period of the schedule; they sum to `PERIOD`."""
 
     @property
     def path(self) -> str:
@@ -38,27 +40,27 @@ class Mixture:
 
     @property
     def max_length(self) -> int:
-        """Tokens in a row."""
+        """Tokens per row."""
         return self.splits[0].max_length
 
     @property
     def features(self) -> frozenset[str]:
-        """The names in each record."""
+        """The feature names of each record."""
         return self.splits[0].features
 
     @property
     def tokenizer_path(self) -> str | None:
-        """The folder of the tokenizer that all datasets were made with."""
+        """The folder of the tokenizer of all datasets."""
         return self.splits[0].tokenizer_path
 
     @property
     def num_rows(self) -> int:
-        """Rows in all datasets."""
+        """Total number of rows."""
         return sum(split.num_rows for split in self.splits)
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the rows and their order, but for the seed."""
+        """Identifies the rows and, up to the seed, their order."""
         if len(self.splits) == 1:
             return self.splits[0].fingerprint
         return " + ".join(
@@ -66,8 +68,12 @@ class Mixture:
         )
 
     def statistics(self) -> dict[str, Any] | None:
-        """What the datasets' statistics.json say of the rows that are read: all of it where there is one dataset, else
-        `token_counts`, in proportion to the shares. None where a dataset has none."""
+        """Returns the statistics of the rows in the stream.
+
+        Returns:
+            With one dataset, the content of its statistics.json. With several, their `token_counts` weighted by the
+            shares. None if a dataset has no statistics.
+        """
         found = [split.statistics() for split in self.splits]
         if None in found or len(found) == 1:
             return found[0] if len(found) == 1 else None
@@ -78,45 +84,45 @@ class Mixture:
         return {"token_counts": counts.tolist()}
 
     def token_counts(self) -> np.ndarray | None:
-        """float64[vocab_size]: how often each id occurs, up to a factor; None where a dataset does not say."""
+        """Returns token counts up to a factor, float64[vocab_size]; None if a dataset has no statistics."""
         statistics = self.statistics()
         return None if statistics is None else np.array(statistics["token_counts"], np.float64)
 
 
 def open_mixture(weights: Mapping[str, float | None], *, tokenizer: str | None = None) -> Mixture:
-    """Opens the splits whose folders are the keys of `weights`.
+    """Opens the splits in `weights` and checks that they are compatible.
 
     Args:
-        weights: Folder → share of the rows, relative to the others; None: the number of its rows, so that every row of
-            such datasets comes equally often.
-        tokenizer: The tokenizer's folder, where it is not the one that the datasets bring.
+        weights: Maps each folder to its relative share of the rows. None stands for the split's number of rows, so
+            that all rows of such splits are read equally often.
+        tokenizer: The tokenizer's folder, if it is not the datasets' own.
 
     Raises:
-        UsageError: A split is not whole, splits do not fit together, or a share is too small.
+        UsageError: If a split is incomplete, splits are incompatible, or a share is too small.
     """
     splits = tuple(open_split(path, tokenizer=tokenizer) for path in weights)
     for split in splits[1:]:
         check_same_rows(splits[0], split)
         if split.features != splits[0].features:
             raise UsageError(
-                f"{split.path}: records of {', '.join(sorted(split.features))}, but {splits[0].path} has "
+                f"{split.path}: records have {', '.join(sorted(split.features))}, but those of {splits[0].path} have "
                 f"{', '.join(sorted(splits[0].features))}; prepare both with the same options"
             )
     if sum(split.num_rows for split in splits) >= 2**31:
-        raise UsageError("--data.train: the datasets hold 2**31 rows or more together; train on fewer")
+        raise UsageError("--data.train: the datasets have 2**31 rows or more in total; use fewer datasets")
     values = [split.num_rows if w is None else w for w, split in zip(weights.values(), splits, strict=True)]
     shares = _shares(values)
     for split, value, share in zip(splits, values, shares, strict=True):
         if not share:
             raise UsageError(
                 f"--data.train: {split.path} has weight {value:g} of {sum(values):g}, less than one row in {PERIOD}; "
-                "give it more, or leave it out"
+                "increase its weight or remove it"
             )
     return Mixture(splits=splits, shares=shares)
 
 
 def describe(mixture: Mixture, validation: Split | None) -> list[dict[str, Any]]:
-    """What a run says of its data, an entry for each split: name, use, share of the rows, sizes, sources."""
+    """Describes the data of a run: one JSON entry per split, with its name, use, share, sizes and sources."""
     shares = [None] if len(mixture.splits) == 1 else [share / PERIOD for share in mixture.shares]
     uses = [(split, "training", share) for split, share in zip(mixture.splits, shares, strict=True)]
     if validation is not None:
@@ -142,7 +148,11 @@ def describe(mixture: Mixture, validation: Split | None) -> list[dict[str, Any]]
 
 
 def check_same_rows(first: Split, other: Split) -> None:
-    """UsageError where `other` has rows of another length than `first`, or of another tokenizer."""
+    """Checks that two splits have rows of the same length and the same tokenizer.
+
+    Raises:
+        UsageError: If they do not.
+    """
     if other.max_length != first.max_length:
         raise UsageError(
             f"{other.path}: rows of {other.max_length} tokens, but {first.path} has rows of {first.max_length}; "
@@ -152,12 +162,12 @@ def check_same_rows(first: Split, other: Split) -> None:
         ours, theirs = (split.manifest["tokenizer"]["sha256"] for split in (first, other))
         if ours != theirs:
             raise UsageError(
-                f"{other.path}: made with another tokenizer than {first.path}; prepare both with the same one"
+                f"{other.path}: prepared with another tokenizer than {first.path}; prepare both with the same one"
             )
 
 
 def _shares(weights: Sequence[float]) -> tuple[int, ...]:
-    """`PERIOD` split in proportion to `weights`: what is left after rounding down goes to the largest remainders."""
+    """Divides `PERIOD` in proportion to `weights` by the largest-remainder method."""
     exact = [weight / math.fsum(weights) * PERIOD for weight in weights]
     shares = [int(value) for value in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
@@ -167,7 +177,9 @@ def _shares(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def schedule(shares: Sequence[int], *, seed: int) -> np.ndarray:
-    """int64[PERIOD]: the dataset that each row of a period is from; dataset d comes shares[d] times, evenly spread."""
+    """Returns the dataset of each row of a period, int64[PERIOD]. Dataset d occurs shares[d] times, evenly spread."""
+    # Dataset d's rows come at times (i + phase) / shares[d] in [0, 1), with a random phase per dataset. Sorting the
+    # times of all datasets interleaves them.
     random = np.random.Philox(key=np.array([seed | _SCHEDULE << 32, 0], np.uint64)).random_raw(len(shares))
     phases = (random >> np.uint64(11)).astype(np.float64) / 2**53
     times = [(np.arange(share) + phase) / share for share, phase in zip(shares, phases, strict=True)]
@@ -175,7 +187,7 @@ def schedule(shares: Sequence[int], *, seed: int) -> np.ndarray:
 
 
 class MixedOrder:
-    """The endless stream of one host's rows from all datasets of a mixture."""
+    """The infinite stream of one host's rows from all datasets of a mixture."""
 
     def __init__(
         self, mixture: Mixture, *, seed: int, window_shards: int, host: int = 0, hosts: int = 1
@@ -183,26 +195,26 @@ class MixedOrder:
         """
         Args:
             mixture: The datasets.
-            seed: Decides the order, in [0, 2**32).
+            seed: The seed of the order, in [0, 2**32).
             window_shards: Shards of a dataset that are read and permuted together.
-            host: This host's number, in [0, hosts).
-            hosts: Hosts that share the datasets.
+            host: This host's index, in [0, hosts).
+            hosts: Number of hosts.
 
         Raises:
-            UsageError: A dataset has fewer shards than there are hosts.
+            UsageError: If a dataset has fewer shards with rows than there are hosts.
         """
         self.schedule = schedule(mixture.shares, seed=seed)
-        """int64[PERIOD]: the dataset of each position, again and again."""
+        """The dataset of each row of a period, int64[PERIOD]."""
         self.orders = []
-        """The stream of each dataset."""
+        """The order of each dataset's rows."""
         rows = np.array([split.num_rows for split in mixture.splits])
         self.first_row_ids = np.cumsum(rows) - rows
-        """int64[datasets]: the number that the first row of each dataset has among all rows."""
+        """The index of each dataset's first row among all rows, int64[datasets]."""
         for index, split in enumerate(mixture.splits):
             try:
                 order = Order(
                     counts=split.counts,
-                    # Datasets that are translations of each other must not be read in step.
+                    # A seed per dataset: parallel corpora must not be read in the same order.
                     seed=(seed + index * 0x9E3779B9) % 2**32,
                     window_shards=window_shards,
                     host=host,
@@ -213,7 +225,7 @@ class MixedOrder:
             self.orders.append(order)
 
     def positions(self, position: int) -> np.ndarray:
-        """int64[datasets]: the rows that each dataset has given before row `position` of the stream."""
+        """Returns the number of rows from each dataset before row `position` of the stream, int64[datasets]."""
         periods, offset = divmod(position, PERIOD)
         datasets = len(self.orders)
         return periods * np.bincount(self.schedule, minlength=datasets) + np.bincount(
@@ -221,22 +233,22 @@ class MixedOrder:
         )
 
     def choices(self, position: int) -> np.ndarray:
-        """int64[PERIOD]: the datasets that rows `position` on are from, again and again."""
+        """Returns the datasets of the rows from `position` on, int64[PERIOD]. They repeat after a period."""
         return np.roll(self.schedule, -(position % PERIOD))
 
     def shards(self, position: int) -> list[tuple[int, int]]:
-        """(dataset, shard) of those that are read, or read ahead, at row `position` of the stream."""
+        """Returns (dataset, shard) of all shards that are open or prefetched at row `position` of the stream."""
         found = []
         for dataset, (order, start) in enumerate(
             zip(self.orders, self.positions(position).tolist(), strict=True)
         ):
-            # The window in use, the one that waits, and the one that is being read.
+            # The current window, the prefetched one, and the one being read.
             for window in itertools.islice(order.windows(start), 3):
                 found += [(dataset, shard) for shard in window.shards.tolist()]
         return list(dict.fromkeys(found))
 
     def rows(self, position: int = 0) -> Iterator[tuple[int, int]]:
-        """The stream from row `position` on: (dataset, index of the row in its split)."""
+        """Yields the stream from row `position` on, as (dataset, index of the row in its split)."""
         streams = [
             itertools.chain.from_iterable(window.row_ids.tolist() for window in order.windows(start))
             for order, start in zip(self.orders, self.positions(position).tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""What the trainer needs to know of a tokenizer: its size and its special ids."""
+"""A tokenizer's size, special ids and word boundaries."""
 
 from __future__ import annotations
 
@@ -12,36 +12,41 @@ from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.words import Words
 from tpu_trainer.errors import UsageError
 
-# A TPU's matrix unit works on tiles of 128 lanes, and GPUs like multiples of 64.
+# A TPU's matrix unit has tiles of 128 lanes; GPUs are fast with multiples of 64.
 _PADDING_MULTIPLE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The ids of a tokenizer: `size` of them, `special_ids` never masked, never drawn at random."""
+    """The ids of a tokenizer."""
 
     size: int
     special_ids: tuple[int, ...]
+    """Ids that are neither masked nor used as random replacements."""
     pad_id: int | None
     mask_id: int | None
     bos_id: int | None
     eos_id: int | None
     words: Words | None = field(default=None, compare=False)
-    """Where words begin; None: the tokenizer does not tell."""
+    """Where words begin; None if the tokens do not show it."""
 
     @property
     def padded_size(self) -> int:
-        """`size` rounded up to a multiple of 128: the model's. The surplus ids are never predicted."""
+        """The model's vocabulary size: `size` rounded up to a multiple of 128. The surplus ids are never predicted."""
         return -(-self.size // _PADDING_MULTIPLE) * _PADDING_MULTIPLE
 
     @property
     def padding_id(self) -> int | None:
-        """The id that marks padding in rows without an attention mask; None where it may stand in text, too."""
+        """The id that marks padding in rows without an attention mask; None if it can also occur in text."""
         return None if self.pad_id in (self.bos_id, self.eos_id) else self.pad_id
 
     @classmethod
     def of(cls, tokenizer: Any, path: str, objective: ObjectiveName = "mlm") -> Vocabulary:
-        """The vocabulary of a Hugging Face tokenizer; UsageError where it lacks a token that `objective` needs."""
+        """Returns the vocabulary of a Hugging Face tokenizer.
+
+        Raises:
+            UsageError: If it lacks a token that `objective` needs.
+        """
         for name in ("pad", "mask") if objective == "mlm" else ():
             if getattr(tokenizer, f"{name}_token_id") is None:
                 raise UsageError(
@@ -63,14 +68,18 @@ class Vocabulary:
 
 
 def load_tokenizer(path: str) -> Any:
-    """The Hugging Face tokenizer in folder `path` (local or a URL); UsageError where there is none."""
+    """Loads the Hugging Face tokenizer in folder `path`, local or a URL.
+
+    Raises:
+        UsageError: If there is none.
+    """
     from transformers import AutoTokenizer  # seconds to import
 
     if not files.is_dir(path):
-        raise UsageError(f"{path}: no such folder; --data.tokenizer names the tokenizer's folder")
+        raise UsageError(f"{path}: no such folder; give the tokenizer's folder with --data.tokenizer")
     if not {"tokenizer.json", "tokenizer_config.json"} & set(files.list_names(path)):
         raise UsageError(
-            f"{path}: neither tokenizer.json nor tokenizer_config.json there: not a tokenizer's folder"
+            f"{path}: contains neither tokenizer.json nor tokenizer_config.json: not a tokenizer's folder"
         )
     with files.local_copy(path) as folder:
         try:
@@ -80,15 +89,15 @@ def load_tokenizer(path: str) -> Any:
 
 
 def load_vocabulary(split: Split, objective: ObjectiveName = "mlm") -> Vocabulary:
-    """The vocabulary of the tokenizer that `split` was made with.
+    """Loads the vocabulary of the tokenizer that `split` was prepared with.
 
-    Raises UsageError where no tokenizer is known, it is not the one the manifest describes, or lacks what `objective`
-    needs.
+    Raises:
+        UsageError: If the tokenizer is unknown, differs from the manifest, or lacks a token that `objective` needs.
     """
     path = split.tokenizer_path
     if path is None:
         raise UsageError(
-            f"{split.path}: no manifest and no ../tokenizer beside it; name it with --data.tokenizer"
+            f"{split.path}: has neither a manifest nor ../tokenizer; give the tokenizer's folder with --data.tokenizer"
         )
     vocabulary = Vocabulary.of(load_tokenizer(path), path, objective)
     if split.manifest is not None:
@@ -97,10 +106,12 @@ def load_vocabulary(split: Split, objective: ObjectiveName = "mlm") -> Vocabular
 
 
 def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset: str) -> None:
-    remedy = f"it is not the tokenizer that {dataset} was made with; name that one with --data.tokenizer"
+    remedy = (
+        f"it is not the tokenizer that {dataset} was prepared with; give the right one with --data.tokenizer"
+    )
     if vocabulary.size != expected["vocab_size"]:
         raise UsageError(
-            f"{path}: {vocabulary.size} tokens where the manifest says {expected['vocab_size']}: {remedy}"
+            f"{path}: {vocabulary.size} tokens, but the manifest says {expected['vocab_size']}: {remedy}"
         )
     json_path = files.join(path, "tokenizer.json")
     if not files.is_file(json_path):
@@ -108,5 +119,5 @@ def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset:
     found = hashlib.sha256(files.read_text(json_path).encode()).hexdigest()
     if found != expected["sha256"]:
         raise UsageError(
-            f"{json_path}: SHA-256 {found} where the manifest says {expected['sha256']}: {remedy}"
+            f"{json_path}: its SHA-256 is {found}, but the manifest says {expected['sha256']}: {remedy}"
         )

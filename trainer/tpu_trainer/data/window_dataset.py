@@ -1,7 +1,7 @@
-"""The windows of order.py as a tf.data pipeline of TensorFlow's own operations.
+"""The windows of order.py as a tf.data pipeline of TensorFlow operations.
 
-No Python runs in it: a pipeline with a Python function works only in the process that made it, and on a TPU slice each
-host runs a pipeline of its own.
+It contains no Python functions: those run only in the process that built the pipeline, but on a TPU slice each host
+runs its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tpu_trainer.data.order import Arrays, Order, Window, host_shards
 
-# Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which NumPy's Philox is.
+# Philox4x64-10, as in NumPy (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 _MULTIPLIERS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
 _KEY_STEPS = np.array([[0x9E3779B97F4A7C15], [0xBB67AE8584CAA73B]], np.uint64)
 _ROUNDS = 10
@@ -22,9 +22,9 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 def philox_raw(n: tf.Tensor, key: tuple[Any, Any]) -> tf.Tensor:
-    """uint64[n]: what np.random.Philox(key=key).random_raw(n) gives."""
+    """Returns the same as np.random.Philox(key=key).random_raw(n), uint64[n]."""
     blocks = (n + 3) // 4
-    # Of each block's counter, words 0 and 2, and words 1 and 3. NumPy counts up before it draws.
+    # Words 0 and 2, and words 1 and 3, of each block's counter. NumPy increments the counter before it draws.
     numbers = tf.cast(tf.range(1, blocks + 1), tf.uint64)
     even = tf.stack([numbers, tf.zeros_like(numbers)])
     odd = tf.zeros_like(even)
@@ -48,7 +48,7 @@ def _halves(value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _product(a: np.ndarray, b: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The upper and the lower 64 bits of a * b."""
+    """Returns the upper and lower 64 bits of a * b."""
     a_high, a_low = a >> _HALF, a & _LOW_HALF
     b_high, b_low = _halves(b)
     carry, _ = _halves(a_low * b_low)
@@ -59,7 +59,6 @@ def _product(a: np.ndarray, b: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _permutation(n: Any, key: tuple[Any, Any]) -> tf.Tensor:
-    # TensorFlow's argsort is stable: equal values keep their order.
     return tf.cast(tf.argsort(philox_raw(tf.cast(n, tf.int64), key), stable=True), tf.int64)
 
 
@@ -67,7 +66,7 @@ TENSORS = Arrays(xp=tf.experimental.numpy, permutation=_permutation, select=tf.b
 
 
 def shuffled_windows(order: Order, position: int) -> tf.data.Dataset:
-    """The windows of `order.windows(position)`, without end."""
+    """Returns the infinite stream of windows of `order.windows(position)`."""
     place = order.locate(position)
 
     @tf.autograph.experimental.do_not_convert
@@ -88,7 +87,7 @@ def shuffled_windows(order: Order, position: int) -> tf.data.Dataset:
 
 
 def windows_in_sequence(counts: np.ndarray, *, host: int, hosts: int) -> tf.data.Dataset:
-    """Every row of host `host`'s share once, in the split's own order, for evaluation: a window is one shard."""
+    """Returns each row of a host's share once, in the split's order, for evaluation. Each window is one shard."""
     shards = host_shards(counts, host=host, hosts=hosts)
     starts = (np.cumsum(counts) - counts)[shards]
 

@@ -1,4 +1,4 @@
-"""Where words begin, told from the tokens alone."""
+"""Word boundaries, determined from the tokens alone."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ _APOSTROPHES = ("'", "’")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Words:
-    """A token goes on with the word of the one before it where `joins` holds for it and `open` for that one."""
+    """Word boundaries of a vocabulary of V tokens.
+
+    Token b continues the word of the token a before it if `joins[b]` and `open[a]`.
+    """
 
     joins: np.ndarray
-    """bool[V]: no space stands before the token, and it begins like the inside of a word."""
+    """Whether the token has no space before it and begins with a character inside of words, bool[V]."""
     open: np.ndarray
-    """bool[V]: the token ends like the inside of a word."""
+    """Whether the token ends with a character inside of words, bool[V]."""
 
     @classmethod
     def single(cls, size: int) -> Words:
-        """Every one of `size` tokens is a word of its own."""
+        """Returns the boundaries of `size` tokens that are a word each."""
         return cls(joins=np.zeros(size, bool), open=np.zeros(size, bool))
 
     @classmethod
     def of(cls, tokenizer: Any) -> Words | None:
-        """The table of a Hugging Face tokenizer; None where it does not tell in its tokens where words begin."""
+        """Returns the boundaries of a Hugging Face tokenizer; None if its tokens do not show where words begin."""
         if not tokenizer.is_fast:
             return None
         specification = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -56,13 +59,13 @@ def _joins(text: str) -> bool:
 
 
 def _is_open(text: str) -> bool:
-    # A lone space is the beginning of a word whose letters are tokens of their own; an apostrophe is inside a word
-    # where no space stands before it.
+    # A single space begins a word whose letters are separate tokens. An apostrophe is inside a word if no space
+    # precedes it.
     return text == " " or text[-1:].isalnum() or text in _APOSTROPHES
 
 
 def _kinds(component: Any) -> Iterator[str]:
-    """The types of a component of tokenizer.json and of all that it holds."""
+    """Yields the types of a component of tokenizer.json and of its nested components."""
     if isinstance(component, dict):
         if "type" in component:
             yield component["type"]
@@ -74,7 +77,7 @@ def _kinds(component: Any) -> Iterator[str]:
 
 
 def _texts_of_bytes(tokens: list[str]) -> list[str]:
-    """The texts of byte-level tokens, whose characters stand for bytes each; a part of a letter becomes a letter."""
+    """Decodes byte-level tokens, in which each character represents a byte. Incomplete characters become letters."""
     from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
     bytes_of = {character: byte for byte, character in bytes_to_unicode().items()}

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tpu_trainer.data.batches import evaluation_batches, evaluation_steps
 from tpu_trainer.data.dataset import Split
-from tpu_trainer.data.faults import explained
+from tpu_trainer.data.faults import diagnose_read_errors
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.training.strategy import check_batch_size, is_tpu, num_hosts
@@ -94,7 +94,7 @@ class Evaluator:
         """The figures for the model's present weights; None where `stop` said so before the end."""
         # float64 here: a float32 sum over millions of targets would depend on how they are batched.
         total = np.zeros(len(Sums._fields), np.float64)
-        with explained((self.split, shard) for shard in self.split.shards):
+        with diagnose_read_errors((self.split, shard) for shard in self.split.shards):
             for batch in itertools.islice(self._batches, self._steps):
                 if stop():
                     return None

@@ -13,7 +13,7 @@ import tf_keras as keras
 from tpu_trainer import files
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import Shard, Split
-from tpu_trainer.data.faults import explained
+from tpu_trainer.data.faults import diagnose_read_errors
 from tpu_trainer.data.mixture import MixedOrder, Mixture, describe
 from tpu_trainer.errors import InterruptedRun, NotSavedError, UsageError
 from tpu_trainer.exports.hub import HubPusher
@@ -169,7 +169,7 @@ class Run:
 
     def _fit(self, batches: Any, progress: ProgressLog) -> None:
         try:
-            with explained(self._shards_in_use()):
+            with diagnose_read_errors(self._shards_in_use()):
                 self._task.fit(
                     batches,
                     steps_per_epoch=self._config.train.steps - self.first_step,
