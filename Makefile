@@ -1,14 +1,14 @@
-# make setup   two environments: .venv (the pipeline) and trainer/.venv (the trainer)
-# make demo    text → tokenizer → shards → a trained model; INPUT=path uses your own text
-# make test    the whole test suite
-# make fuzz CASES=1000   seeded faults and hostile input against one oracle (make test runs a few dozen cases)
-# make test-export   exported models, loaded and compared in PyTorch and transformers 5 (an environment of its own)
-# make test-tpu-check   what needs the TPU compiler: three minutes of a core (an environment of its own)
-# make compile-check CONFIG=… TOPOLOGY=v5e:2x4   would this training fit a TPU, and what would it cost? (no TPU needed)
-# make kernels   the TPU kernels' bytecode, anew from their source
-# make lint    what CI lints
-# make docs-options   docs/options.md from the options' declarations
-# make lock    refresh both environments' locked dependencies
+# make setup            create two environments: .venv (pipeline) and trainer/.venv (trainer)
+# make demo             text → tokenizer → shards → a trained model; INPUT=path uses your own text
+# make test             run all tests of both programs
+# make fuzz CASES=1000  run `prepare` with seeded faults and hostile input (make test runs a few dozen cases)
+# make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
+# make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)
+# make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
+# make kernels          compile the TPU kernels to bytecode
+# make lint             run CI's linters
+# make docs-options     generate docs/options.md from the declarations of the options
+# make lock             upgrade the locked dependencies of all environments
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
@@ -21,7 +21,7 @@ PIPELINE := .venv/bin/python
 TRAINER := trainer/.venv/bin/python
 UV := .venv/bin/uv
 EXPORT := trainer/.venv-export/bin/python
-# On Linux PyPI's torch is a CUDA build of gigabytes; from here it is the CPU's, where the index can be reached.
+# PyPI's torch for Linux is a CUDA build of gigabytes. This index has the CPU build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TPU_CHECK := trainer/.venv-tpu-check/bin/python
 CONFIG ?= trainer/configs/tiny-mlm.yaml
@@ -34,11 +34,11 @@ setup: .venv/.ready trainer/.venv/.ready
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
-	  || { echo "tokenmill: the locked environments need Python 3.11; name one with: make PYTHON=/path/to/python3.11"; exit 1; }
+	  || { echo "tokenmill: the locked environments need Python 3.11; set it with: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(PIPELINE) -m pip install --quiet uv==$(UV_VERSION)
 
-# A change to a lock or to the metadata makes the environment anew from the lock.
+# A change to a lock or to the metadata reinstalls the environment from the lock.
 .venv/.ready: $(UV) requirements-dev.lock setup.py
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e .
@@ -56,7 +56,7 @@ trainer/.venv-tpu-check/.ready: $(UV) trainer/requirements-tpu-check.lock traine
 	$(UV) pip install --quiet --python $(TPU_CHECK) --no-deps -e trainer
 	@touch $@
 
-# OPTIONS holds more of the verb's: OPTIONS="--find-batch-size --output figures.json".
+# OPTIONS are further options of compile-check: OPTIONS="--find-batch-size --output figures.json".
 compile-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m tpu_trainer compile-check --config $(CONFIG) --topology $(TOPOLOGY) $(OPTIONS)
 
@@ -71,11 +71,11 @@ test-pipeline: setup
 test-trainer: setup
 	$(TRAINER) -m pytest -n auto --dist loadfile tests/tpu_trainer
 
-# SEED=1 draws other cases; `-m tests.fuzz --seed S --only N` replays one.
+# SEED=1 generates other cases; `python -m tests.fuzz --seed S --only N` replays one.
 fuzz: setup
 	$(PIPELINE) -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
-# torch comes by pip, which takes the CPU's build of the locked version where it finds one; the lock names none of CUDA's.
+# pip installs torch: it prefers the CPU build of the locked version if it finds one. The lock has no CUDA packages.
 trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
 	$(PIPELINE) -m venv trainer/.venv-export
 	$(EXPORT) -m pip install --quiet --no-deps --extra-index-url $(TORCH_INDEX) $$(grep '^torch==' trainer/requirements-export.lock)
@@ -99,13 +99,13 @@ lint: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports --no-cache --no-logo
 	cd trainer && ../.venv/bin/lint-imports --no-cache --no-logo
-	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.git '^(<{7}|>{7}) ' .  # the marks of a merge that is not done
+	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.git '^(<{7}|>{7}) ' .  # merge conflict markers
 
 LOCK := pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
   --no-emit-index-url --upgrade
 TPU_VM := --python-platform x86_64-manylinux_2_31
 
-# Not one uv.lock: the TPU's environment leaves `tensorflow` out by an override, which uv.lock knows only for all environments at once.
+# Not a single uv.lock: its overrides apply to all environments, but only the TPU environment excludes `tensorflow`.
 lock: $(UV)
 	$(UV) $(LOCK) setup.py -o requirements.lock
 	$(UV) $(LOCK) setup.py --extra dev -c requirements.lock -o requirements-dev.lock
@@ -114,7 +114,8 @@ lock: $(UV)
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock -o requirements-tpu-check.lock
 	$(UV) --directory trainer $(LOCK) $(TPU_VM) --override no-tensorflow.txt pyproject.toml requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
 	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra gpu -c requirements.lock -o requirements-gpu.lock
-	# For macOS, whose torch needs none of CUDA's packages; what is left is the same on Linux. No hashes: torch's file differs.
+	# Resolved for macOS, where torch needs no CUDA packages; the other packages are the same on Linux. No hashes, because
+	# torch's files differ.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --no-generate-hashes --python-platform aarch64-apple-darwin \
 	  requirements-export.in -o requirements-export.lock
 

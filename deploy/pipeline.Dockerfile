@@ -1,13 +1,13 @@
-# The image that prepares datasets: at once what Dataflow's workers run, what submits jobs, and the Flex Template's
-# launcher. Build it from the repository's root:
+# The pipeline's image: for Dataflow's workers, for submitting jobs, and as the Flex Template's launcher. Build it from the
+# root of the repository:
 #
 #   docker build --file deploy/pipeline.Dockerfile --build-arg IMAGE=REGISTRY/pipeline:TAG --tag REGISTRY/pipeline:TAG .
 #
-# Everything is installed here, from the lock: nothing is when a job is launched or a worker starts.
+# All packages are installed here, from the lock; none when a job is launched or a worker starts.
 
-# The lock's version of apache-beam: the SDK's start-up binary must be of the same.
+# Must equal the lock's version of apache-beam: the SDK's boot binary has to match.
 ARG BEAM=2.77.0
-# Google's own samples name this one; it holds a single binary, which depends on no version of Python's packages.
+# The release in Google's samples. It contains a single binary, which does not depend on Python packages.
 ARG LAUNCHER=20230622_RC00
 
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER} AS launcher
@@ -16,7 +16,7 @@ FROM apache/beam_python3.11_sdk:${BEAM}
 
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
-# By far the largest layer, and it changes with the lock only.
+# The largest layer. It changes only with the lock.
 COPY requirements.lock /opt/tokenmill/
 RUN pip install --no-cache-dir --require-hashes --requirement /opt/tokenmill/requirements.lock
 
@@ -28,13 +28,13 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation /opt/tokenmill \
     && python -m beam_pipeline --help
 
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/tokenmill/template_main.py \
-    # Engines are given their threads by the pipeline; a pool of HF's own in each process would only contend.
+    # The pipeline sets the number of threads; an additional pool in each process would only contend.
     TOKENIZERS_PARALLELISM=false
 
-# Which image this is: jobs that are launched from inside it run in it, unless --sdk_container_image says otherwise.
+# The name of this image: the default of --sdk_container_image for jobs that are launched from it.
 ARG IMAGE=""
 ENV TOKENMILL_PIPELINE_IMAGE=${IMAGE}
 
-# No USER: Dataflow starts workers' containers with folders of the host's, which belong to root, and the SDK's start-up
-# binary writes there. To use the image elsewhere: docker run --user 1000 --entrypoint python IMAGE -m beam_pipeline …
+# No USER: Dataflow mounts folders of the host that belong to root into workers' containers, and the SDK's boot binary
+# writes to them. To use the image elsewhere: docker run --user 1000 --entrypoint python IMAGE -m beam_pipeline …
 ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,4 +1,4 @@
-"""What a Flex Template's launcher runs: FLEX_TEMPLATE_PYTHON_PY_FILE in deploy/pipeline.Dockerfile names it."""
+"""Entry point of the Flex Template's launcher, set as FLEX_TEMPLATE_PYTHON_PY_FILE in deploy/pipeline.Dockerfile."""
 
 import sys
 

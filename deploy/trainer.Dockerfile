@@ -1,21 +1,21 @@
-# The trainer's images, one target for each kind of machine. Build them from the repository's root:
+# The trainer's images, one target per kind of machine. Build them from the root of the repository:
 #
 #   docker build --file deploy/trainer.Dockerfile --target tpu --tag REGISTRY/trainer:TAG .
 #   docker run --rm -v "$PWD:/data" REGISTRY/trainer:TAG-cpu fit --config configs/tiny-mlm.yaml --data.train /data/…
 #
-# Everything is installed here, from the locks. The last stage is what a build without --target gives: the CPU's.
+# All packages are installed from the locks. A build without --target gives the last stage: the CPU image.
 
 ARG PYTHON=python:3.11-slim-bookworm
 
 FROM ${PYTHON} AS builder
 RUN pip install --no-cache-dir uv==0.13.8 && python -m venv --without-pip /venv
-# Bytecode is made now, once, and not at each start.
+# Compile bytecode once, not at each start.
 ENV VIRTUAL_ENV=/venv UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1
 WORKDIR /build
 
 FROM builder AS tpu-packages
-# The lock has no distribution called tensorflow, which tf-keras asks for and which would overwrite tensorflow-tpu's files:
-# hence --no-deps.
+# --no-deps, because tf-keras requires the distribution tensorflow, which would overwrite files of tensorflow-tpu. The lock
+# excludes it.
 COPY trainer/requirements-tpu.lock ./
 RUN uv pip install --require-hashes --no-deps --requirements requirements-tpu.lock
 
@@ -34,13 +34,13 @@ WORKDIR /app
 ENTRYPOINT ["python", "-m", "tpu_trainer"]
 CMD ["--help"]
 
-# In each: the packages, which change with the lock only; then the program, a small layer.
+# Each image has a layer of packages, which changes only with the lock, and small layers for the program.
 FROM base AS tpu
 COPY --from=tpu-packages /venv /venv
 COPY trainer/configs ./configs
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
-# Finds what is missing now. TensorFlow does not load libtpu, which would wait minutes for a TPU's metadata server.
+# Fail now if a package is missing. Without TPU_LOAD_LIBRARY=0, libtpu would wait minutes for a TPU's metadata server.
 RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.command_line import parse" \
     && python -m tpu_trainer fit --help > /dev/null
 
