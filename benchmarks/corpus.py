@@ -1,8 +1,8 @@
-"""Makes a large real text for the benchmarks, a paragraph per line, from Debian's documentation packages.
+"""Writes a large text for the benchmarks, one paragraph per line, from Debian's documentation packages.
 
-    python benchmarks/corpus.py big.txt      (on a Debian machine; downloads about 65 MB, installs nothing)
+    python benchmarks/corpus.py big.txt      (on Debian; downloads about 65 MB, installs nothing)
 
-About 160 MB in several languages: the kernel's and Python's documentation, and a dictionary.
+The text is about 160 MB in several languages: the documentation of Linux and Python, and a dictionary.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def paragraphs(path: Path) -> Iterator[str]:
-    """The paragraphs of a documentation file, white space made single; none of files of other kinds."""
+    """Yields the paragraphs of a documentation file with normalized white space; nothing for other files."""
     name, data = path.name, b""
     if name.endswith((".gz", ".dz")):
         name, data = name[:-3], gzip.decompress(path.read_bytes())

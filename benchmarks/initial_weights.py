@@ -1,9 +1,9 @@
-"""Trains a small GPT-2 with its residual projections drawn as for a run from scratch, and as transformers draws them.
+"""Compares initial weights of GPT-2's residual projections: the trainer's scaled ones, and transformers' defaults.
 
     trainer/.venv/bin/python benchmarks/initial_weights.py --dataset OUT --output runs
 
-OUT is a folder of `prepare`'s with splits train and validation. Prints a table of the mean losses over the seeds, in
-nats per token. A run for each variant and seed, each of about three minutes of a core.
+OUT is a dataset of `prepare` with splits train and validation. Trains a small GPT-2 for each variant and seed, about
+three minutes of a core each. Prints a table of the losses in nats per token, averaged over the seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 CONFIG = Path(__file__).resolve().parents[1] / "trainer" / "configs" / "tiny-clm.yaml"
-# Six layers, so that the factor is 0.29.
+# With six layers the scale is 0.29.
 MODEL = {
     "model.config.n_layer": 6,
     "model.config.n_embd": 64,
@@ -27,7 +27,7 @@ MODEL = {
 }
 STEPS, EVERY = 400, 50
 SHOWN = (50, 100, 200, 400)
-# The verb's own process, with transformers' weights: the trainer draws none of GPT-2's again.
+# Runs the verb with transformers' weights: the trainer does not redraw those of GPT-2.
 UNSCALED = """
 import sys
 from tpu_trainer.network import initial_weights
@@ -39,12 +39,12 @@ VARIANTS = {"std 0.02 / √(2 · layers)": ["-m", "tpu_trainer"], "std 0.02": ["
 
 
 def run_folder(output: Path, number: int, seed: int) -> Path:
-    """The folder of the run of a variant, by its number, and a seed."""
+    """Returns the folder of a variant's run with a seed."""
     return output / f"{number}-seed-{seed}"
 
 
 def losses(run: Path) -> dict[str, list[float]]:
-    """Training and validation loss at the steps SHOWN; a training loss is the mean of the EVERY steps before."""
+    """Returns training and validation losses at the steps in SHOWN. Training losses are means over EVERY steps."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     training = {record["step"]: record["loss"] for record in records if "loss" in record}
     validation = {record["step"]: record["eval"]["loss"] for record in records if "eval" in record}
@@ -60,9 +60,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     args = parser.parse_args()
-    environment = os.environ | {
-        "TF_CPP_MIN_LOG_LEVEL": "3"
-    }  # UNSCALED imports TensorFlow before the verb sets it
+    # UNSCALED imports TensorFlow before the verb sets this.
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     for seed in args.seeds:
         for number, program in enumerate(VARIANTS.values()):
             options = {"config": CONFIG} | MODEL | {

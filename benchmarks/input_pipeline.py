@@ -1,11 +1,11 @@
-"""The trainer's input pipeline against the Keras example's: the same shards, one run, whole epochs.
+"""Compares the input pipelines of the trainer and the Keras example on the same shards, in one run.
 
     trainer/.venv/bin/python benchmarks/input_pipeline.py --data OUT/train [--batch_size 256] [--rounds 3]
 
-Prints a Markdown table: rows/s over an epoch from the pipeline's start to its last batch (the median of the rounds, in
-which the pipelines take turns), the ratio to the example, CPU time a row, and the seconds until the first batch. The
-shards need an attention_mask, which the example reads. Masking is part of the example's pipeline; the trainer masks on
-the device, so the example is measured without it, too.
+Prints a Markdown table: rows/s over an epoch, from the start of the pipeline to its last batch, the ratio to the
+example, CPU time per row, and seconds until the first batch. The pipelines take turns; the figures are medians of the
+rounds. The shards need an attention_mask, which the example reads. The example masks in its pipeline, but the trainer
+masks on the device. So the example is also measured without masking.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tpu_trainer.data.vocabulary import load_tokenizer  # noqa: E402
 
 @dataclass(frozen=True)
 class Epoch:
-    """Seconds of one epoch."""
+    """The times of one epoch, in seconds."""
 
     seconds: float
     first_batch: float
@@ -53,7 +53,7 @@ def main() -> None:
     data = open_mixture({args.data: None})
     split = data.splits[0]
     if "attention_mask" not in split.features:
-        raise SystemExit(f"{args.data}: no attention_mask, which the Keras example reads")
+        raise SystemExit(f"{args.data}: no attention_mask, which the Keras example needs")
     pipelines = pipelines_of(data, args.batch_size)
     batches = split.num_rows // args.batch_size
     found: dict[str, list[Epoch]] = {name: [] for name in pipelines}
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def pipelines_of(data: Mixture, batch_size: int) -> dict[str, Callable[[], tf.data.Dataset]]:
-    """What is measured, by name; the first is what the others are compared with."""
+    """Returns the pipelines by name. The first one is the reference of the ratios."""
     (split,) = data.splits
     records = [shard.path for shard in split.shards]
     tokenizer = load_tokenizer(split.tokenizer_path)
@@ -104,7 +104,7 @@ def pipelines_of(data: Mixture, batch_size: int) -> dict[str, Callable[[], tf.da
 
 
 def one_epoch(make: Callable[[], tf.data.Dataset], batches: int) -> Epoch:
-    """Takes `batches` batches and throws them away."""
+    """Measures reading `batches` batches."""
     before, cpu_before = time.perf_counter(), cpu_seconds()
     iterator = iter(make())
     next(iterator)

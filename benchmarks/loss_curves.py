@@ -1,8 +1,8 @@
-"""Trains tiny-mlm and tiny-clm on a dataset and draws their losses beside its unigram and bigram figures.
+"""Trains tiny-mlm and tiny-clm on a dataset and plots their losses with unigram and bigram baselines.
 
     trainer/.venv/bin/python benchmarks/loss_curves.py --dataset OUT --output curves
 
-OUT is a folder of `prepare`'s with splits train and validation. About ten minutes of two cores for each model.
+OUT is a dataset of `prepare` with splits train and validation. Each model takes about ten minutes of two cores.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tpu_trainer.runs.curves import loss_picture
 
 CONFIGS = Path(__file__).resolve().parents[1] / "trainer" / "configs"
 STEPS = {"tiny-mlm": 7000, "tiny-clm": 3300}
-# Of absolute discounting; Chen and Goodman, "An empirical study of smoothing techniques" (1999), find about this best.
+# For absolute discounting: about the best value in Chen and Goodman, "An empirical study of smoothing
+# techniques" (1999).
 DISCOUNT = 0.75
 
 
 def token_ids(split: Split) -> np.ndarray:
-    """int64[rows, max_length] of a split without padding."""
+    """Returns the ids of a split without padding, int64[rows, max_length]."""
     rows = []
     features = {"input_ids": tf.io.FixedLenFeature([split.max_length], tf.int64)}
     for shard in split.shards:
@@ -36,13 +37,13 @@ def token_ids(split: Split) -> np.ndarray:
 
 
 def entropy(counts: np.ndarray) -> float:
-    """Nats of a draw from the distribution that `counts` are of."""
+    """Returns the entropy of the distribution of `counts`, in nats."""
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
 
 
 def baselines(train: Split, validation: Split) -> dict[str, float]:
-    """Nats per token: entropies of the training split, and what they predict of the validation split."""
+    """Returns the entropies of the training split and the validation loss of a bigram model, in nats per token."""
     size = int(train.manifest["tokenizer"]["vocab_size"])
     rows, held_out = token_ids(train), token_ids(validation)
     unigrams = np.bincount(rows.ravel(), minlength=size)
@@ -52,7 +53,7 @@ def baselines(train: Split, validation: Split) -> dict[str, float]:
         "unigram entropy": entropy(unigrams),
         "bigram entropy": entropy(counts) - entropy(firsts),
     }
-    # A bigram model with absolute discounting: what a table of pairs is worth on text that it has not seen.
+    # The loss on held-out text of a bigram model with absolute discounting.
     kinds = np.bincount(pairs // size, minlength=size)
     wanted = held_out[:, :-1] * size + held_out[:, 1:]
     place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
@@ -68,7 +69,7 @@ def baselines(train: Split, validation: Split) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dataset", type=Path, required=True, help="folder with train/ and validation/")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the runs and the pictures")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the runs and the plots")
     args = parser.parse_args()
     train, validation = (open_split(str(args.dataset / name)) for name in ("train", "validation"))
     levels = baselines(train, validation)

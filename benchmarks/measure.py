@@ -1,4 +1,4 @@
-"""Measuring whole processes: wall time, CPU time and peak memory, as the operating system accounts for them."""
+"""Measures wall time, CPU time and peak memory of processes, as reported by the operating system."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Measured:
-    """One finished process and its children.
-
-    Attributes:
-      seconds: wall time, start-up included.
-      cpu_seconds: user and system time, all processes together.
-      peak_bytes: the largest memory of any one of its processes.
-    """
+    """The measurements of a finished process and its children."""
 
     seconds: float
+    """Wall time, including start-up."""
     cpu_seconds: float
+    """User and system time of all processes."""
     peak_bytes: int
+    """Peak memory of the largest process."""
 
 
 def measure(command: list[str], log: Path, environment: dict[str, str] | None = None) -> Measured:
-    """Runs a command to its end; its output goes to the file `log`.
+    """Runs a command and writes its output to `log`.
 
     Raises:
-      RuntimeError: where it fails, with the end of its output.
+        RuntimeError: If the command fails. The message has the end of its output.
     """
     began = time.monotonic()
     with log.open("w") as output:
@@ -43,6 +40,6 @@ def measure(command: list[str], log: Path, environment: dict[str, str] | None = 
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Formats a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

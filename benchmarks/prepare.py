@@ -1,10 +1,10 @@
-"""`prepare` against its peers: whole processes, the same text, the same tokenizer, one run.
+"""Compares `prepare` with its peers, as whole processes, on the same text and tokenizer, in one run.
 
     .venv/bin/python benchmarks/prepare.py --input big.txt --megabytes 150 [--models bpe unigram wordpiece]
 
-Prints a Markdown table for each tokenizer: MB/s, ratios to the first peer, CPU seconds, peak memory. The text should
-be real and large; `python benchmarks/corpus.py big.txt` makes about 160 MB from Debian's documentation packages. Peers
-that are not installed are left out with a line that says so.
+Prints a Markdown table for each tokenizer: MB/s, ratio to the first peer, CPU seconds, peak memory. Use a large, real
+text; `python benchmarks/corpus.py big.txt` writes about 160 MB from Debian's documentation packages. Peers that are
+not installed are skipped with a message.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--input", required=True, help="a text file, a document per line")
+    parser.add_argument("--input", required=True, help="a text file, one document per line")
     parser.add_argument(
-        "--megabytes", type=int, default=150, help="how much of it; repeated where it is less"
+        "--megabytes", type=int, default=150, help="size of the text; a shorter file is repeated"
     )
     parser.add_argument("--models", nargs="+", default=["bpe", "unigram", "wordpiece"])
     parser.add_argument("--vocab_size", type=int, default=25000)
     parser.add_argument("--max_length", type=int, default=512)
-    parser.add_argument("--runs", type=int, default=1, help="runs of prepare; the median counts")
-    parser.add_argument("--no_peers", action="store_true", help="measure prepare alone")
+    parser.add_argument("--runs", type=int, default=1, help="number of runs of prepare; reports the median")
+    parser.add_argument("--no_peers", action="store_true", help="measure only prepare")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "text.txt")
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def write_text(source: Path, target: Path, size: int) -> int:
-    """Writes whole lines of `source`, again and again until there are `size` bytes; returns how many there are."""
+    """Writes up to `size` bytes of whole lines of `source`, repeated if needed, and returns the number of bytes."""
     data = source.read_bytes()
     if not data.endswith(b"\n"):
         data += b"\n"
@@ -61,7 +61,7 @@ def write_text(source: Path, target: Path, size: int) -> int:
 
 
 def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model: str) -> None:
-    """Measures `prepare` and each peer with one tokenizer, and prints the table."""
+    """Measures `prepare` and its peers with one kind of tokenizer and prints the table."""
     program = [sys.executable, "-m", "beam_pipeline"]
     log, tokenizer = folder / "log", folder / f"tokenizer-{model}"
     train = ["--input", str(text), "--output", str(tokenizer), "--model", model, "--sample_bytes", "10000000"]
@@ -82,7 +82,7 @@ def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model
         own.append(measure([*program, "prepare", *common, "--output", str(folder / "out")], log))
         clear(folder)
     median = sorted(own, key=lambda measured: measured.seconds)[len(own) // 2]
-    # A run on a single line takes what every run takes before and after its work.
+    # A run on a single line measures the fixed cost of start and end.
     single = folder / "single.txt"
     single.write_text("One line.\n")
     least = measure(
@@ -106,13 +106,13 @@ def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model
     print(table(["program", "MB/s", "ratio", "wall s", "CPU s", "peak GB"], rows))
     steady = (size / 1e6) / (median.seconds - least.seconds)
     print(
-        f"\nOf prepare's time {least.seconds:.1f} s are start and end; beyond them it runs at {steady:.1f} MB/s.\n",
+        f"\nStart and end take {least.seconds:.1f} s of prepare's time; without them it processes {steady:.1f} MB/s.\n",
         flush=True,
     )
 
 
 def peers(common: list[str], folder: Path) -> list[tuple[str, list[str]]]:
-    """The peers' names and commands."""
+    """Returns the names and commands of the peers."""
     out, cache = str(folder / "out"), str(folder / "cache")
     processes = ["--processes", str(os.cpu_count())]
     found = [
@@ -141,7 +141,7 @@ def peers(common: list[str], folder: Path) -> list[tuple[str, list[str]]]:
         ]
         found.append(("datatrove (tokens only)", command))
     else:
-        print("datatrove is not installed: left out (pip install 'datatrove[processing,io]')")
+        print("datatrove is not installed: skipped (pip install 'datatrove[processing,io]')")
     return found
 
 

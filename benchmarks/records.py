@@ -1,9 +1,9 @@
-"""Encoding rows as framed TFRecords: ours against tfx_bsl's C++ encoder and tf.train.Example, in one run.
+"""Compares encoding rows as framed TFRecords by `prepare`, tfx_bsl's C++ encoder and tf.train.Example, in one run.
 
     .venv/bin/python benchmarks/records.py --data OUT/train [--rounds 15]
 
-Encodes the rows of a split's first shard anew. Prints a Markdown table: microseconds a row, framing and checksums
-included, on one core; the best of the rounds counts. All files must be equal, record for record.
+Encodes the rows of a split's first shard again. Prints a Markdown table of microseconds per row, including framing and
+checksums, on one core, as the best of the rounds. Checks that all encoders write equal records.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def seconds(writer: Callable[[str], None], path: str) -> float:
 
 
 def records(path: str) -> list[dict[str, list[int]]]:
-    """What a file says, whatever the order of a record's features in its bytes."""
+    """Parses the records of a file, independently of the order of their features."""
     found = []
     for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
         features = tf.train.Example.FromString(record).features.feature

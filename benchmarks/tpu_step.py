@@ -1,12 +1,12 @@
-"""The trainer's step against Hugging Face's example's own, through the TPU compiler. Needs no TPU.
+"""Compares the training steps of the trainer and of Hugging Face's examples with the TPU compiler, without a TPU.
 
     trainer/.venv-tpu-check/bin/python benchmarks/tpu_step.py [--topologies v5e:1x1 …] [--models roberta gpt2]
 
-Prints a Markdown table for each model: temporaries, bytes accessed and those of them that go over the chip's memory
-bus, FLOPs, least step time, and in brackets ours as a share of the peer's. The peer is the step of
-`run_mlm.py` and `run_clm.py` (transformers 4.57, examples/tensorflow): the model's call with labels, its own loss, its
-`create_optimizer`; in float32, and in bfloat16 with Keras' mixed_bfloat16. Both get the same batch and
-configuration, dropout included: RoBERTa-base and GPT-2 small. A compile takes minutes; compile-check's cache keeps it.
+Prints a Markdown table for each model: temporaries, bytes accessed, HBM traffic, FLOPs and least step time, and in
+brackets the ratio of the trainer's to the peer's. The peer is the step of `run_mlm.py` and `run_clm.py` (transformers
+4.57, examples/tensorflow): the model called with labels, with its own loss and `create_optimizer`, in float32, and in
+bfloat16 with Keras' mixed_bfloat16. Both have the same batch and configuration, including dropout: RoBERTa-base and
+GPT-2 small. A compile takes minutes; results are in compile-check's cache.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def main() -> None:
     args = parser.parse_args()
     for model in args.models:
         _, _, rows, length = MODELS[model]
-        print(f"{model}, {rows} × {length} on each replica\n")
+        print(f"{model}, {rows} × {length} per replica\n")
         print("| topology | step |" + "".join(f" {name} |" for name, _ in COLUMNS))
         print("|---|---|" + "--:|" * len(COLUMNS))
         for name in args.topologies:
             for precision in args.precisions:
                 of_peer = None
                 for step in args.steps:
-                    # Each in a process of its own: a compile leaves gigabytes behind.
+                    # A separate process, because a compile does not free gigabytes of memory.
                     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                         report = process.submit(
                             report_of_step, step, model, precision, name, args.cache
@@ -87,7 +87,7 @@ def main() -> None:
 def report_of_step(
     step: str, model: str, precision: Precision, topology: str, cache: Path
 ) -> dict[str, Any] | None:
-    """compile-check's figures; None for a step that the compiler refuses."""
+    """Returns the report of a step; None if it does not compile."""
     try:
         return STEPS[step](model, precision, Topology.parse(topology), Cache(folder=cache))
     except DoesNotCompile:
@@ -95,11 +95,11 @@ def report_of_step(
 
 
 def peer(model: str, precision: Precision, topology: Topology, cache: Cache) -> dict[str, Any]:
-    """The example's step."""
+    """Returns the report of the example's step."""
     cls, _, rows, length = MODELS[model]
-    # RoBERTa's positions count from 2: rows of 512 tokens need 514.
+    # RoBERTa's positions start at 2: rows of 512 tokens need 514 positions.
     positions = length + 2 if model == "roberta" else length
-    # Layers take the policy that holds when they are made.
+    # Layers use the policy at the time of their creation.
     keras.mixed_precision.set_global_policy(precision)
     network = cls.from_config(CONFIG_MAPPING[model](max_position_embeddings=positions))
     network.build_in_name_scope()
@@ -115,7 +115,7 @@ def peer(model: str, precision: Precision, topology: Topology, cache: Cache) -> 
         optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
         return loss
 
-    # The collator of the masked example puts -100 where nothing is to be predicted: labels of the whole row.
+    # Labels cover whole rows: the masked example's collator sets the other positions to -100.
     spec = tf.TensorSpec([rows, length], tf.int32)
     program = Program(step, {"input_ids": spec, "attention_mask": spec, "labels": spec})
     report = report_of(program, topology, cache, rows=rows, length=length, model_flops=lambda: 0.0)
@@ -126,7 +126,7 @@ def peer(model: str, precision: Precision, topology: Topology, cache: Cache) -> 
 def ours(
     model: str, precision: Precision, topology: Topology, cache: Cache, **options: bool
 ) -> dict[str, Any]:
-    """The trainer's step, its options' defaults but for the precision and `options`, of `train`."""
+    """Returns the report of the trainer's step, with default options except the precision and `options` of `train`."""
     _, objective, rows, length = MODELS[model]
     config = FitConfig(
         output_dir="",
@@ -159,13 +159,13 @@ def report_of(
     length: int,
     model_flops: Callable[[], float],
 ) -> dict[str, Any]:
-    """compile-check's figures of a program."""
+    """Compiles a program and returns its report."""
     result = cache.compile(program.lower(), topology)
     return figures(result, topology=topology, replica_rows=rows, max_length=length, model_flops=model_flops())
 
 
 def cells(report: dict[str, Any] | None, of_peer: dict[str, Any] | None) -> list[str]:
-    """The figures, and what each is of the peer's."""
+    """Formats the figures and their ratios to the peer's."""
     if report is None:
         return ["does not compile"] + [""] * (len(COLUMNS) - 1)
     if not report["fits"]:
