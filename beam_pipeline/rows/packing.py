@@ -194,9 +194,8 @@ class _OpenRows:
         fitting = self._spaces >> length
         if not fitting:
             return 0, np.empty(0, np.int64)
-        space = (
-            length + (fitting & -fitting).bit_length() - 1
-        )  # the lowest set bit: the smallest sufficient space
+        # The lowest set bit is the smallest sufficient space.
+        space = length + (fitting & -fitting).bit_length() - 1
         self._spaces &= ~(1 << space)
         return space, np.concatenate(self._rows.pop(space))
 

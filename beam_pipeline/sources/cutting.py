@@ -80,11 +80,8 @@ def cut(listed: Sequence[ListedFile], root: str, unit_bytes: int) -> list[WorkUn
     units: list[WorkUnit] = []
     parts: list[Part] = []
     size = 0
-    kind: tuple[int, float, str] = (
-        0,
-        1.0,
-        "",
-    )  # (repeat, share, format), which all parts of a unit have in common
+    # All parts of a unit have the same (repeat, share, format).
+    kind: tuple[int, float, str] = (0, 1.0, "")
 
     def finish() -> None:
         repeat, share, name = kind

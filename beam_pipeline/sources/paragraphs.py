@@ -43,8 +43,8 @@ def paragraphs(
             skipping = place > 0 and not _follows_blank_line(file, place)
         offset, block = without_bom(place, whole)
         if offset > place:
-            # The first line begins at byte 0, with its byte-order mark. Its text begins behind the mark, perhaps
-            # behind `end`, too, and still belongs to this range.
+            # The first line begins at byte 0, with its byte-order mark. So it belongs to this range even if `end` falls
+            # within the mark.
             last = max(last, offset + 1)
         found: list[tuple[int, bytes]] = []
         position = 0

@@ -251,10 +251,8 @@ class FastEngine:
 
     def _word_around(self, text: str, minimum: int, place: int) -> tuple[int, int]:
         """Returns the nearest positions before and after a character at which the text can be cut."""
-        if self._parts.kind in (
-            UNIGRAM,
-            WORDPIECE,
-        ):  # these can be cut at every space, which is faster to find
+        # Unigram and WordPiece texts can be cut at every space, which is faster to find.
+        if self._parts.kind in (UNIGRAM, WORDPIECE):
             start, end = text.rfind(" ", minimum, place), text.find(" ", place + 1)
             return max(start, minimum), len(text) if end < 0 else end
         start = last_match(self._parts.cuts, text, minimum + 1, place)

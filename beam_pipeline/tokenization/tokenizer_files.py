@@ -170,9 +170,8 @@ def _with_config(
             f"are: {taken}"
         ]
     data = files[JSON]
-    if given.get("padding") or given.get(
-        "truncation"
-    ):  # AutoTokenizer would add padding's token as the pad token
+    # AutoTokenizer would add the token of a saved padding as the pad token.
+    if given.get("padding") or given.get("truncation"):
         kept = {key: value for key, value in given.items() if key not in ("padding", "truncation")}
         data = _with_model_of(kept, data)
     return {**files, JSON: data, CONFIG: _dump(changed)}, note
@@ -256,11 +255,10 @@ def _convert(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dic
 
 
 def _as_plain_class(files: Mapping[str, bytes], input_names: Sequence[str]) -> dict[str, bytes]:
-    """Renames the class of files that AutoTokenizer has saved, so that transformers 4 and 5 use tokenizer.json
-    unchanged.
+    """Renames the class in files that AutoTokenizer has saved, so that tokenizer.json is used unchanged.
 
-    Many classes of transformers 5, such as AlbertTokenizer, replace its normalizer, its pre-tokenizer or its template
-    by their own.
+    The plain class does so in transformers 4 and 5. Many classes of transformers 5, such as AlbertTokenizer, replace
+    its normalizer, its pre-tokenizer or its template by their own.
     """
     config = json.loads(files[CONFIG])
     if config["tokenizer_class"] in _PLAIN_CLASSES:

@@ -74,7 +74,7 @@ def product(model: Mapping, merge: Sequence[str]) -> str:
 def make_unreachable(model: Mapping, keys: Collection[str]) -> tuple[Mapping, dict[str, str]]:
     """Prevents the model from finding some tokens in text. Ids stay the same, and other text is segmented as before.
 
-    Each token is renamed to 128 random bits in hex: unlike with a fixed name, nobody can write a text that contains it.
+    Each token is renamed to 128 random bits in hex. With a fixed name, somebody could write a text that contains it.
     Ids do not depend on the random names, since texts do not contain them. Merges that produce or use the tokens are
     removed.
 

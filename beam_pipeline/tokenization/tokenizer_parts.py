@@ -17,7 +17,7 @@ from beam_pipeline.tokenization.tokenizer_json import BYTE_ALPHABET, make_unreac
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
 
 # Where a normalized text can be cut, by the kind of tokenizer.
-# Unigram: before every space, whatever the character before it is. (For the other kinds that character matters.)
+# Unigram: before every space, which is part of the word after it. (Only here the character before it does not matter.)
 _BEFORE_SPACE = re.compile("(?= )")
 # WordPiece: also before punctuation, which is a word of its own.
 _WORDPIECE = re.compile(r"(?= )|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")

@@ -118,22 +118,20 @@ def train(
 
 
 def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
-    """Trains a Unigram model over words, with `<s> … </s>` around a text. SentencePiece's `▁` marks the beginning of a
-    word.
+    """Trains a Unigram model over words, with `<s> … </s>` around a text.
 
-    Text is normalized to NFKC, and each run of white space to one space, as in the tokenizers of T5, ALBERT and XLM-R.
-    The special tokens have RoBERTa's ids, because transformers' TensorFlow class for RoBERTa counts positions from a
-    padding id of 1. The special tokens are pieces of the model, too, but with scores so low that no text is ever
-    segmented into them.
+    SentencePiece's `▁` marks the beginning of a word. Text is normalized to NFKC, and each run of white space to one
+    space, as in the tokenizers of T5, ALBERT and XLM-R. The special tokens have RoBERTa's ids, because transformers'
+    TensorFlow class for RoBERTa counts positions from a padding id of 1. The special tokens are pieces of the model,
+    too, but with scores so low that no text is ever segmented into them.
     """
     special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     words: Counter[str] = Counter()
     for text in texts:
         words.update(unicodedata.normalize("NFKC", text).split())
     pieces = _train_sentencepiece(words, vocab_size, len(special) - 1)[1:]  # without its unknown piece
-    if not {piece for piece, _ in pieces}.isdisjoint(
-        special
-    ):  # SentencePiece never joins letters and symbols
+    # SentencePiece never joins letters and symbols, so it cannot learn a special token from text.
+    if not {piece for piece, _ in pieces}.isdisjoint(special):
         raise AssertionError(f"one of {special} was learnt from text")
     # Lower than the score of spelling the token with single characters, each of which is a piece.
     never = max(map(len, special)) * min(score for _, score in pieces) - 100.0
@@ -187,9 +185,9 @@ def _train_sentencepiece(words: Counter[str], vocab_size: int, added: int) -> li
             minloglevel=2,
         )
     except RuntimeError as error:
-        least = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
-        if least:
-            raise _too_small(vocab_size, int(least[1]) + added + 1) from error
+        found = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
+        if found:
+            raise _too_small(vocab_size, int(found[1]) + added + 1) from error
         raise
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]
@@ -199,8 +197,8 @@ def _weighted_lines(words: Counter[str]) -> Iterator[str]:
     """Yields lines of a text and a count, the most frequent first, and sorted by word if counts are equal.
 
     SentencePiece starts from the strings that occur twice in the lines. So a word with a count of 2 or more is written
-    twice; otherwise the most frequent words would be no pieces. (Writing all occurrences, or the text itself, does not
-    give better vocabularies.)
+    twice; otherwise the most frequent words would not become pieces. (Writing all occurrences, or the text itself, does
+    not give better vocabularies.)
     """
     for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])):
         for start in range(0, len(word), _MAX_WORD_CHARS):
@@ -246,9 +244,9 @@ def _train_wordpiece(
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     alphabet = _alphabet(texts(), tokenizer.normalizer)
-    least = len(special) + 2 * len(alphabet)
-    if vocab_size < least:
-        raise _too_small(vocab_size, least)
+    minimum = len(special) + 2 * len(alphabet)
+    if vocab_size < minimum:
+        raise _too_small(vocab_size, minimum)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=_MIN_FREQUENCY,
@@ -295,10 +293,10 @@ def _split_texts(texts: Iterable[str]) -> Iterator[str]:
             yield text[start : start + _MAX_TEXT_CHARS]
 
 
-def _too_small(vocab_size: int, least: int) -> DataError:
+def _too_small(vocab_size: int, minimum: int) -> DataError:
     return DataError(
         f"--vocab_size {vocab_size}: too small for the characters of this sample, which together with the special "
-        f"tokens need {least}"
+        f"tokens need {minimum}"
     )
 
 

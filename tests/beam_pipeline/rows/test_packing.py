@@ -64,9 +64,8 @@ def test_best_fit_never_cuts_a_document_that_fits(lengths):
     expected = sorted(tuple(documents.ids[s : s + n]) for s, n in zip(starts, lengths, strict=True))
     assert found == expected
     begins = (segments > 0) & (np.diff(segments, axis=1, prepend=0) != 0)
-    assert np.array_equal(
-        begins, (positions == 0) & (segments > 0)
-    )  # positions count from 0 in each document
+    # Positions count from 0 in each document.
+    assert np.array_equal(begins, (positions == 0) & (segments > 0))
 
 
 @settings(max_examples=200)

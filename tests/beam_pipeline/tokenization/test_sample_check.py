@@ -57,9 +57,8 @@ def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on:
     with pytest.raises(
         EngineMismatch, match=r"the engine tokie and HF's tokenizer give different ids .* use --engine hf"
     ) as caught:
-        SampleCheck(engine, input_bytes=1000, seed=0)(
-            batch, ids, lengths
-        )  # such a small input is checked as a whole
+        # Such a small input is checked as a whole.
+        SampleCheck(engine, input_bytes=1000, seed=0)(batch, ids, lengths)
     assert (caught.value.name, caught.value.place) == ("folder/file.txt", int(batch.places[71]))
 
     hf = make_engine("hf", tokenizer_json)

@@ -124,9 +124,8 @@ def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
     pieces = [piece for piece, _ in vocabulary] if model == "unigram" else list(vocabulary)
     assert len(pieces) == len(set(pieces))
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    if (
-        model == "bpe"
-    ):  # the others' are in the vocabulary, where words never are "[MASK]" and "<mask>" never wins
+    # The other models have them in the vocabulary, where no word equals "[MASK]" and "<mask>" never wins.
+    if model == "bpe":
         assert not special & set(pieces)
     again = Tokenizer.from_str(tokenizer.to_str())
     again.encode_special_tokens = True
