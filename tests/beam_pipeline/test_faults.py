@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> dict[
 
 
 def test_killed_at_every_change_of_the_file_system(tmp_path: Path, corpus: Path, tokenizer_folder: Path):
-    few = ("--unit_bytes", "50000", "--shard_size", "400")  # each unit and each shard is a few kills
+    few = ("--unit_bytes", "150000", "--shard_size", "1200")  # each unit and each shard is a few kills
     arguments = command(corpus, tokenizer_folder, "{OUT}", *few)
     script = Path(__file__).with_name("kill_runs.py")
     result = subprocess.run(

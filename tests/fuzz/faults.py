@@ -113,12 +113,13 @@ class Child:
 
     def _printed(self, pipe: int, log: Path) -> str:
         """Empties a pipe into a file, for whoever looks into a case that was kept."""
+        printed = b""
         with contextlib.suppress(BlockingIOError):  # processes of the run may have it open, too
             while piece := os.read(pipe, _MOST_PRINTED):
-                with log.open("ab") as file:
-                    file.write(piece)
+                printed += piece
         os.close(pipe)
-        return log.read_text(errors="replace") if log.exists() else ""
+        log.write_bytes(printed)
+        return printed.decode(errors="replace")
 
 
 def _run(words: list[str]) -> int:
