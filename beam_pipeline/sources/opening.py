@@ -90,16 +90,19 @@ class RangeFile(io.RawIOBase):
             self._position = position
 
     def _read_some(self, size: int) -> bytes:
+        # From the buffer, if it contains the position.
         begin = self._position - self._buffer_start
         if 0 <= begin < len(self._buffer):
             return self._buffer[begin : begin + size]
         if self._size is not None and self._position >= self._size:
             return b""
+        # Outside of the range: a request of its own.
         if not self._start <= self._position < self._end:
             data = self._fetch(self._position, max(size, self._read_ahead))
             if self._read_ahead:
                 self._buffer, self._buffer_start = data, self._position
             return data[:size]
+        # Within the range: fetch the request that contains the position.
         first = self._position - (self._position - self._start) % self._request
         self._buffer, self._buffer_start = self._fetch(first, min(self._request, self._end - first)), first
         begin = self._position - first

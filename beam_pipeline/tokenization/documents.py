@@ -87,6 +87,7 @@ class DocumentTokenizer:
         around = len(self._prefix) + len(self._suffix)
         if not around:
             return Documents(ids, lengths)
+        # Copy the ids to where each document's prefix ends, then fill in prefixes and suffixes token by token.
         full = lengths + around
         out = np.empty(int(full.sum()), self._dtype)
         starts = np.cumsum(full) - full

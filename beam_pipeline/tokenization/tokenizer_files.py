@@ -191,6 +191,7 @@ def _with_plain_class(files: Mapping[str, bytes], config: Mapping) -> dict[str, 
 
 def _is_consistent(config: Mapping, files: Mapping[str, bytes], tokenizer: Tokenizer) -> bool:
     """Whether AutoTokenizer uses tokenizer.json unchanged, because no other file contradicts it."""
+    # Tokens that other files define must be in tokenizer.json, with the same flags.
     given = json.loads(files[JSON])
     added = {str(number): token for number, token in tokenizer.get_added_tokens_decoder().items()}
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -207,6 +208,7 @@ def _is_consistent(config: Mapping, files: Mapping[str, bytes], tokenizer: Token
         named.append(given["padding"]["pad_token"])
     if not set(named) <= {token.content for token in added.values()}:
         return False
+    # Options that replace tokenizer.json or change its pre-tokenizer.
     if any(config.get(key) for key in ("from_slow", "fast_tokenizer_files", "fix_mistral_regex")):
         return False
     here = (given.get("pre_tokenizer") or {}).get("add_prefix_space")
@@ -218,7 +220,7 @@ def _prefix_space(given: Mapping) -> bool:
 
 
 def _convert(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dict[str, bytes]:
-    """Converts the files with AutoTokenizer. Keeps the vocabulary's text: saving may round its scores."""
+    """Loads the files with AutoTokenizer and saves them. Keeps the vocabulary's text: saving may round its scores."""
     from transformers import AutoTokenizer
 
     with tempfile.TemporaryDirectory() as folder:
