@@ -1,4 +1,4 @@
-"""Cloud Build's files as Cloud Build takes them: substitutions resolved, steps run one after another with stand-ins."""
+"""Runs Cloud Build's files locally: resolves substitutions and runs steps one after the other, with fake tools."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ Answers = Sequence[tuple[str, int, str]]
 
 
 def load(path: Path) -> cloudbuild_v1.Build:
-    """The file as the interface's own type; an error where it has a field or a value that the type has not."""
+    """Parses a file as the API's message type, which rejects unknown fields and values."""
     message = cloudbuild_v1.Build.pb(cloudbuild_v1.Build())
     json_format.ParseDict(yaml.safe_load(path.read_text()), message)
     return cloudbuild_v1.Build.wrap(message)
 
 
 def resolved(text: str, values: Mapping[str, str]) -> str:
-    """`text` with its substitutions, those that stand in the values of others included; KeyError where one is not
-    defined."""
+    """Replaces the substitutions in `text`, including nested ones.
+
+    Raises:
+        KeyError: If a substitution is not defined.
+    """
     while VARIABLE.search(text):
         text = VARIABLE.sub(lambda match: values[match[1] or match[2]], text)
     return text
@@ -44,24 +47,27 @@ def resolved(text: str, values: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a build did: `failed` is the step that ended it, with its errors, or None; the tools' calls, in order."""
+    """The result of a build."""
 
     failed: str | None
+    """The step that failed, or None."""
     error: str
+    """Its stderr."""
     calls: list[list[str]]
+    """The calls of tools, in order."""
     workspace: Path
 
     def of(self, *words: str) -> list[list[str]]:
-        """The calls that begin with `words`."""
+        """Returns the calls that begin with `words`."""
         return [call for call in self.calls if call[: len(words)] == list(words)]
 
 
 class Machine:
-    """Where builds run: a folder for /workspace, and stand-ins for the tools.
+    """A machine that runs builds, with a folder as /workspace and fake tools.
 
     Args:
-      folder: an empty one.
-      answers: (pattern, exit status, output) for calls; the first that is found in a call's words counts.
+        folder: An empty folder.
+        answers: (pattern, exit status, output) of calls. The first pattern that matches a call applies.
     """
 
     def __init__(self, folder: Path, answers: Answers):
@@ -96,7 +102,7 @@ class Machine:
         )
 
     def run(self, build: cloudbuild_v1.Build, **values: str) -> Outcome:
-        """Runs a build's steps in their order, up to the first that fails; `values` are substitutions."""
+        """Runs the steps of a build in order, up to the first failure. `values` are substitutions."""
         known = {**BUILT_IN, **build.substitutions, **values}
         for step in build.steps:
             process = self.start(step, known)

@@ -1,5 +1,6 @@
-"""Makes commands.json: the flags of the commands that deploy/ and docs/running-on-google-cloud.md use, from the tools
-themselves. To be run where the Google Cloud CLI and Docker's are installed, when a command is added:
+"""Writes commands.json: the flags of the commands in deploy/ and the docs, as the tools list them.
+
+Run it on a machine with gcloud and docker after adding a command:
 
     python -m tests.deploy.record_commands
 """
@@ -56,7 +57,10 @@ DOCKER = ("build", "inspect", "pull", "push", "run", "stop")
 
 
 def gcloud_flags() -> dict:
-    """{"version", "everywhere": flags, "commands": {command: {flag: "bool", "value" or the values it takes}}}."""
+    """Returns {"version", "everywhere": flags, "commands": {command: flags}}.
+
+    Flags map names to "bool", "value" or a list of values.
+    """
     root = Path(shutil.which("gcloud")).resolve().parents[1]
     spec = importlib.util.spec_from_file_location("tree", root / "data" / "cli" / "gcloud_completions.py")
     module = importlib.util.module_from_spec(spec)
@@ -72,7 +76,7 @@ def gcloud_flags() -> dict:
 
 
 def docker_flags() -> dict:
-    """As `gcloud_flags`, from the help texts."""
+    """Returns the same as `gcloud_flags` for docker, parsed from its help texts."""
     commands = {}
     for command in DOCKER:
         text = subprocess.run(

@@ -1,4 +1,4 @@
-"""Stands in for gcloud and docker: refuses what commands.json does not have, records the rest, answers as told."""
+"""A fake gcloud or docker: rejects commands that are not in commands.json, records the others, gives set answers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import time
 from pathlib import Path
 
 RECORD = json.loads(Path(__file__).with_name("commands.json").read_text())
-_AFTER_IMAGE = "run"  # docker's arguments end at the image's name; what follows is the container's
+_AFTER_IMAGE = "run"  # docker's arguments end at the image; the container's follow
 
 
 def check(tool: str, words: list[str]) -> str:
-    """The command that `words` are of; ValueError where a flag, or a flag's value, is none of its."""
+    """Returns the command that `words` call.
+
+    Raises:
+        ValueError: If the command, a flag or a flag's value is unknown.
+    """
     commands = RECORD[tool]["commands"]
     command = next(
         (
@@ -47,7 +51,7 @@ def check(tool: str, words: list[str]) -> str:
                 raise ValueError(f"{tool} {command}: {name} needs a value")
             value, *rest = rest
         if isinstance(kind, list) and value not in kind:
-            raise ValueError(f"{tool} {command}: {name} is one of {kind}, not {value!r}")
+            raise ValueError(f"{tool} {command}: {name} is {value!r}; it must be one of {kind}")
     return command
 
 

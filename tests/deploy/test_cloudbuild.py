@@ -1,4 +1,4 @@
-"""Cloud Build's files: as its interface takes them, and as they run."""
+"""Cloud Build's files: whether the API accepts them, and what they do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_options_timeouts_and_accounts(path: Path) -> None:
     build = load(path)
     assert build.options.logging == Option.LoggingMode.CLOUD_LOGGING_ONLY
     assert build.options.substitution_option == Option.SubstitutionOption.MUST_MATCH
-    assert 0 < build.timeout.total_seconds() <= 24 * 3600  # Cloud Build's own limit
+    assert 0 < build.timeout.total_seconds() <= 24 * 3600  # Cloud Build's limit
     for step in build.steps:
         assert 0 < step.timeout.total_seconds() <= build.timeout.total_seconds(), step.id
     account = resolved(build.service_account, BUILT_IN)
@@ -51,17 +51,17 @@ def test_options_timeouts_and_accounts(path: Path) -> None:
     )
 
 
-def test_each_file_has_an_account_of_its_own() -> None:
+def test_each_file_has_its_own_account() -> None:
     assert len({load(path).service_account for path in FILES}) == len(FILES)
 
 
 def after(path: Path) -> dict[str, set[str]]:
-    """By step, those that are over when it starts."""
+    """Returns, for each step, the steps that have ended when it starts."""
     found: dict[str, set[str]] = {}
     for step in load(path).steps:
         named = {"-": set()}
         direct = [named.get(name, {name} | found.get(name, set())) for name in step.wait_for]
-        # Without waitFor a step waits for all before it.
+        # Without waitFor, a step waits for all previous ones.
         found[step.id] = set().union(*direct) if step.wait_for else set(found)
     return found
 
@@ -75,7 +75,7 @@ def test_steps_wait_for_steps_before_them(path: Path) -> None:
         seen.add(step.id)
 
 
-def test_what_can_runs_in_parallel() -> None:
+def test_independent_steps_run_in_parallel() -> None:
     assert after(PULL_REQUEST) == {
         "set-up": set(),
         **{step: {"set-up"} for step in ("lint", "test-pipeline", "test-trainer")},
@@ -97,9 +97,7 @@ def test_every_substitution_is_defined_and_used(path: Path) -> None:
     used = {match[1] or match[2] for text in outside + inside for match in VARIABLE.finditer(text)}
     assert used <= set(BUILT_IN) | set(build.substitutions)
     directly = {match[1] or match[2] for text in outside for match in VARIABLE.finditer(text)}
-    assert (
-        set(build.substitutions) <= directly
-    )  # MUST_MATCH; what only another one's value holds may not count
+    assert set(build.substitutions) <= directly  # MUST_MATCH may not count uses in other values
     assert all(name.startswith("_") for name in build.substitutions)
     nested = any(VARIABLE.search(text) for text in inside)
     assert not nested or build.options.dynamic_substitutions
@@ -109,26 +107,26 @@ def test_every_substitution_is_defined_and_used(path: Path) -> None:
 
 
 @each_step
-def test_scripts_are_good_bash(path: Path, number: int) -> None:
+def test_scripts_pass_shellcheck(path: Path, number: int) -> None:
     step = load(path).steps[number]
     lines = step.script.splitlines()
     assert lines[:2] == ["#!/usr/bin/env bash", "set -euo pipefail"]
-    # In a script Cloud Build replaces nothing: a substitution would be an unset variable, and $$ the process's number.
+    # Cloud Build does not substitute in scripts: a substitution would be an unset variable, and $$ the process id.
     assert "$$" not in step.script
     assert not re.search(r"\$\{?_", step.script)
     given = {text.split("=")[0] for text in step.env}
     for name in re.findall(r"\$\{?([A-Z][A-Z_]*)\b", step.script):
         assert name in given, f"{name} is not in the step's env"
     for name in given:
-        assert re.search(rf"\b{name}\b", step.script), f"{name} is in the step's env for nothing"
+        assert re.search(rf"\b{name}\b", step.script), f"{name} is in the step's env but not used"
     subprocess.run(["bash", "-n"], input=step.script, text=True, check=True)
-    # SC2016: '$' in single quotes, which is meant so.
+    # SC2016 warns about '$' in single quotes, which is intended.
     command = [shutil.which("shellcheck", path=str(Path(sys.executable).parent)), "--exclude", "SC2016", "-"]
     result = subprocess.run(command, input=step.script, text=True, capture_output=True, check=False)
     assert result.returncode == 0, result.stdout
 
 
-def test_the_hosts_start_script_is_good_bash() -> None:
+def test_the_hosts_start_script_passes_shellcheck() -> None:
     command = [shutil.which("shellcheck", path=str(Path(sys.executable).parent))]
     script = ROOT / "trainer" / "tpu_trainer" / "cloud" / "host_start.sh"
     result = subprocess.run([*command, script], text=True, capture_output=True, check=False)
@@ -179,7 +177,9 @@ def test_a_tag_goes_from_images_to_training(tmp_path: Path) -> None:
     assert copied[-1] == "gs://my-project-tokenmill/runs/v1-0/launch/provenance.json"
 
 
-def test_the_programs_take_what_the_build_gives_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs_accept_the_options_of_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
     from beam_pipeline.dataflow.job_options import complete
@@ -242,7 +242,7 @@ def test_a_step_that_fails_ends_the_build(
 @pytest.mark.parametrize(
     ("step", "container"), [("dataset", "prepare"), ("verify", "verify"), ("train", "launch")]
 )
-def test_told_to_stop_a_step_stops_its_container(tmp_path: Path, step: str, container: str) -> None:
+def test_a_step_stops_its_container_on_sigterm(tmp_path: Path, step: str, container: str) -> None:
     machine = Machine(tmp_path, [(rf"^docker run .*--name {container} ", 0, "until stopped"), *ANSWERS])
     build = load(LAUNCH)
     for name in ("name", "pipeline-image", "trainer-image", "fingerprint"):
@@ -270,7 +270,7 @@ def test_a_push_to_main_builds_and_pushes_by_digest(tmp_path: Path) -> None:
     assert (ROOT / template[template.index("--metadata-file") + 1]).is_file()
 
 
-def test_clean_up_ends_what_is_the_builds_and_nothing_else(tmp_path: Path) -> None:
+def test_clean_up_ends_only_the_jobs_of_the_build(tmp_path: Path) -> None:
     answers = [
         (r"dataflow jobs list", 0, "job-1\njob-2\njob-3\n"),
         (r"dataflow jobs describe job-1", 0, "another\n"),

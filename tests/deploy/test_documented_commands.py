@@ -1,4 +1,4 @@
-"""docs/running-on-google-cloud.md: its gcloud commands and their flags exist; its accounts are the builds'."""
+"""The commands, accounts and substitutions in docs/running-on-google-cloud.md exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGES = [ROOT / "docs" / "running-on-google-cloud.md", ROOT / "README.md"]
 
 
 def commands() -> list[str]:
-    """All gcloud commands of the pages, in blocks and in lines."""
+    """Returns all gcloud commands of the pages, from code blocks and inline code."""
     found = []
     for page in PAGES:
         text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def test_every_command_and_flag_exists() -> None:
         for known in RECORD["gcloud"]["commands"]
         if f"gcloud {known} " in step.script
     }
-    assert used == set(RECORD["gcloud"]["commands"])  # and nothing is recorded that is not used
+    assert used == set(RECORD["gcloud"]["commands"])  # nor are unused commands recorded
 
 
 def test_every_account_of_a_build_is_made_and_granted_rights() -> None:

@@ -1,4 +1,4 @@
-"""deploy/pipeline.Dockerfile: what can be checked without building it."""
+"""Checks of deploy/pipeline.Dockerfile without building it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DOCKERFILE = (ROOT / "deploy" / "pipeline.Dockerfile").read_text()
 
 
 def instructions() -> list[tuple[str, str]]:
-    """(instruction, its arguments), comments left out and continued lines joined."""
+    """Returns (instruction, arguments), without comments and with continued lines joined."""
     lines = "\n".join(line for line in DOCKERFILE.splitlines() if not line.lstrip().startswith("#"))
     joined = re.sub(r"\\\n", " ", lines)
     return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
 
 
 def ignored(path: str) -> bool:
-    """Whether .dockerignore keeps a file out of the build: its last pattern that matches decides."""
+    """Whether .dockerignore excludes a file. The last matching pattern decides."""
     out = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.removeprefix("!")
@@ -37,7 +37,7 @@ def ignored(path: str) -> bool:
     return out
 
 
-def test_what_is_copied_is_there_and_not_ignored():
+def test_copied_files_exist_and_are_not_ignored():
     copied = [
         words.split()[:-1] for name, words in instructions() if name == "COPY" and "--from" not in words
     ]
@@ -51,7 +51,7 @@ def test_what_is_copied_is_there_and_not_ignored():
 @pytest.mark.parametrize(
     "path", [".git/config", "tests/conftest.py", "beam_pipeline/__pycache__/x.pyc", "demo/corpus.py"]
 )
-def test_what_the_image_does_not_need_stays_out(path: str):
+def test_unneeded_files_are_ignored(path: str):
     assert ignored(path)
 
 
@@ -82,8 +82,8 @@ def test_the_templates_program_is_where_the_launcher_looks_and_runs():
     assert (run.returncode, run.stderr) == (2, "prepare: --resume perhaps: must be true or false\n")
 
 
-def test_the_packages_data_is_packaged(tmp_path: Path):
-    """What `pip install /opt/tokenmill` would install has every file of the package that is not compiled."""
+def test_all_files_of_the_package_are_installed(tmp_path: Path):
+    """`pip install /opt/tokenmill` installs every file of the package except bytecode."""
     build = [
         sys.executable,
         "setup.py",

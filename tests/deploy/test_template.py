@@ -1,4 +1,4 @@
-"""The Flex Template: its metadata against Dataflow's own types, and its launcher against the stand-ins."""
+"""The Flex Template: its metadata as Dataflow's types, and the arguments of its launcher."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def parameters() -> dict[str, api.ParameterMetadata]:
-    found = api.TemplateMetadata.from_json(FILE.read_text())  # raises where a field is none of the type's
+    found = api.TemplateMetadata.from_json(FILE.read_text())  # raises for unknown fields
     return {parameter.name: parameter for parameter in found.parameters}
 
 
@@ -79,7 +79,7 @@ def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(para
     assert [option.value for option in packing.enum_options] == ["concat", "best_fit", "pad"]
 
 
-def test_patterns_take_what_is_right_and_refuse_what_is_wrong(parameters):
+def test_patterns_accept_valid_values_and_reject_invalid_ones(parameters):
     for name, values in GOOD.items():
         for value in values:
             assert matches(parameters[name], value), (name, value)
@@ -88,8 +88,8 @@ def test_patterns_take_what_is_right_and_refuse_what_is_wrong(parameters):
             assert not matches(parameters[name], value), (name, value)
 
 
-def test_what_a_launcher_passes_is_what_prepare_takes(parameters):
-    """A launch request as Dataflow takes it; its parameters, given as the launcher gives them, are parsed."""
+def test_prepare_accepts_the_arguments_of_a_launcher(parameters):
+    """The parameters of a valid launch request are parsed after the launcher has made arguments of them."""
     request = api.LaunchFlexTemplateRequest.from_json(
         json.dumps(
             {

@@ -1,4 +1,4 @@
-"""deploy/trainer.Dockerfile and its locks: what can be checked without building it."""
+"""Checks of deploy/trainer.Dockerfile and its locks without building it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCKS = {
 
 
 def stage(name: str) -> str:
-    """The instructions of a stage."""
+    """Returns the instructions of a stage."""
     return re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)[1]
 
 
@@ -35,7 +35,7 @@ def test_each_target_installs_its_lock_with_hashes(target: str) -> None:
     assert f"COPY --from={target}-packages /venv /venv" in stage(target)
 
 
-def test_what_is_copied_is_there() -> None:
+def test_copied_files_exist() -> None:
     for source in re.findall(r"^COPY (trainer\S*) ", DOCKERFILE, re.MULTILINE):
         assert (ROOT / source).exists(), source
 
@@ -47,13 +47,13 @@ def test_only_the_tpus_image_runs_as_root() -> None:
 
 
 def test_no_check_of_an_image_loads_libtpu() -> None:
-    # Builders have no TPU and no metadata server, for which libtpu would wait.
+    # libtpu would wait for a TPU's metadata server, which build machines do not have.
     for command in re.findall(r"^RUN (.*)$", DOCKERFILE, re.MULTILINE):
         if re.search(r"import .*tensorflow", command):
             assert command.startswith("TPU_LOAD_LIBRARY=0 python ")
 
 
-def test_the_uv_that_installs_is_the_one_that_locks() -> None:
+def test_the_image_uses_the_uv_release_of_the_locks() -> None:
     version = re.search(r"^UV_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     assert f"uv=={version} " in DOCKERFILE
 
@@ -61,7 +61,7 @@ def test_the_uv_that_installs_is_the_one_that_locks() -> None:
 def test_the_tpus_lock_has_tensorflow_once() -> None:
     tpu, cpu = pins(LOCKS["tpu"]), pins(LOCKS["cpu"])
     assert "tensorflow" not in tpu and "libtpu" in tpu
-    # What was tested is what runs: the same TensorFlow, and the same of everything else.
+    # The tests run with the same releases.
     assert tpu.pop("tensorflow-tpu") == cpu.pop("tensorflow")
     assert {name: version for name, version in tpu.items() if name != "libtpu"} == cpu
 

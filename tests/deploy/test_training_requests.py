@@ -1,4 +1,4 @@
-"""What `tpu_trainer launch` asks Google Cloud for, read as the interfaces' own types."""
+"""The requests of `tpu_trainer launch`, parsed as the API's message types."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ IMAGE = "europe-west4-docker.pkg.dev/my-project/tokenmill/trainer@sha256:" + "0"
 ACCOUNT = "tokenmill-trainer@my-project.iam.gserviceaccount.com"
 
 
-def asked_for(*more: str) -> dict:
-    """The request's body, as `--cloud.dry_run` prints it."""
+def request_body(*more: str) -> dict:
+    """Returns the body of the request, which `--cloud.dry_run` prints."""
     if not TRAINER_PYTHON.exists():
         pytest.skip("no trainer/.venv: make setup")
     command = ["launch", "--config", "configs/roberta-base.yaml", "--output_dir", "gs://bucket/runs/first"]
@@ -50,7 +50,7 @@ def asked_for(*more: str) -> dict:
 
 
 def as_type(body: dict, kind: type):
-    """`body` as a message; an error where it has a field or a value that the type has not."""
+    """Parses `body` as a message, which rejects unknown fields and values."""
     message = kind.pb(kind())
     json_format.ParseDict(body, message)
     return kind.wrap(message)
@@ -75,7 +75,7 @@ def test_a_queued_resource() -> None:
         "--cloud.accelerator_type",
         "v5litepod-32",
     ]
-    resource = as_type(asked_for(*more), tpu_v2.QueuedResource)
+    resource = as_type(request_body(*more), tpu_v2.QueuedResource)
     [spec] = resource.tpu.node_spec
     assert (spec.parent, spec.node_id) == ("projects/my-project/locations/europe-west4-b", "first")
     assert resource.queueing_policy.valid_until_duration.total_seconds() == 6 * 3600
@@ -85,12 +85,12 @@ def test_a_queued_resource() -> None:
     assert dict(node.labels) == {"run": "first", "commit": "12ab"}
     network = node.network_config
     assert (network.network, network.subnetwork, network.enable_external_ips) == ("n", "s", False)
-    # What Compute Engine allows for one value, and for all.
+    # Compute Engine's limits for a value and for all values.
     assert all(len(value.encode()) <= 256 << 10 for value in node.metadata.values())
     assert sum(len(value.encode()) for value in node.metadata.values()) <= 512 << 10
 
 
-def test_the_states_that_launch_knows_are_the_interfaces() -> None:
+def test_launch_knows_all_states_of_the_api() -> None:
     code = (
         "import json; from tpu_trainer.cloud import queued_resource as q, vertex; "
         "print(json.dumps([q.WAITING, q.TAKEN_AWAY, q.NODE_TAKEN_AWAY, vertex.RUNNING]))"
@@ -109,7 +109,7 @@ def test_the_states_that_launch_knows_are_the_interfaces() -> None:
 
 def test_a_custom_job_of_vertex() -> None:
     more = ["--cloud.service", "vertex", "--cloud.spot", "true", "--cloud.machine_type", "ct5lp-hightpu-4t"]
-    job = as_type(asked_for(*more, "--cloud.topology", "2x2"), CustomJob)
+    job = as_type(request_body(*more, "--cloud.topology", "2x2"), CustomJob)
     [pool] = job.job_spec.worker_pool_specs
     assert (pool.machine_spec.machine_type, pool.machine_spec.tpu_topology) == ("ct5lp-hightpu-4t", "2x2")
     assert (pool.replica_count, pool.container_spec.image_uri) == (1, IMAGE)

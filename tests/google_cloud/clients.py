@@ -1,4 +1,4 @@
-"""Points this process's (and its children's) clients of Google Cloud at the stand-ins."""
+"""Redirects the Google Cloud clients of this process and its children to the stand-ins."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.google_cloud.gcs import Gcs
 
 
 def use(gcs: Gcs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes gs:// lead to the stand-in, with credentials of an account that does not exist, written to `folder`.
+    """Redirects gs:// to the stand-in, with credentials of a fictitious account, which are written to `folder`.
 
-    Nothing leaves the machine: what would go elsewhere, over https, fails at a port where nobody listens. Retries of
-    this process wait for milliseconds instead of seconds.
+    Nothing leaves the machine: other https requests fail at a closed port. Retries in this process wait milliseconds
+    instead of seconds.
     """
     monkeypatch.setenv("HTTPS_PROXY", "http://localhost:9")
     monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
@@ -29,14 +29,16 @@ def use(gcs: Gcs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "GOOGLE_APPLICATION_CREDENTIALS", str(_write_account(folder / "account.json", gcs.url))
     )
     monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
-    buckets._client.cache_clear()  # its client is of the stand-in before
+    buckets._client.cache_clear()  # the cached client uses the previous stand-in
     for policy in (retry.DEFAULT_RETRY, gcsio_retry.DEFAULT_RETRY_WITH_THROTTLING_COUNTER):
         monkeypatch.setattr(policy, "_initial", 0.01)
 
 
 def _write_account(path: Path, url: str) -> Path:
-    """A service account's key; the stand-in hands out its tokens. Without any credentials the clients would look for
-    a metadata server first, for 20 s."""
+    """Writes a service account's key. The stand-in issues its tokens.
+
+    Without credentials, clients would search for a metadata server for 20 s.
+    """
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

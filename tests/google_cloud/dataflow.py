@@ -1,5 +1,4 @@
-"""A stand-in for Dataflow on loopback, as Beam's DataflowRunner speaks to it: it takes jobs, and runs the very pipeline
-that was staged on a local runner of Beam's."""
+"""A local stand-in for Dataflow, for Beam's DataflowRunner. It accepts jobs and runs their staged pipelines locally."""
 
 from __future__ import annotations
 
@@ -25,15 +24,15 @@ _ACTIVE = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_CANCELLING")
 
 
 class Dataflow(Loopback):
-    """The stand-in. A job runs in a thread of its own, as soon as it is there.
+    """The stand-in. Each job runs in a thread.
 
     Args:
-      gcs: where the pipelines are staged.
-      work: does a job's work; without one its staged pipeline is run. What it raises is the job's failure.
+        gcs: The stand-in that pipelines are staged in.
+        work: Does the work of a job; by default, runs its staged pipeline. An exception fails the job.
 
     Attributes:
-      jobs: by id, as they were submitted, with the state they are in.
-      refuse: (status, message) with which the next job is refused; None takes it.
+        jobs: The submitted jobs by id, with their current states.
+        refuse: (status, message) of the answer to the next submission; None to accept it.
     """
 
     def __init__(self, gcs: Gcs, work: Callable[[Dataflow, api.Job], None] | None = None):
@@ -61,7 +60,7 @@ class Dataflow(Loopback):
         return Response.error(501, f"{call}: the stand-in has no such call")
 
     def _create(self, request: Request) -> Response:
-        job = api.Job.from_json(request.body)  # raises where a field is none of the type's
+        job = api.Job.from_json(request.body)  # raises for unknown fields
         if self.refuse:
             return Response.error(*self.refuse)
         job.id = f"2026-01-01_00_00_00-{next(self._numbers)}"
@@ -86,13 +85,13 @@ class Dataflow(Loopback):
         return _answer(job)
 
     def _run(self, job: api.Job) -> None:
-        time.sleep(0.1)  # the launcher sees it waiting
+        time.sleep(0.1)  # so that the launcher sees the job pending
         job.current_state = api.JobState.JOB_STATE_RUNNING
         self.say(job, "BASIC", "Worker configuration: n2-standard-4 in europe-west4-b.")
         try:
             self._work(self, job)
         except Exception as error:
-            self.say(job, "DEBUG", "nobody needs to see this")
+            self.say(job, "DEBUG", "a debug message")
             self.say(job, "ERROR", f"Workflow failed. Causes: {error}")
             job.current_state = api.JobState.JOB_STATE_FAILED
             return
@@ -100,20 +99,20 @@ class Dataflow(Loopback):
         job.current_state = api.JobState[ended]
 
     def say(self, job: api.Job, importance: str, text: str) -> None:
-        """Adds a message of the job's."""
+        """Adds a message to the job."""
         kind = api.JobMessageImportance[f"JOB_MESSAGE_{importance}"]
         moment = {"seconds": int(time.time())}
         message = api.JobMessage(message_text=text, message_importance=kind, time=moment)
         self._messages[job.id].append(message)
 
     def staged_pipeline(self, job: api.Job) -> beam_runner_api_pb2.Pipeline:
-        """The pipeline that the job's options lead to."""
+        """Returns the staged pipeline of a job."""
         url = dict(job.environment.sdk_pipeline_options)["options"]["pipelineUrl"]
         bucket, name = url.removeprefix("gs://").split("/", 1)
         return beam_runner_api_pb2.Pipeline.FromString(self._gcs.objects[bucket, name].data)
 
     def run_staged_pipeline(self, job: api.Job) -> None:
-        """Runs it in this process: only where its steps run is changed, which is no container then."""
+        """Runs the staged pipeline in this process. Only its environments are changed: they are not containers."""
         pipeline = self.staged_pipeline(job)
         for environment in pipeline.components.environments.values():
             environment.urn, environment.payload = "beam:env:embedded_python:v1", b""

@@ -1,8 +1,8 @@
-"""A stand-in for Cloud Storage on loopback, as two clients speak to it: google-cloud-storage (Beam's) and TensorFlow's.
+"""A local stand-in for Cloud Storage, for the clients of Beam (google-cloud-storage) and TensorFlow.
 
-What it serves, over HTTP or TLS: buckets, listings in pages, ranged reads, uploads (media, multipart, resumable),
-copy, rewrite, delete, and batches of these; and a token for a made-up service account. What it does wrong, on purpose,
-is said by `Faults`. Standard library only: both programs' environments import it. Objects live in memory.
+Over HTTP or TLS it serves buckets, paged listings, ranged reads, uploads (media, multipart, resumable), copy, rewrite,
+delete, batches of these, and a token for a fictitious service account. `Faults` configures intentional faults. Objects
+are in memory. Standard library only, since both programs' environments import it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,27 @@ from tests.google_cloud.loopback import Loopback, Request, Response
 
 try:
     import google_crc32c
-except ImportError:  # TensorFlow's client does not ask for it, and its environment has none
+except ImportError:  # not in the trainer's environment; TensorFlow's client does not need it
     google_crc32c = None
 
-_KEPT_OF_A_CUT_UPLOAD = 256 << 10  # Cloud Storage keeps whole multiples of this
+_UPLOAD_CHUNK = 256 << 10  # Cloud Storage keeps whole chunks of an interrupted upload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What goes wrong, and how often; 0 is never.
-
-    Attributes:
-      error_every: each n-th request is answered 429 or 503, in turn; nothing is done. Parts of a batch count, too.
-      cut_upload_every: at each n-th piece of a resumable upload the connection is cut when half of it has arrived.
-      cut_download_every: at each n-th read of an object's bytes the connection is cut after half of them.
-    """
+    """Intentional faults. A period of 0 means never."""
 
     error_every: int = 0
+    """Every n-th request fails with 429 or 503, in turn, without an effect. Parts of a batch count as requests."""
     cut_upload_every: int = 0
+    """Every n-th piece of a resumable upload loses its connection after half of the bytes."""
     cut_download_every: int = 0
+    """Every n-th read of an object loses its connection after half of the bytes."""
 
 
 @dataclass(frozen=True)
 class Blob:
-    """An object: its bytes, and what its metadata say."""
+    """An object and its metadata."""
 
     data: bytes
     content_type: str
@@ -93,18 +90,19 @@ class Gcs(Loopback):
     """The stand-in.
 
     Args:
-      buckets: those that exist.
-      faults: what goes wrong.
-      page_size: most entries in a page of a listing.
-      on_request: called with (method, path) before each request is served. What it returns is the answer, if anything;
-        where it raises a ConnectionError, the connection is closed without one.
-      port, tls: see `Loopback`.
+        buckets: The existing buckets.
+        faults: Intentional faults.
+        page_size: Maximum number of entries in a page of a listing.
+        on_request: Called with (method, path) before each request. If it returns a response, that is the answer. If it
+            raises a ConnectionError, the connection is closed without an answer.
+        port: See `Loopback`.
+        tls: See `Loopback`.
 
     Attributes:
-      objects: by (bucket, name).
-      requests: "METHOD path" of all requests so far, those that were made to fail included.
-      failures: how many requests were made to fail.
-      bytes_read: how many bytes of objects were sent.
+        objects: The objects by (bucket, name).
+        requests: "METHOD path" of all requests so far, including failed ones.
+        failures: Number of intentionally failed requests.
+        bytes_read: Number of object bytes sent.
     """
 
     def __init__(
@@ -130,21 +128,21 @@ class Gcs(Loopback):
         self._lock = threading.RLock()
 
     def put(self, url: str, data: bytes, content_type: str = "application/octet-stream") -> None:
-        """Makes the object gs://bucket/name."""
+        """Creates the object gs://bucket/name."""
         bucket, name = url.removeprefix("gs://").split("/", 1)
         with self._lock:
             blob = Blob(bytes(data), content_type, next(self._counts["generation"]), time.time())
             self.objects[bucket, name] = blob
 
     def age(self, url: str, seconds: float) -> None:
-        """Makes an object look as if it had been written so much earlier."""
+        """Moves the creation time of an object back."""
         bucket, name = url.removeprefix("gs://").split("/", 1)
         with self._lock:
             blob = self.objects[bucket, name]
             self.objects[bucket, name] = replace(blob, written=blob.written - seconds)
 
     def below(self, url: str) -> dict[str, bytes]:
-        """The objects below gs://bucket/folder/, by their names from there on."""
+        """Returns the objects below gs://bucket/folder/ by their names relative to it."""
         folder = url.rstrip("/") + "/"
         with self._lock:
             found = {f"gs://{bucket}/{name}": blob for (bucket, name), blob in self.objects.items()}
@@ -152,21 +150,21 @@ class Gcs(Loopback):
             path.removeprefix(folder): blob.data for path, blob in found.items() if path.startswith(folder)
         }
 
-    def _is_time(self, count: str, every: int) -> bool:
-        """Whether it is an `every`-th one of its kind, so that something goes wrong."""
+    def _fails(self, count: str, every: int) -> bool:
+        """Counts a request and returns whether it is an `every`-th one, which must fail."""
         with self._lock:
             wrong = next(self._counts[count]) % every == 0 if every else False
             self.failures += wrong
         return wrong
 
     def serve(self, request: Request) -> Response:
-        """The answer to a request: an error, if it is time for one, or what Cloud Storage would answer."""
+        """Answers a request, either with an intentional error or like Cloud Storage."""
         self.requests.append(f"{request.method} {request.path}")
         instead = self.on_request(request.method, request.path) if self.on_request else None
         if instead:
             return instead
-        if self._is_time("request", self.faults.error_every):
-            return Response.error(429 if self.failures % 2 else 503, "a fault on purpose")
+        if self._fails("request", self.faults.error_every):
+            return Response.error(429 if self.failures % 2 else 503, "an intentional fault")
         for pattern, answer in _ROUTES:
             match = re.fullmatch(pattern, f"{request.method} {request.path}")
             if match:
@@ -174,7 +172,7 @@ class Gcs(Loopback):
                     return answer(self, request, *map(unquote, match.groups()))
         return Response.error(501, f"{request.method} {request.path}: the stand-in has no such call")
 
-    # The calls. Their arguments are the parts of the path.
+    # The handlers of requests. Their arguments are the parts of the path.
 
     def _token(self, request: Request) -> Response:
         return Response.of_json({"access_token": "stand-in", "expires_in": 3600, "token_type": "Bearer"})
@@ -246,15 +244,13 @@ class Gcs(Loopback):
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
         if not span:
             self.bytes_read += len(blob.data)
-            return Response(
-                200, blob.data, headers, self._is_time("download", self.faults.cut_download_every)
-            )
+            return Response(200, blob.data, headers, self._fails("download", self.faults.cut_download_every))
         first, size = int(span[1]), len(blob.data)
         last = min(int(span[2] or size - 1), size - 1)
         if first >= size:
             return Response(416, b"", {"Content-Range": f"bytes */{size}"})
         headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        cut = self._is_time("download", self.faults.cut_download_every)
+        cut = self._fails("download", self.faults.cut_download_every)
         self.bytes_read += last + 1 - first
         return Response(206, blob.data[first : last + 1], headers, cut)
 
@@ -306,7 +302,7 @@ class Gcs(Loopback):
         return f"{'s' if self.url.startswith('https') else ''}://{request.headers['Host']}"
 
     def _resume(self, request: Request, number: str) -> Response:
-        """A piece of a resumable upload, or the question how much of it is there."""
+        """Handles a piece of a resumable upload, or a query of its progress."""
         upload = self._uploads[number]
         if request.method == "DELETE":
             del self._uploads[number]
@@ -318,8 +314,10 @@ class Gcs(Loopback):
         )
         first = int(span[1] or 0) if request.body else len(upload.received)
         if first > len(upload.received):
-            return Response.error(400, f"byte {first} of an upload of which there are {len(upload.received)}")
-        # What is there already is passed over: a piece may come again, or begin before its time.
+            return Response.error(
+                400, f"the piece starts at byte {first}, but only {len(upload.received)} bytes are there"
+            )
+        # Skip bytes that have been received: a piece may be repeated or overlap the previous one.
         upload.received += request.body[len(upload.received) - first :]
         if span[2] != "*" and len(upload.received) == int(span[2]):
             data = bytes(upload.received)
@@ -329,12 +327,12 @@ class Gcs(Loopback):
 
     def take(self, method: str, path: str, size: int) -> int:
         piece = method == "PUT" and path.startswith("/resumable/") and size > 0
-        return size // 2 if piece and self._is_time("upload", self.faults.cut_upload_every) else size
+        return size // 2 if piece and self._fails("upload", self.faults.cut_upload_every) else size
 
     def cut_off(self, request: Request) -> None:
-        """What a cut upload leaves: whole multiples of 256 KiB of what arrived."""
+        """Keeps whole chunks of 256 KiB of an interrupted upload."""
         number = request.path.split("/")[2]
-        whole = len(request.body) // _KEPT_OF_A_CUT_UPLOAD * _KEPT_OF_A_CUT_UPLOAD
+        whole = len(request.body) // _UPLOAD_CHUNK * _UPLOAD_CHUNK
         part = Request(request.method, request.path, {}, request.headers, request.body[:whole])
         with self._lock:
             if whole and number in self._uploads:
@@ -368,5 +366,5 @@ _ROUTES: list[tuple[str, Callable[..., Response]]] = [
     (r"POST /storage/v1" + _OBJECT + "/(copyTo|rewriteTo)" + _OBJECT, Gcs._copy),
     (r"GET /storage/v1/b/([^/]+)/o", Gcs._list),
     (r"GET /storage/v1/b/([^/]+)", Gcs._get_bucket),
-    (r"GET /([^/]+)/(.+)", Gcs._read),  # the XML API's way to read, which TensorFlow's client uses
+    (r"GET /([^/]+)/(.+)", Gcs._read),  # a read by the XML API, as in TensorFlow's client
 ]

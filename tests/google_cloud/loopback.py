@@ -1,4 +1,4 @@
-"""HTTP on loopback for the stand-ins: what they have in common. Standard library only."""
+"""The HTTP server of the stand-ins, on loopback. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request; `path` is still quoted, `query` is not."""
+    """An HTTP request. `path` is percent-encoded, `query` is decoded."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """An answer. With `cut` the connection ends after half of the body."""
+    """An HTTP response. With `cut`, the connection is closed after half of the body."""
 
     status: int
     body: bytes = b""
@@ -45,20 +45,20 @@ class Response:
 
     @classmethod
     def error(cls, status: int, message: str) -> Response:
-        """An error in the form of Google's JSON interfaces."""
+        """Returns an error in the format of Google's JSON APIs."""
         errors = [{"message": message, "domain": "global", "reason": "standIn"}]
         return cls.of_json({"error": {"code": status, "message": message, "errors": errors}}, status)
 
 
 class Loopback:
-    """A server on localhost. As a context manager it serves from entry to exit, each connection in a thread.
+    """A server on localhost. As a context manager it serves from entry to exit, with a thread per connection.
 
     Args:
-      port: 0 chooses a free one.
-      tls: serves TLS; the context has the certificate.
+        port: The port; 0 selects a free one.
+        tls: A context with a certificate, to serve TLS.
 
     Attributes:
-      url: where it is, without a slash at the end.
+        url: The base URL, without a trailing slash.
     """
 
     def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None):
@@ -76,22 +76,24 @@ class Loopback:
         self._server.server_close()
 
     def serve(self, request: Request) -> Response:
-        """The answer to a request. A ConnectionError raised here closes the connection without one."""
+        """Answers a request. A ConnectionError closes the connection without an answer."""
         raise NotImplementedError
 
     def take(self, method: str, path: str, size: int) -> int:
-        """How many of a body's `size` bytes are read before the connection is cut; `size` is not to cut it."""
+        """Returns the number of bytes of a body to read before cutting the connection; `size` for all."""
         return size
 
     def cut_off(self, request: Request) -> None:
-        """Called with what had arrived of a request whose connection was cut."""
+        """Called with the received part of a request whose connection was cut."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client was killed, or has had enough
+        if not isinstance(
+            sys.exc_info()[1], ConnectionError
+        ):  # the client was killed or closed the connection
             super().handle_error(request, client_address)
 
 
@@ -122,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = _handle
 
     def _read_chunks(self) -> bytes:
-        """A body of unknown length, as curl sends what it reads from a callback: RFC 9112, 7.1."""
+        """Reads a chunked body, as curl sends data from a callback (RFC 9112, 7.1)."""
         body = b""
         while size := int(self.rfile.readline().partition(b";")[0], 16):
             body += self.rfile.read(size)

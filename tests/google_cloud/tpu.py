@@ -1,4 +1,4 @@
-"""A stand-in for the TPU interface on loopback: one queued resource after another, with lives that a test says."""
+"""A local stand-in for the TPU API, with one queued resource at a time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class Tpu(Loopback):
     """The stand-in.
 
     Args:
-      lives: of each queued resource, what each look at it shows: its state, or that and its node's, or a function of
-        its metadata that is called before what comes next is shown. The last is shown from then on.
+        lives: For each queued resource in turn, the answers to successive requests for its state. An answer is a state,
+            or the states of the resource and its node. A function is called with the metadata before the next
+            answer. The last answer is repeated.
 
     Attributes:
-      created: the bodies of the requests for one.
-      existing: the one that is there, or None.
+        created: The bodies of the requests that created resources.
+        existing: The existing resource, or None.
     """
 
     def __init__(self, *lives: Sequence[Any]):
@@ -36,7 +37,7 @@ class Tpu(Loopback):
         return self.existing["tpu"]["nodeSpec"][0]["node"]["metadata"]
 
     def create(self, body: dict) -> None:
-        """Makes the resource, as a request does."""
+        """Creates the resource, as a request does."""
         self.existing = body
         self._life = self._lives.pop(0)
         self._node_state = "READY"

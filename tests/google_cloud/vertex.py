@@ -1,4 +1,4 @@
-"""A stand-in for Vertex AI's custom jobs on loopback."""
+"""A local stand-in for Vertex AI's custom jobs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Vertex(Loopback):
     """The stand-in.
 
     Args:
-      states: those that each look at a job shows, one after another; the last from then on.
-      page_size: most jobs in a page of a listing.
+        states: The states of a job in the answers to successive requests. The last one is repeated.
+        page_size: Maximum number of jobs in a page of a listing.
 
     Attributes:
-      jobs: by name, as the interface shows them.
+        jobs: The jobs by name, in the format of the API.
     """
 
     def __init__(self, *states: str, page_size: int = 1):
@@ -32,7 +32,7 @@ class Vertex(Loopback):
 
     @property
     def active(self) -> list[str]:
-        """The names of the jobs that have not ended."""
+        """The names of the active jobs."""
         return [name for name, job in self.jobs.items() if job["state"] in _ACTIVE]
 
     def serve(self, request: Request) -> Response:

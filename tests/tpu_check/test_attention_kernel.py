@@ -1,4 +1,4 @@
-"""The attention kernel: against plain TensorFlow without a TPU, and through the TPU compiler."""
+"""The attention kernel, compared with plain TensorFlow in Pallas' interpreter, and compiled for TPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GENERATIONS = ("v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1")
 
 
 def operands(length: int, dtype: str, arrays: int) -> list[np.ndarray]:
-    """Random ones, with dropout, padding and three documents in each row."""
+    """Returns random operands with dropout, padding and three documents in each row."""
     random = np.random.default_rng(0)
     lines = random.integers(0, 2**32, (ROWS, HEADS // 2, 8, length), dtype=np.uint32).view(np.int32)
     segments = np.sort(random.integers(0, 3, (ROWS, length)), axis=1)
@@ -47,14 +47,12 @@ def operands(length: int, dtype: str, arrays: int) -> list[np.ndarray]:
     ]
 
 
-# Rows of one block, of two, and of four.
+# Rows of one block, two blocks and four blocks.
 @pytest.mark.parametrize("length", [128, 512, 1024])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["forward", "backward"])
-def test_the_kernel_computes_what_plain_operations_do(
-    name: str, dtype: str, causal: bool, length: int
-) -> None:
+def test_the_kernel_equals_plain_operations(name: str, dtype: str, causal: bool, length: int) -> None:
     values = operands(length, dtype, arrays=3 if name == "forward" else 4)
     call = kernel(
         name,
@@ -75,20 +73,20 @@ def test_the_kernel_computes_what_plain_operations_do(
         np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0, atol=tolerance * largest)
 
 
-def test_the_archive_is_what_the_source_gives() -> None:
+def test_the_archive_is_compiled_from_the_source() -> None:
     with zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive:
         for path in archive.namelist():
             name, dtype, mask, length = path.removesuffix(".mlirbc").split("-")
             fresh = bytecode(name, dtype=dtype, causal=mask == "causal", length=int(length))
-            assert archive.read(path) == fresh, f"{path}: `make kernels` makes it anew"
-            # No line of a source, nor where it lies.
+            assert archive.read(path) == fresh, f"{path}: run `make kernels`"
+            # No source locations, which depend on the machine.
             assert b".py" not in fresh
     assert len(archive.namelist()) == 2 * len(DTYPES) * 2 * len(LENGTHS)
     assert path == member(name, dtype=dtype, causal=mask == "causal", length=int(length))
 
 
 def attention(dtype: str, length: int, causal: bool) -> Program:
-    """Both passes."""
+    """Returns a program of both passes."""
 
     def step(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         shared = [
@@ -105,19 +103,21 @@ def attention(dtype: str, length: int, causal: bool) -> Program:
 
 @pytest.mark.parametrize("topology", GENERATIONS)
 @pytest.mark.parametrize(("length", "causal"), [(512, False), (1024, True)])
-def test_the_compiler_takes_it_and_counts_it(topology: str, length: int, causal: bool) -> None:
+def test_the_compiler_accepts_the_kernel_and_counts_its_flops(
+    topology: str, length: int, causal: bool
+) -> None:
     result = compile_module(attention("bfloat16", length, causal).lower(), Topology.parse(topology))
     assert isinstance(result, Executable)
     scores = ROWS * HEADS * length * length
     if causal:
-        scores *= (1 + 2 + 3 + 4) / 4 / 4  # of the four blocks' keys
+        scores *= (1 + 2 + 3 + 4) / 4 / 4  # the four blocks see 1 to 4 quarters of the keys
     assert result.flops == pytest.approx(7 * 2 * 64 * scores, rel=0.01)
-    # No scores, nor anything of their size, in memory.
+    # No array of the size of the scores is in memory.
     assert result.temporaries < scores
 
 
-def test_the_longest_rows() -> None:
-    # Of the generations that run it the one with the least memory beside its cores.
+def test_the_longest_rows_compile() -> None:
+    # Of the supported generations, v4 has the least on-chip memory.
     result = compile_module(attention("float32", LENGTHS[-1], True).lower(), Topology.parse("v4:1x1x1"))
     assert isinstance(result, Executable)
 
@@ -137,7 +137,7 @@ CONFIG = CompileCheckConfig(
 )
 
 
-def test_v3_computes_in_float32_as_it_has_no_products_of_bfloat16_in_kernels() -> None:
+def test_v3_computes_in_float32_because_its_kernels_lack_bfloat16_products() -> None:
     topology = Topology.parse("v3:1x1")
     with pytest.raises(DoesNotCompile, match="Mosaic"):
         compile_module(attention("bfloat16", 512, False).lower(), topology)
@@ -148,12 +148,13 @@ def test_v3_computes_in_float32_as_it_has_no_products_of_bfloat16_in_kernels() -
 
 def test_rows_too_long_for_a_generation_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"(?s)cannot be compiled for v3:1x1.*--train.attention_kernel: this generation"
+        UsageError,
+        match=r"(?s)cannot be compiled for v3:1x1.*--train.attention_kernel: not supported on this generation",
     ):
         compile_check.main(replace(CONFIG, topology="v3:1x1", max_length=2048, cache=str(tmp_path)))
 
 
-def test_the_trainers_step_with_it() -> None:
+def test_the_kernel_saves_memory_traffic_in_the_trainers_step() -> None:
     topology = Topology.parse("v5e:1x1")
 
     def report(**options: bool | int) -> dict:
@@ -168,5 +169,5 @@ def test_the_trainers_step_with_it() -> None:
     # Both compute scores twice.
     assert with_kernel["flops"] == pytest.approx(plain["flops"], rel=0.1)
     assert with_kernel["bytes_accessed"] < 0.7 * plain["bytes_accessed"]
-    # In a loop's body it counts with every trip.
+    # In a loop, its FLOPs are counted for each iteration.
     assert report(accumulation=4)["flops"] == pytest.approx(with_kernel["flops"], rel=0.1)

@@ -1,4 +1,4 @@
-"""Small programs and a small trainer through the real TPU compiler."""
+"""Compiles small programs and a small training step with the real TPU compiler."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_the_trainers_step_compiles_for_each_generation(step: ReplicaStep, topol
         model_flops=step.model_flops(8),
     )
     assert report["fits"]
-    # Little but matrix products, nothing computed twice.
+    # Mostly matrix products, and no recomputation.
     assert 0.8 < report["roofline"]["model_flops"] / report["flops"] <= 1.05
     assert report["collectives"] == report["loops"] == []
 
 
-def test_sums_over_replicas_are_the_compilers_own_collectives() -> None:
+def test_sums_over_replicas_become_collectives() -> None:
     def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return all_reduce([batch["x"], batch["x"] @ batch["x"]], 4)
 
@@ -86,7 +86,7 @@ def test_sums_over_replicas_are_the_compilers_own_collectives() -> None:
     assert sum(collective.bytes for collective in collectives) == 2 * 4 * 512 * 512
 
 
-def test_every_trip_of_a_loop_counts() -> None:
+def test_every_iteration_of_a_loop_is_counted() -> None:
     def report(trips: int) -> dict:
         def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
             return tf.while_loop(
@@ -102,7 +102,7 @@ def test_every_trip_of_a_loop_counts() -> None:
     assert report(50)["flops"] == pytest.approx(50 * 2 * 512**3, rel=0.02)
 
 
-def test_a_program_that_does_not_fit() -> None:
+def test_a_program_that_does_not_fit_reports_its_memory() -> None:
     def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         products = tf.matmul(batch["x"], batch["x"], transpose_b=True)
         return tf.reduce_sum(products @ tf.sort(products, axis=0))
@@ -130,11 +130,11 @@ def test_the_largest_batch_that_fits_is_next_to_one_that_does_not(tmp_path: Path
     report = compile_check.largest_that_fits(check, multiple=64)
     rows, compiled_before = report["replica_rows"], cache.misses
     assert report["fits"]
-    # All but what the compiler holds back of 16 GiB.
+    # Almost all of 16 GiB: the compiler reserves some.
     assert 1600 < rows <= 2048
     assert rows % 64 == 0
     assert not check(rows + 64)["fits"]
-    # Both were compiled in the search: a second one takes nothing but the cache.
+    # Both batches were compiled in the search, so a second search uses only the cache.
     assert compile_check.largest_that_fits(check, multiple=64) == report
     assert cache.misses == compiled_before
 
@@ -152,7 +152,7 @@ def test_an_operation_without_a_kernel_is_named() -> None:
     )
 
 
-def test_the_verb_its_cache_and_two_configurations(
+def test_the_verb_caches_programs_and_compares_configurations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = replace(TINY, cache=str(tmp_path / "cache"), output=str(tmp_path / "first.json"))
@@ -176,7 +176,7 @@ def test_the_verb_its_cache_and_two_configurations(
             "mlm": {"probability": 0.25},
             "train": {"batch_size": batch},
         }
-        (tmp_path / name).write_text(json.dumps(values))  # which is YAML, too
+        (tmp_path / name).write_text(json.dumps(values))  # JSON is YAML
     compared = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]
     own = CompileCheckConfig(topology=TINY.topology, vocab_size=TINY.vocab_size, max_length=TINY.max_length)
     compile_check.main(replace(own, cache=config.cache, compare=compared, output=str(tmp_path / "both.json")))
