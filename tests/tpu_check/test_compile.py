@@ -40,7 +40,7 @@ TINY = CompileCheckConfig(
 
 
 def compiled(program: Program, topology: str = "v5e:1x1") -> Executable | OutOfMemory:
-    module, findings = rules.lower_checked(program)
+    module, findings = rules.check_and_lower(program)
     assert module is not None, findings
     return compile_module(module, Topology.parse(topology))
 
@@ -53,7 +53,7 @@ def step() -> ReplicaStep:
 
 @pytest.mark.parametrize("topology", ONE_OF_EACH)
 def test_the_trainers_step_compiles_for_each_generation(step: ReplicaStep, topology: str) -> None:
-    module, findings = rules.lower_checked(step.program(8))
+    module, findings = rules.check_and_lower(step.program(8))
     assert findings == []
     result = compile_module(module, Topology.parse(topology))
     assert isinstance(result, Executable)
@@ -116,7 +116,7 @@ def test_the_largest_batch_that_fits_is_next_to_one_that_does_not(tmp_path: Path
     cache, topology = Cache(folder=tmp_path), Topology.parse("v5e:1x1")
 
     def check(rows: int) -> dict:  # 4 MiB read and 4 MiB written for each row
-        module, _ = rules.lower_checked(
+        module, _ = rules.check_and_lower(
             Program(lambda batch: batch["x"] + 1.0, {"x": tf.TensorSpec([rows, 1 << 20])})
         )
         return figures(
@@ -127,7 +127,7 @@ def test_the_largest_batch_that_fits_is_next_to_one_that_does_not(tmp_path: Path
             model_flops=1.0,
         )
 
-    report = compile_check.largest_that_fits(check, multiple=64)
+    report = compile_check.find_largest_batch(check, multiple=64)
     rows, compiled_before = report["replica_rows"], cache.misses
     assert report["fits"]
     # Almost all of 16 GiB: the compiler reserves some.
@@ -135,7 +135,7 @@ def test_the_largest_batch_that_fits_is_next_to_one_that_does_not(tmp_path: Path
     assert rows % 64 == 0
     assert not check(rows + 64)["fits"]
     # Both batches were compiled in the search, so a second search uses only the cache.
-    assert compile_check.largest_that_fits(check, multiple=64) == report
+    assert compile_check.find_largest_batch(check, multiple=64) == report
     assert cache.misses == compiled_before
 
 
@@ -143,7 +143,7 @@ def test_an_operation_without_a_kernel_is_named() -> None:
     def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.strings.length(tf.strings.as_string(batch["x"]))
 
-    module, findings = rules.lower_checked(Program(step, MATRIX))
+    module, findings = rules.check_and_lower(Program(step, MATRIX))
     assert module is None
     assert {finding.rule for finding in findings} == {rules.UNSUPPORTED}
     assert any("AsString" in finding.what for finding in findings)
@@ -191,7 +191,7 @@ def test_the_verb_caches_programs_and_compares_configurations(
 
 def test_compiled_programs_of_another_topology_are_not_mixed_up(tmp_path: Path) -> None:
     cache = Cache(folder=tmp_path)
-    module, _ = rules.lower_checked(Program(lambda batch: batch["x"] @ batch["x"], MATRIX))
+    module, _ = rules.check_and_lower(Program(lambda batch: batch["x"] @ batch["x"], MATRIX))
     for topology in ("v5e:1x1", "v6e:1x1", "v5e:1x1"):
         cache.compile(module, Topology.parse(topology))
     assert (cache.misses, cache.hits) == (2, 1)

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tpu_trainer
 from tpu_trainer.chips import CHIPS, Topology
 from tpu_trainer.command_line import parse
-from tpu_trainer.compile_check import largest_that_fits
+from tpu_trainer.compile_check import find_largest_batch
 from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check import compiler, rules
@@ -44,7 +44,7 @@ def test_a_python_condition_on_data_is_named() -> None:
             return total
         return -total
 
-    module, (finding,) = rules.lower_checked(Program(step, SQUARE))
+    module, (finding,) = rules.check_and_lower(Program(step, SQUARE))
     assert module is None
     assert finding.rule == rules.CONDITION
     assert finding.place.startswith(line_of(test_a_python_condition_on_data_is_named, "if total > 0"))
@@ -68,7 +68,7 @@ def test_a_shape_that_depends_on_data_is_named_inside_a_loop_too() -> None:
 
         return tf.while_loop(lambda i, total: i < 3, body, [0, 0.0])[1]
 
-    module, (finding,) = rules.lower_checked(Program(step, SQUARE))
+    module, (finding,) = rules.check_and_lower(Program(step, SQUARE))
     assert module is None
     assert finding.rule == rules.SHAPE
     name = line_of(test_a_shape_that_depends_on_data_is_named_inside_a_loop_too, "tf.boolean_mask")
@@ -77,7 +77,7 @@ def test_a_shape_that_depends_on_data_is_named_inside_a_loop_too() -> None:
 
 def test_an_input_of_changing_shape_is_named() -> None:
     specs = {"x": tf.TensorSpec([4, 4]), "row": tf.TensorSpec([None], tf.int32)}
-    module, (finding,) = rules.lower_checked(Program(lambda batch: batch["x"], specs))
+    module, (finding,) = rules.check_and_lower(Program(lambda batch: batch["x"], specs))
     assert module is None
     assert finding.rule == rules.INPUT_SHAPE
     assert "'row' has shape (None,)" in finding.what
@@ -204,7 +204,7 @@ def test_what_the_text_of_a_module_tells() -> None:
     assert loop.bytes_accessed == 4 * (16 * 32 + 32 * 32 + 16 * 32)
     (collective,) = module.collectives()
     assert (collective.kind, collective.count, collective.bytes) == ("all-reduce", 1, 2 * 16 * 32)
-    assert module.repeated(module.flops) == 6 * loop.flops
+    assert module.repetition_cost(module.flops) == 6 * loop.flops
     with pytest.raises(ValueError, match="not the text of an HLO module"):
         HloModule.parse("nothing")
 
@@ -232,7 +232,7 @@ ENTRY %main (weights: f32[514,768]) -> f32[136,768] {{
 }}
 """
     )
-    (begun,) = [each for each, _ in module.running() if each.name == "begun"]
+    (begun,) = [each for each, _ in module.executed() if each.name == "begun"]
     size = module.traffic(begun)
     assert size.hbm == pytest.approx(4 * 136 * 768, abs=4)  # and a flag
     assert size.total == pytest.approx(2 * 4 * 136 * 768, abs=8)
@@ -276,10 +276,10 @@ def test_the_largest_batch_that_fits(most: int, power: float) -> None:
         hbm = {"needed": 5.0 + rows**power, "available": 5.0 + (most + 0.5) ** power}
         return {"fits": hbm["needed"] <= hbm["available"], "replica_rows": rows, "hbm": hbm}
 
-    assert largest_that_fits(check, multiple=3)["replica_rows"] == most // 3 * 3
+    assert find_largest_batch(check, multiple=3)["replica_rows"] == most // 3 * 3
     assert len(set(tried)) == len(tried) <= 14
     with pytest.raises(UsageError, match="not even 2000 row"):
-        largest_that_fits(check, multiple=2000)
+        find_largest_batch(check, multiple=2000)
 
 
 def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

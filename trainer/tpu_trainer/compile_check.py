@@ -87,7 +87,7 @@ def _report(config: CompileCheckConfig, topology: Topology, cache: Cache) -> dic
         )
 
     if config.find_batch_size:
-        return largest_that_fits(check, multiple=config.batch_multiple)
+        return find_largest_batch(check, multiple=config.batch_multiple)
     return check(rows_of_a_replica)
 
 
@@ -102,7 +102,7 @@ def _check(
 ) -> dict[str, Any]:
     from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable
     from tpu_trainer.tpu_check.figures import figures
-    from tpu_trainer.tpu_check.rules import lower_checked
+    from tpu_trainer.tpu_check.rules import check_and_lower
 
     print(
         f"compile-check: {config.model.type}, {replica_rows} rows of {max_length} tokens on each of "
@@ -110,7 +110,7 @@ def _check(
         file=sys.stderr,
     )
     try:
-        module, findings = lower_checked(step.program(replica_rows))
+        module, findings = check_and_lower(step.program(replica_rows))
         if module is None:
             raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))
         result = cache.compile(module, topology)
@@ -137,7 +137,7 @@ def _check(
     return report | {"findings": [dataclasses.asdict(finding) for finding in findings]}
 
 
-def largest_that_fits(check: Callable[[int], dict[str, Any]], *, multiple: int) -> dict[str, Any]:
+def find_largest_batch(check: Callable[[int], dict[str, Any]], *, multiple: int) -> dict[str, Any]:
     """Finds the largest number of rows per replica that fits in memory and returns its report.
 
     Memory grows almost linearly with the rows. So each guess is the point at which the line through two reports

@@ -45,10 +45,12 @@ def figures(
     module = HloModule.parse(result.hlo)
     loops = module.loops()
     # XLA's cost analysis counts the body of a loop once.
-    flops = result.flops + module.repeated(lambda instruction: module.flops(instruction))
-    moved = result.bytes_accessed + module.repeated(lambda instruction: module.traffic(instruction).total)
+    flops = result.flops + module.repetition_cost(lambda instruction: module.flops(instruction))
+    bytes_accessed = result.bytes_accessed + module.repetition_cost(
+        lambda instruction: module.traffic(instruction).total
+    )
     # Arrays in on-chip memory do not use HBM bandwidth.
-    hbm_traffic = float(sum(module.traffic(each).hbm * times for each, times in module.running()))
+    hbm_traffic = float(sum(module.traffic(each).hbm * times for each, times in module.executed()))
     return common | {
         "fits": True,
         "hbm": {
@@ -60,7 +62,7 @@ def figures(
             "available": chip.hbm_bytes / chip.devices,
         },
         "flops": flops,
-        "bytes_accessed": moved,
+        "bytes_accessed": bytes_accessed,
         "hbm_traffic": hbm_traffic,
         "intensity": flops / hbm_traffic,
         "roofline": roofline(
@@ -118,7 +120,7 @@ def _size(value: float) -> str:
     return f"{value / 1e9:,.2f} GB" if value >= 1e8 else f"{value / 1e6:,.2f} MB"
 
 
-def _of(*path: str, form: Any = _size) -> Any:
+def _figure(*path: str, form: Any = _size) -> Any:
     def read(report: dict[str, Any]) -> str:
         value: Any = report
         for name in path:
@@ -139,24 +141,24 @@ def _loops(report: dict[str, Any]) -> str:
 
 
 _LINES = (
-    ("fits", _of("fits", form=lambda fits: "yes" if fits else "NO")),
+    ("fits", _figure("fits", form=lambda fits: "yes" if fits else "NO")),
     ("rows × tokens of a replica", lambda r: f"{r['replica_rows']} × {r['max_length']}"),
-    ("HBM needed", _of("hbm", "needed")),
-    ("  arguments (weights, optimizer, batch)", _of("hbm", "arguments")),
-    ("  results not written over arguments", _of("hbm", "outputs")),
-    ("  temporaries", _of("hbm", "temporaries")),
-    ("  code", _of("hbm", "code")),
-    ("HBM of the chip, for a replica", _of("hbm", "available")),
-    ("FLOPs", _of("flops", form=lambda v: f"{v / 1e12:,.3f} TFLOP")),
-    ("bytes accessed", _of("bytes_accessed")),
-    ("  to and from HBM", _of("hbm_traffic")),
-    ("arithmetic intensity", _of("intensity", form=lambda v: f"{v:,.1f} FLOP/byte")),
-    ("time at peak FLOP/s", _of("roofline", "compute_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
-    ("time at peak bandwidth", _of("roofline", "memory_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
-    ("least step time", _of("roofline", "least_step_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
-    ("bound by", _of("roofline", "bound_by", form=str)),
-    ("tokens/s at most, all replicas", _of("roofline", "tokens_per_second", form=lambda v: f"{v:,.0f}")),
-    ("MFU at most", _of("roofline", "mfu_bound", form=lambda v: f"{v:.1%}")),
+    ("HBM needed", _figure("hbm", "needed")),
+    ("  arguments (weights, optimizer, batch)", _figure("hbm", "arguments")),
+    ("  results not written over arguments", _figure("hbm", "outputs")),
+    ("  temporaries", _figure("hbm", "temporaries")),
+    ("  code", _figure("hbm", "code")),
+    ("HBM of the chip, for a replica", _figure("hbm", "available")),
+    ("FLOPs", _figure("flops", form=lambda v: f"{v / 1e12:,.3f} TFLOP")),
+    ("bytes accessed", _figure("bytes_accessed")),
+    ("  to and from HBM", _figure("hbm_traffic")),
+    ("arithmetic intensity", _figure("intensity", form=lambda v: f"{v:,.1f} FLOP/byte")),
+    ("time at peak FLOP/s", _figure("roofline", "compute_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
+    ("time at peak bandwidth", _figure("roofline", "memory_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
+    ("least step time", _figure("roofline", "least_step_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
+    ("bound by", _figure("roofline", "bound_by", form=str)),
+    ("tokens/s at most, all replicas", _figure("roofline", "tokens_per_second", form=lambda v: f"{v:,.0f}")),
+    ("MFU at most", _figure("roofline", "mfu_bound", form=lambda v: f"{v:.1%}")),
     ("collectives", _collectives),
     ("trips of loops", _loops),
 )

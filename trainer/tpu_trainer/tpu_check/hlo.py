@@ -124,25 +124,25 @@ class HloModule:
             raise ValueError("no ENTRY computation: not the text of an HLO module")
         return module
 
-    def running(self) -> Iterator[tuple[Instruction, int]]:
+    def executed(self) -> Iterator[tuple[Instruction, int]]:
         """Yields each instruction outside of fusions with the number of times it runs.
 
         Loops with an unknown number of iterations count once.
         """
-        yield from self._running(self.entry, 1)
+        yield from self._executed(self.entry, 1)
 
-    def _running(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
+    def _executed(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
         for instruction in self.computations[computation]:
             yield instruction, times
             if instruction.opcode == "while":
                 trips = self._trips(instruction) or 1
-                yield from self._running(instruction.called("body"), times * trips)
+                yield from self._executed(instruction.called("body"), times * trips)
             elif instruction.opcode == "call":
-                yield from self._running(instruction.called("to_apply"), times)
+                yield from self._executed(instruction.called("to_apply"), times)
             elif instruction.opcode == "conditional":
                 for branch in re.findall(r"%([\w.$-]+)", instruction.rest.split("), ", 1)[-1]):
                     if branch in self.computations:
-                        yield from self._running(branch, times)
+                        yield from self._executed(branch, times)
 
     @cached_property
     def _sizes(self) -> dict[str, Size]:
@@ -220,9 +220,9 @@ class HloModule:
     def loops(self) -> list[Loop]:
         """Returns the loops, outermost first."""
         found = []
-        for instruction, _ in self.running():
+        for instruction, _ in self.executed():
             if instruction.opcode == "while":
-                body = [inner for inner, _ in self._running(instruction.called("body"), 1)]
+                body = [inner for inner, _ in self._executed(instruction.called("body"), 1)]
                 found.append(
                     Loop(
                         name=instruction.op_name or instruction.name,
@@ -233,9 +233,9 @@ class HloModule:
                 )
         return found
 
-    def repeated(self, cost: Callable[[Instruction], float]) -> float:
+    def repetition_cost(self, cost: Callable[[Instruction], float]) -> float:
         """Returns the cost of all iterations of loops except the first ones."""
-        return sum(cost(instruction) * (times - 1) for instruction, times in self.running() if times > 1)
+        return sum(cost(instruction) * (times - 1) for instruction, times in self.executed() if times > 1)
 
     def _trips(self, loop: Instruction) -> int | None:
         """Returns the iterations of a loop: the constant that its condition compares the counter with. None if unknown.
@@ -262,7 +262,7 @@ class HloModule:
         """Returns the collectives by kind."""
         count: Counter[str] = Counter()
         size: Counter[str] = Counter()
-        for instruction, times in self.running():
+        for instruction, times in self.executed():
             kind = instruction.opcode.removesuffix("-start")
             if kind in COLLECTIVES:
                 # The result of a start instruction includes its operand.

@@ -48,7 +48,7 @@ class Finding:
         return f"{text}\n    {self.place}" if self.place else text
 
 
-def lower_checked(program: Program) -> tuple[Module | None, list[Finding]]:
+def check_and_lower(program: Program) -> tuple[Module | None, list[Finding]]:
     """Checks a program and lowers it to StableHLO.
 
     Returns:
