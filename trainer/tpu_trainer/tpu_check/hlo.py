@@ -145,13 +145,9 @@ class HloModule:
                         yield from self._executed(branch, times)
 
     @cached_property
-    def _sizes(self) -> dict[str, Size]:
+    def _by_name(self) -> dict[str, Instruction]:
         # Names are unique within a module.
-        return {
-            instruction.name: instruction.size
-            for instructions in self.computations.values()
-            for instruction in instructions
-        }
+        return {each.name: each for instructions in self.computations.values() for each in instructions}
 
     def traffic(self, instruction: Instruction) -> Size:
         """Returns the bytes that an instruction reads and writes.
@@ -160,9 +156,8 @@ class HloModule:
         """
         if instruction.opcode in _FREE:
             return Size(0, 0)
-        sizes = [instruction.size] + [
-            self._sizes[name] for name in instruction.operands if name in self._sizes
-        ]
+        operands = [self._by_name[name] for name in instruction.operands if name in self._by_name]
+        sizes = [each.size for each in (instruction, *operands)]
         if instruction.opcode in ("slice", "dynamic-slice", "gather"):
             sizes = [instruction.size] * 2
         elif instruction.opcode == "dynamic-update-slice":
@@ -198,7 +193,7 @@ class HloModule:
     def _product_flops(self, instruction: Instruction) -> float:
         # In the second operand of bf_io->bf, each result sums over `i` and the sides of the window.
         labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.rest)
-        kernel_type = next(found.type for name in instruction.operands[1:2] for found in self._named(name))
+        kernel_type = self._by_name[instruction.operands[1]].type
         kernel = [int(side) for side in _ARRAY.search(kernel_type)[2].split(",") if side]
         summed = math.prod(side for label, side in zip(labels[2], kernel, strict=True) if label != "o")
         outputs = math.prod(int(side) for side in _ARRAY.search(instruction.type)[2].split(",") if side)
@@ -209,13 +204,6 @@ class HloModule:
             if stride:
                 summed //= math.prod(spatial)
         return 2.0 * outputs * summed
-
-    @cached_property
-    def _by_name(self) -> dict[str, Instruction]:
-        return {i.name: i for instructions in self.computations.values() for i in instructions}
-
-    def _named(self, name: str) -> list[Instruction]:
-        return [self._by_name[name]] if name in self._by_name else []
 
     def loops(self) -> list[Loop]:
         """Returns the loops, outermost first."""
@@ -268,7 +256,7 @@ class HloModule:
                 # The result of a start instruction includes its operand.
                 own = instruction.size.total
                 if instruction.opcode.endswith("-start"):
-                    own -= sum(self._sizes[name].total for name in instruction.operands)
+                    own -= sum(self._by_name[name].size.total for name in instruction.operands)
                 count[kind] += times
                 size[kind] += own * times
         return [Collective(kind=kind, count=count[kind], bytes=size[kind]) for kind in sorted(count)]
