@@ -61,7 +61,7 @@ compile-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m tpu_trainer compile-check --config $(CONFIG) --topology $(TOPOLOGY) $(OPTIONS)
 
 demo: setup
-	$(PIPELINE) -m demo --output $(OUTPUT) $(if $(INPUT),--input $(INPUT))
+	demo/run.sh $(OUTPUT) $(INPUT)
 
 test: test-pipeline test-trainer
 

@@ -21,6 +21,9 @@ from beam_pipeline.sources.units import WorkUnit
 _EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _TABLES = (".csv", ".tsv")
 
+# What is read of a folder that is given as input; each may be compressed, too.
+_IN_FOLDERS = (".txt", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")
+
 _EXPANSION = 4  # prose is three to four times larger than its compressed file
 _FILES_AT_ONCE = 16
 
@@ -126,11 +129,7 @@ def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[s
     chosen: dict[str, MixItem] = {}
     for item in items:
         try:
-            path = filesystem.absolute(item.pattern)
-            found = filesystem.match(path)
-            if not found and filesystem.is_local(path) and os.path.isfile(path):  # noqa: PTH113 (may be a URL)
-                # A name that contains `[` and is not meant as a glob.
-                found = [(path, os.path.getsize(path))]  # noqa: PTH202 (may be a URL)
+            found = _files_of(filesystem.absolute(item.pattern))
         except (OSError, ValueError) as error:
             raise UsageError(f"{option} {item.pattern}: cannot be listed: {error}") from error
         if not found:
@@ -145,9 +144,28 @@ def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[s
     return sizes, chosen
 
 
+def _files_of(path: str) -> list[tuple[str, int]]:
+    """Returns the files of a glob or below a folder, as (path, size in bytes), sorted by path."""
+    found = filesystem.match(path)
+    if not found and filesystem.is_local(path) and os.path.isfile(path):  # noqa: PTH113 (may be a URL)
+        # A name that contains `[` and is not meant as a glob.
+        return [(path, os.path.getsize(path))]  # noqa: PTH202 (may be a URL)
+    if found:
+        return found
+    prefix = path.rstrip("/") + "/"
+    return [
+        (name, size)
+        for name, size in filesystem.list_files(path)
+        if _extension(name) in _IN_FOLDERS
+        and not any(part.startswith((".", "_")) for part in name[len(prefix) :].split("/"))
+    ]
+
+
 def _no_match_reason(pattern: str) -> str:
     if filesystem.is_local(pattern) and os.path.isdir(pattern):  # noqa: PTH112 (a pattern, not a path)
-        return f"is a folder; name its files: '{pattern.rstrip('/')}/*'"
+        return (
+            f"is a folder without {', '.join(_IN_FOLDERS)} files; name its files: '{pattern.rstrip('/')}/*'"
+        )
     return "no file matches"
 
 

@@ -49,7 +49,7 @@ def test_copied_files_exist_and_are_not_ignored():
 
 
 @pytest.mark.parametrize(
-    "path", [".git/config", "tests/conftest.py", "beam_pipeline/__pycache__/x.pyc", "demo/corpus.py"]
+    "path", [".git/config", "tests/conftest.py", "beam_pipeline/__pycache__/x.pyc", "demo/run.sh"]
 )
 def test_unneeded_files_are_ignored(path: str):
     assert ignored(path)

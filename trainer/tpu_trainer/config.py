@@ -431,6 +431,8 @@ class FillMaskConfig:
     """Text with one or more mask tokens; default: one text per line of the standard input."""
     top_k: int = 5
     """Predictions for each mask token."""
+    json: bool = False
+    """Read a JSON object per line, its text under "text"; print it with the predictions under "masks"."""
 
     def __post_init__(self) -> None:
         _require(self.top_k >= 1, "top_k", self.top_k, "must be at least 1")
@@ -457,6 +459,8 @@ class GenerateConfig:
     batch_size: int = 8
     """Lines that are read at a time; those of equally many tokens are continued together. The texts do not depend on
     it."""
+    json: bool = False
+    """Read a JSON object per line, its text under "text"; print it with the new text under "continuation"."""
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "top_k", "batch_size"):

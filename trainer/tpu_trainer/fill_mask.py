@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from tpu_trainer.config import FillMaskConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.exported import open_model, open_tokenizer, texts_of
+from tpu_trainer.exports.exported import open_model, open_tokenizer, questions_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +29,17 @@ def main(config: FillMaskConfig) -> None:
     if config.text is not None:
         _encode(config.text, tokenizer)  # refused before the model is loaded
     filler = MaskFiller(open_model(config.model, vocabulary, "mlm"), tokenizer)
-    for text in texts_of(config.text):
-        print(text)
-        for number, predictions in enumerate(filler.fill(text, config.top_k), start=1):
+    for question in questions_of(config.text, json_lines=config.json):
+        masks = list(filler.fill(question.text, config.top_k))
+        if question.given is not None:
+            answer = {
+                **question.given,
+                "masks": [[asdict(prediction) for prediction in mask] for mask in masks],
+            }
+            print(json.dumps(answer, ensure_ascii=False), flush=True)
+            continue
+        print(question.text)
+        for number, predictions in enumerate(masks, start=1):
             print(f"  mask {number}")
             for prediction in predictions:
                 print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from tpu_trainer.config import GenerateConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.exported import open_model, open_tokenizer, texts_of
+from tpu_trainer.exports.exported import open_model, open_tokenizer, questions_of
 from tpu_trainer.exports.sampling import Sampling
 
 _DEFAULT_NEW_TOKENS = 50
@@ -26,10 +27,16 @@ def main(config: GenerateConfig) -> None:
         tokenizer,
         Sampling(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, seed=config.seed),
     )
-    numbered = enumerate(texts_of(config.text))
+    numbered = enumerate(questions_of(config.text, json_lines=config.json))
     while batch := list(itertools.islice(numbered, config.batch_size)):
-        lines, texts = zip(*batch, strict=True)
-        for text in generator.continued(texts, lines=lines, max_new_tokens=config.max_new_tokens):
+        lines, questions = zip(*batch, strict=True)
+        texts = [question.text for question in questions]
+        continued = generator.continued(texts, lines=lines, max_new_tokens=config.max_new_tokens)
+        for question, text in zip(questions, continued, strict=True):
+            if question.given is not None:
+                text = json.dumps(
+                    {**question.given, "continuation": text[len(question.text) :]}, ensure_ascii=False
+                )
             print(text, flush=True)
 
 

@@ -58,17 +58,33 @@ def test_repeats_count_as_text_to_read(write) -> None:
     assert plan(InputConfig(mix=parse_mix(f"{path}*2.5"))).bytes == 300
 
 
+NO_TEXT = "is a folder without .txt, .md, .rst, .jsonl, .ndjson, .parquet files"
+
+
+def test_a_folder_gives_the_text_files_below_it(write) -> None:
+    chosen = [write(name, "text\n") for name in ("in/a.txt", "in/b/c.md", "in/b/d [1].TXT", "in/b/e.ndjson")]
+    for name in ("in/code.py", "in/.hidden.txt", "in/.git/x.txt", "in/_staging/y.txt", "in/z.csv"):
+        write(name, "x\n")
+    folder = Path(chosen[0]).parent
+    for given in (folder, f"{folder}/"):
+        assert [file.path for file in plan(InputConfig(input=(str(given),))).files] == sorted(
+            map(str, chosen)
+        )
+
+
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
         ("no.txt", "--input no.txt: no file matches"),
         ("*.csv", "--input *.csv: no file matches"),
-        ("sub", "--input sub: is a folder; name its files: 'sub/*'"),
-        ("sub/", "--input sub/: is a folder; name its files: 'sub/*'"),
+        ("bare", f"--input bare: {NO_TEXT}; name its files: 'bare/*'"),
+        ("bare/", f"--input bare/: {NO_TEXT}; name its files: 'bare/*'"),
     ],
 )
 def test_nothing_matches(folder: Path, monkeypatch, pattern: str, reason: str) -> None:
     monkeypatch.chdir(folder)
+    (folder / "bare").mkdir()
+    (folder / "bare" / "x.py").write_text("x")
     with pytest.raises(UsageError) as error:
         plan(InputConfig(input=("a.txt", pattern)))
     assert str(error.value) == reason

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tpu_trainer import files
@@ -44,9 +45,34 @@ def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> A
     return LanguageModel(network=network, vocabulary=vocabulary, objective=objective)
 
 
-def texts_of(text: str | None) -> Iterator[str]:
-    """`text`, or each line of the standard input."""
+@dataclass(frozen=True)
+class Question:
+    """A text that a user asks the model about."""
+
+    text: str
+    given: Mapping[str, Any] | None = None
+    """The JSON object that held it; None for plain text."""
+
+
+def questions_of(text: str | None, *, json_lines: bool) -> Iterator[Question]:
+    """Yields `text`, or each line of the standard input: a text, or a JSON object with the key "text".
+
+    Raises:
+        UsageError: if a line is not such an object.
+    """
     if text is not None:
-        yield text
-    else:
-        yield from (line.rstrip("\n") for line in sys.stdin)
+        yield Question(text, {"text": text} if json_lines else None)
+        return
+    for number, line in enumerate(sys.stdin, start=1):
+        if not json_lines:
+            yield Question(line.rstrip("\n"))
+            continue
+        try:
+            given = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"--json: line {number} of the standard input is not JSON: {error}") from None
+        if not isinstance(given, dict) or not isinstance(given.get("text"), str):
+            raise UsageError(
+                f'--json: line {number} of the standard input needs a string under "text": {line.strip()[:60]}'
+            )
+        yield Question(given["text"], given)
