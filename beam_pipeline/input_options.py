@@ -73,8 +73,8 @@ class InputConfig(Options):
     """What is read. One of `input`, `mix` and `dataset` specifies the documents."""
 
     input: tuple[str, ...] = option((), topic="input", metavar="GLOB", exclusive="source")
-    """Files, globs or folders, local or gs://. Of a folder, the .txt, .md, .rst, .jsonl, .ndjson and .parquet files below
-    it are read, compressed ones as well."""
+    """Files, globs or folders, local or gs://. In a folder, the .txt, .md, .rst, .jsonl, .ndjson and .parquet files are
+    read, compressed ones as well."""
     mix: tuple[MixItem, ...] = option((), metavar="GLOB*WEIGHT,…", exclusive="source", parse=parse_mix)
     """Files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5'. The weight 2.5 takes every document twice, and a
     seeded half of the documents once more."""
