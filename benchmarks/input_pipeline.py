@@ -28,7 +28,7 @@ import tensorflow as tf  # noqa: E402
 from measure import table  # noqa: E402
 from peers.keras_input import keras_example  # noqa: E402
 
-from tpu_trainer.data.batches import training_batches  # noqa: E402
+from tpu_trainer.data.batches import RowStream  # noqa: E402
 from tpu_trainer.data.mixture import Mixture, open_mixture  # noqa: E402
 from tpu_trainer.data.vocabulary import load_tokenizer  # noqa: E402
 
@@ -93,7 +93,7 @@ def pipelines_of(data: Mixture, batch_size: int) -> dict[str, Callable[[], tf.da
         )
 
     def trainer() -> tf.data.Dataset:
-        stream = training_batches(data, batch_size=batch_size, seed=0, window_shards=16, start_step=0)
+        stream = RowStream(data=data, batch_size=batch_size, seed=0, window_shards=16).batches(0)
         return stream(tf.distribute.InputContext())
 
     return {

@@ -57,14 +57,14 @@ def at_step(step: int, action: Callable[[], None]) -> None:
     """Has `action` happen when that many updates are made, the log is written and nothing is saved yet."""
     from tpu_trainer.training.progress import ProgressLog
 
-    original = ProgressLog.on_step
+    original = ProgressLog.after
 
-    def on_step(self: ProgressLog, reached: int, logs: dict[str, Any]) -> None:
-        original(self, reached, logs)
-        if reached == step:
+    def after(self: ProgressLog, steps: range, output: Any) -> None:
+        original(self, steps, output)
+        if steps.stop == step:
             action()
 
-    ProgressLog.on_step = on_step
+    ProgressLog.after = after
 
 
 def send(number: int) -> None:
@@ -94,21 +94,20 @@ def terminate_twice_at(step: int) -> None:
 
 
 def terminate_in_evaluation(step: int) -> None:
-    from tpu_trainer.training.evaluation import Evaluator
-    from tpu_trainer.training.run import Run
+    from tpu_trainer.training.evaluation import Evaluator, Validation
 
-    evaluate, run = Run._evaluate, Evaluator.run
+    evaluate, run = Validation.run, Evaluator.run
 
-    def at_that_step(self: Run, reached: int) -> Any:
+    def at_that_step(self: Validation, reached: int, **options: Any) -> Any:
         def terminated(self: Evaluator, **arguments: Any) -> Any:
             send(signal.SIGTERM)
             time.sleep(0.5)
             return run(self, **arguments)
 
         Evaluator.run = terminated if reached == step else run
-        return evaluate(self, reached)
+        return evaluate(self, reached, **options)
 
-    Run._evaluate = at_that_step
+    Validation.run = at_that_step
 
 
 def kill_in_write_of(step: int) -> None:
@@ -183,7 +182,7 @@ def _start(arguments: list[str], fault: Fault, output: str, run: Callable[[], in
 
 def main() -> None:
     import tpu_trainer.fit
-    import tpu_trainer.training.build  # noqa: F401 all that the runs need
+    import tpu_trainer.training.train  # noqa: F401 all that the runs need
     from tpu_trainer.__main__ import main as run
 
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.command_line import parse
-from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.training.build import build_task
+from tpu_trainer.training.tf_executor import replica_step
 
 
 def fit_arguments(dataset: Path, run: Path | str, options: dict[str, Any]) -> list[Any]:
@@ -57,18 +59,19 @@ def losses_on_one_host(dataset: Path, options: dict[str, Any], *, hosts: int) ->
         max_length=train.max_length,
         strategy=tf.distribute.get_strategy(),
     )
-    batches = training_batches(
-        train,
+    rows = RowStream(
+        data=train,
         batch_size=config.train.batch_size,
         seed=config.seed,
         window_shards=config.data.window_shards,
-        start_step=0,
+        hosts=hosts,
     )
+    batches = rows.batches(0)
     streams = [
         iter(batches(tf.distribute.InputContext(hosts, host, num_replicas_in_sync=hosts)))
         for host in range(hosts)
     ]
-    step = tf.function(task.train_step, jit_compile=True)
+    step = tf.function(partial(replica_step, task), jit_compile=True)
     losses = []
     for _ in range(config.train.steps):
         parts = [next(stream) for stream in streams]

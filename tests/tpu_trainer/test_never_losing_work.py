@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
-from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.errors import ExitStatus
 from tpu_trainer.runs.checkpoint import Checkpoints
@@ -199,7 +199,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_records(
     assert [record["step"] for record in metrics(run)] == [1]
 
     train = open_mixture({str(dataset / "train"): None})
-    batches = training_batches(train, batch_size=8, seed=0, window_shards=16, start_step=step - 1)
+    batches = RowStream(data=train, batch_size=8, seed=0, window_shards=16).batches(step - 1)
     batch = next(batches(tf.distribute.InputContext()).as_numpy_iterator())
     for row, record in zip(batch["input_ids"], failure["records"], strict=True):
         shard = tf.data.TFRecordDataset(str(dataset / "train" / record["shard"]))

@@ -21,9 +21,8 @@ from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.exports.pytorch_layout import pytorch_weights
 from tpu_trainer.runs.checkpoint import Checkpoints
-from tpu_trainer.training import build as training
-from tpu_trainer.training.evaluation import Evaluator
-from tpu_trainer.training.task import Task
+from tpu_trainer.training import train as training
+from tpu_trainer.training.tf_executor import TensorFlowExecutor
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",
@@ -325,26 +324,21 @@ def test_models_that_training_cannot_start_from(
 def test_a_run_compiles_each_kind_of_step_once(
     run_verb: Callable[..., int], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks: list[Task] = []
-    evaluators: list[Evaluator] = []
+    executors: list[TensorFlowExecutor] = []
 
-    def noted(function: Callable[..., Any], into: list[Any]) -> Callable[..., Any]:
-        def call(*positional: Any, **named: Any) -> Any:
-            into.append(function(*positional, **named))
-            return into[-1]
+    def noted(*positional: Any, **named: Any) -> TensorFlowExecutor:
+        executors.append(TensorFlowExecutor(*positional, **named))
+        return executors[-1]
 
-        return call
-
-    monkeypatch.setattr(training, "build_task", noted(training.build_task, tasks))
-    monkeypatch.setattr(training, "Evaluator", noted(training.Evaluator, evaluators))
+    monkeypatch.setattr(training, "TensorFlowExecutor", noted)
     options = {"train.steps": 9, "train.evaluate_every": 3, "train.checkpoint_every": 4, "train.log_every": 2,
                "train.accumulation": 2, "optimizer.ema": 0.9, "model.config.num_hidden_layers": 1,
                "model.config.hidden_size": 24, "train.batch_size": 8}  # fmt: skip
     for calls in (1, 3):
         run = tmp_path / f"run{calls}"
         assert run_verb(*fit_arguments(dataset, run, options | {"train.steps_per_execution": calls})) == 0
-        assert tasks[-1].train_function.experimental_get_tracing_count() == 1
-        assert evaluators[-1]._step.experimental_get_tracing_count() == 1
+        assert executors[-1].train_function.experimental_get_tracing_count() == 1
+        assert executors[-1].evaluation_function.experimental_get_tracing_count() == 1
     logs = [learnt(metrics(tmp_path / f"run{calls}")) for calls in (1, 3)]
     # Three steps at once: what is due within them happens after the last.
     assert [line["step"] for line in logs[0] if "loss" in line] == [1, 2, 4, 6, 8, 9]

@@ -27,6 +27,7 @@ def main(config: EvaluateConfig) -> None:
     from tpu_trainer.training.build import build_task
     from tpu_trainer.training.evaluation import Evaluator
     from tpu_trainer.training.strategy import build_strategy
+    from tpu_trainer.training.tf_executor import TensorFlowExecutor
 
     checkpoints = Checkpoints(folder.checkpoints)
     step = checkpoints.latest()
@@ -44,12 +45,11 @@ def main(config: EvaluateConfig) -> None:
         task = build_task(alone, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
     checkpoints.restore(step, **{run.optimizer.evaluated: task.network})
     figures = Evaluator(
-        task=task,
+        TensorFlowExecutor(task, strategy),
         split=split,
         vocabulary=vocabulary,
         batch_size=config.batch_size or run.train.evaluation_batch_size or run.train.batch_size,
         batch_size_option="batch_size",
-        strategy=strategy,
     ).run()
     text = json.dumps({"step": step, "data": data} | figures.to_json(), indent=1)
     print(text)

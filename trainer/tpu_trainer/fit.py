@@ -58,6 +58,6 @@ def main(config: FitConfig) -> None:
                 )
             return
     # TensorFlow takes seconds to import: not for what the checks above refuse.
-    from tpu_trainer.training.build import train_run
+    from tpu_trainer.training.train import train_run
 
     train_run(config, folder=folder, train=train, validation=validation, strategy=strategy)

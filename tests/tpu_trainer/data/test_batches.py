@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
-from tpu_trainer.data.batches import evaluation_batches, evaluation_steps, records_of_step, training_batches
+from tpu_trainer.data.batches import RowStream, evaluation_batches, evaluation_steps
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import MixedOrder, Mixture, open_mixture
 from tpu_trainer.data.order import Order
@@ -34,7 +34,7 @@ def take(dataset: tf.data.Dataset, batches: int) -> list[dict[str, np.ndarray]]:
 def test_batches_hold_the_rows_that_their_numbers_name(dataset: Path) -> None:
     data = mixture(dataset / "train")
     written = sequences(300, 1)
-    batches = training_batches(data, batch_size=32, seed=0, window_shards=2, start_step=0)(context())
+    batches = RowStream(data=data, batch_size=32, seed=0, window_shards=2).batches(0)(context())
     assert {name: spec.shape.as_list() for name, spec in batches.element_spec.items()} == {
         "input_ids": [32, MAX_LENGTH],
         "attention_mask": [32, MAX_LENGTH],
@@ -55,7 +55,7 @@ def test_the_stream_follows_the_order_over_epochs_and_resumes_by_step(dataset: P
         itertools.islice(itertools.chain.from_iterable(w.row_ids.tolist() for w in order.windows()), 1280)
     )
     for start in (0, 7, 13):
-        batches = training_batches(data, batch_size=64, seed=9, window_shards=3, start_step=start)(context())
+        batches = RowStream(data=data, batch_size=64, seed=9, window_shards=3).batches(start)(context())
         rows = np.concatenate([batch["row"] for batch in take(batches, 20 - start)])
         assert rows.tolist() == expected[start * 64 :]
 
@@ -65,7 +65,7 @@ def test_each_host_reads_only_its_own_shards(dataset: Path) -> None:
     seen = []
     for host in range(2):
         order = Order(counts=data.splits[0].counts, seed=0, window_shards=2, host=host, hosts=2)
-        batches = training_batches(data, batch_size=10, seed=0, window_shards=2, start_step=0)(
+        batches = RowStream(data=data, batch_size=10, seed=0, window_shards=2, hosts=2).batches(0)(
             context(host, hosts=2, replicas=2)
         )
         rows = np.concatenate([batch["row"] for batch in take(batches, 30)])
@@ -118,9 +118,7 @@ def test_rows_without_attention_mask_and_with_position_ids(tmp_path: Path, vocab
 def test_a_shard_with_another_count_than_its_name(tmp_path: Path, promised: int) -> None:
     folder = write_split(tmp_path / "train", sequences(10, 4), tokenizer=None)
     (folder / "train-00000-10.tfrecord").rename(folder / f"train-00000-{promised}.tfrecord")
-    batches = training_batches(mixture(folder), batch_size=2, seed=0, window_shards=1, start_step=0)(
-        context()
-    )
+    batches = RowStream(data=mixture(folder), batch_size=2, seed=0, window_shards=1).batches(0)(context())
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"train-00000-{promised}\.tfrecord"):
         take(batches, 1)
 
@@ -137,14 +135,14 @@ def test_a_mixture_interleaves_its_datasets_and_resumes_by_step(dataset: Path, t
     numbers = [row + 300 * index for index, row in expected]
     written = np.concatenate([sequences(300, 1), rows])
     for start in (0, 7, 13):
-        batches = training_batches(data, batch_size=32, seed=9, window_shards=2, start_step=start)(context())
+        batches = RowStream(data=data, batch_size=32, seed=9, window_shards=2).batches(start)(context())
         found = take(batches, 20 - start)
         rows = np.concatenate([batch["row"] for batch in found])
         assert rows.tolist() == numbers[start * 32 :]
         ids = np.concatenate([batch["input_ids"] for batch in found])
         full = rows != 299  # whose second half is padding
         np.testing.assert_array_equal(ids[full], written[rows[full]])
-    records = records_of_step(data, batch_size=32, seed=9, window_shards=2, step=5, hosts=1)
+    records = RowStream(data=data, batch_size=32, seed=9, window_shards=2).records(5)
     assert [
         (0 if path.startswith(str(dataset)) else 1, int(path.split("-")[-2]) * 40 + slot)
         for path, slot in records

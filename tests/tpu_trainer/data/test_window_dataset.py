@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import sequences, write_split
-from tpu_trainer.data.batches import evaluation_batches, training_batches
+from tpu_trainer.data.batches import RowStream, evaluation_batches
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.order import NUMPY, Order, host_shards, permutation_key
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -89,7 +89,8 @@ def test_no_pipeline_runs_python(dataset: Path, tmp_path: Path, vocabulary: Voca
     alone = open_mixture({str(dataset / "train"): None})
     both = open_mixture({str(dataset / "train"): 3, str(other): 1})
     pipelines = [
-        training_batches(data, batch_size=8, seed=1, window_shards=2, start_step=3) for data in (alone, both)
+        RowStream(data=data, batch_size=8, seed=1, window_shards=2, hosts=2).batches(3)
+        for data in (alone, both)
     ]
     pipelines.append(evaluation_batches(alone.splits[0], batch_size=8, vocabulary=vocabulary))
     for pipeline in pipelines:

@@ -127,13 +127,17 @@ class SlowCheckpoints(Checkpoints):
 def test_the_state_may_change_while_it_is_written(tmp_path: Path) -> None:
     value = tf.Variable([1.0, 2.0])
     checkpoints = SlowCheckpoints(str(tmp_path))
+
+    def state() -> dict[str, Any]:
+        return snapshot({"value": value})
+
     saver = BackgroundSaver(checkpoints, report=lambda step, message: pytest.fail(message))
-    saver.save(1, metadata={}, value=value)
+    saver.save(1, state, metadata={})
     value.assign([8.0, 9.0])
     assert saver.busy
     assert checkpoints.steps() == []
     threading.Timer(0.2, checkpoints.go.set).start()
-    saver.save(2, metadata={}, value=value)  # waits for the first
+    saver.save(2, state, metadata={})  # waits for the first
     assert checkpoints.steps() == [1]
     saver.wait()
     assert not saver.busy
@@ -151,7 +155,7 @@ def test_a_failed_save_is_reported_and_leaves_nothing(
     checkpoints = Checkpoints(str(tmp_path), keep=1)
     reported = []
     saver = BackgroundSaver(checkpoints, report=lambda step, message: reported.append((step, message)))
-    saver.save(1, metadata={}, **state)
+    saver.save(1, lambda: snapshot(state), metadata={})
     saver.wait()
 
     def full(*args: Any, **kwargs: Any) -> None:
@@ -159,12 +163,12 @@ def test_a_failed_save_is_reported_and_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(tf.raw_ops, "SaveV2", full)
-        saver.save(2, metadata={}, **state)
+        saver.save(2, lambda: snapshot(state), metadata={})
         saver.wait()
     assert saver.failed
     assert reported == [(2, "No space left on device")]
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    saver.save(3, metadata={}, **state)
+    saver.save(3, lambda: snapshot(state), metadata={})
     saver.wait()
     assert not saver.failed
     assert checkpoints.steps() == [3]

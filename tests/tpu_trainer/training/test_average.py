@@ -13,6 +13,7 @@ from tests.tpu_trainer.training.test_task import batch_of, config_of, task_of
 from tpu_trainer.config import OptimizerConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.training.tf_executor import replica_step
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -28,7 +29,7 @@ def test_it_is_the_mean_by_its_formula(vocabulary: Vocabulary, devices: int) -> 
         return [variable.numpy() for variable in network.trainable_variables]
 
     expected = values(task.network)
-    step = tf.function(lambda batch: strategy.run(task.train_step, args=(batch,)))
+    step = tf.function(lambda batch: strategy.run(replica_step, args=(task, batch)))
     for update in range(1, 6):
         step(batch_of(12, seed=update))
         decay = min(0.3, (1 + update) / (10 + update))

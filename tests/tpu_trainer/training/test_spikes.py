@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from tests.tpu_trainer.training.test_task import batch_of, config_of, task_of
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.training.executor import RunningSums
 from tpu_trainer.training.spikes import SpikeGuard
-from tpu_trainer.training.task import Running
+from tpu_trainer.training.tf_executor import replica_step
 
 
 def spikes(losses: np.ndarray, deviations: float = 6.0) -> list[int]:
@@ -59,7 +60,7 @@ def test_a_spikes_update_is_left_out_on_every_device(vocabulary: Vocabulary, dev
     config = config_of()
     task = task_of(vocabulary, replace(config, train=replace(config.train, skip_spikes=6.0)), strategy)
     assert "spikes" in task.state()
-    step = tf.function(lambda batch: strategy.run(task.train_step, args=(batch,)))
+    step = tf.function(lambda batch: strategy.run(replica_step, args=(task, batch)))
 
     def variables() -> list[np.ndarray]:
         return [v.numpy() for v in (*task.network.variables, *task.optimizer.variables[1:])]
@@ -73,9 +74,9 @@ def test_a_spikes_update_is_left_out_on_every_device(vocabulary: Vocabulary, dev
     for earlier, later in zip(before, variables(), strict=True):
         np.testing.assert_array_equal(earlier, later)
     assert int(task.optimizer.iterations.numpy()) == 2
-    running = Running(*task.running.numpy())
+    running = RunningSums(*task.running.numpy())
     assert (running.steps, running.skipped) == (2, 1)
     task._spikes.state.assign([1000.0, 4.0, 100.0])
     step(batch_of(12, seed=6))
     assert any((a != b).any() for a, b in zip(before, variables(), strict=True))
-    assert Running(*task.running.numpy()).skipped == 1
+    assert RunningSums(*task.running.numpy()).skipped == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import DataConfig, FitConfig, MlmConfig, ModelConfig, OptimizerConfig, TrainConfig
-from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -21,7 +22,9 @@ from tpu_trainer.network.objectives import Sums
 from tpu_trainer.network.random_bits import step_key
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.evaluation import Evaluator
-from tpu_trainer.training.task import Running, Task
+from tpu_trainer.training.executor import RunningSums
+from tpu_trainer.training.task import Task
+from tpu_trainer.training.tf_executor import TensorFlowExecutor, replica_step
 
 NETWORK = {
     "hidden_size": 16,
@@ -118,15 +121,14 @@ def test_gradient_is_the_slope_of_the_loss(vocabulary: Vocabulary) -> None:
 
 def train(task: Task, dataset: Path, strategy: tf.distribute.Strategy, steps: int) -> list[float]:
     """The loss of each step."""
-    batches = training_batches(
-        open_mixture({str(dataset / "train"): None}), batch_size=12, seed=4, window_shards=2, start_step=0
-    )
+    data = open_mixture({str(dataset / "train"): None})
+    batches = RowStream(data=data, batch_size=12, seed=4, window_shards=2).batches(0)
     losses = []
-    step = tf.function(lambda batch: strategy.run(task.train_step, args=(batch,)))
+    step = tf.function(lambda batch: strategy.run(replica_step, args=(task, batch)))
     for batch in strategy.distribute_datasets_from_function(batches):
         task.running.assign(tf.zeros_like(task.running))
         step(batch)
-        sums = Running(*task.running.numpy())
+        sums = RunningSums(*task.running.numpy())
         losses.append(float(sums.loss / sums.targets))
         if len(losses) == steps:
             return losses
@@ -141,12 +143,11 @@ def test_two_devices_learn_what_one_learns(dataset: Path, vocabulary: Vocabulary
     assert losses[0][0] != losses[0][1]
     figures = [
         Evaluator(
-            task=task,
+            TensorFlowExecutor(task, strategy),
             split=open_split(str(dataset / "validation")),
             vocabulary=vocabulary,
             batch_size=10,
             batch_size_option="batch_size",
-            strategy=strategy,
         ).run()
         for task, strategy in zip(tasks, (alone, both), strict=True)
     ]
@@ -158,12 +159,11 @@ def test_evaluation_does_not_depend_on_batch_size(dataset: Path, vocabulary: Voc
     task = task_of(vocabulary)
     figures = [
         Evaluator(
-            task=task,
+            TensorFlowExecutor(task, tf.distribute.get_strategy()),
             split=open_split(str(dataset / "validation")),
             vocabulary=vocabulary,
             batch_size=batch_size,
             batch_size_option="batch_size",
-            strategy=tf.distribute.get_strategy(),
         ).run()
         for batch_size in (67, 16, 5)
     ]
@@ -181,7 +181,7 @@ def test_a_batch_without_targets_changes_nothing_but_by_decay(vocabulary: Vocabu
     task = task_of(vocabulary, replace(config, optimizer=replace(config.optimizer, weight_decay=0.0)))
     before = task.network.get_weights()
     batch = batch_of(4) | {"row": tf.fill([4], -1)}
-    logs = task.train_step(batch)
+    logs = replica_step(task, batch)
     assert float(logs["loss"]) == 0
     for a, b in zip(before, task.network.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -194,7 +194,7 @@ def test_clipping_bounds_the_gradient_that_the_optimizer_sees(vocabulary: Vocabu
         task = task_of(vocabulary, replace(config, optimizer=replace(config.optimizer, clip_norm=clip)))
         seen: list[tf.Tensor] = []
         task.optimizer.apply_gradients = lambda pairs, seen=seen, **_: seen.extend(g for g, _ in pairs)
-        task.train_step(batch_of(12))
+        replica_step(task, batch_of(12))
         norms[clip] = float(tf.linalg.global_norm(seen))
     assert norms[None] > 0.1
     assert norms[0.01] == pytest.approx(0.01, rel=1e-4)
@@ -220,7 +220,7 @@ def test_a_small_set_of_rows_is_learnt_by_heart(vocabulary: Vocabulary) -> None:
     config = replace(config, mlm=MlmConfig(), train=TrainConfig(steps=600, batch_size=32))
     task = task_of(vocabulary, replace(config, optimizer=OptimizerConfig(learning_rate=0.005)))
     batch = batch_of(32)
-    step = tf.function(task.train_step, jit_compile=True)
+    step = tf.function(partial(replica_step, task), jit_compile=True)
     for _ in range(600):
         step(batch)
     sums = task.evaluation_sums(batch)

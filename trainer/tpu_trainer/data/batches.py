@@ -8,12 +8,13 @@ which complete the last batch of an evaluation and have zero weight.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.dataset import Shard, Split
 from tpu_trainer.data.mixture import MixedOrder, Mixture
 from tpu_trainer.data.order import Window, host_shards
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -24,75 +25,91 @@ _USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
 _READ_BUFFER_BYTES = 8 << 20
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+"""The batches that one host feeds to its replicas."""
 
 
-def training_batches(
-    data: Mixture, *, batch_size: int, seed: int, window_shards: int, start_step: int
-) -> DatasetFunction:
-    """Returns the infinite training stream, for tf.distribute's distribute_datasets_from_function.
+@dataclass(frozen=True, kw_only=True)
+class RowStream:
+    """The endless stream of training rows, cut into steps. Every step's rows follow from its number alone.
 
-    Args:
-        data: The training data.
-        batch_size: Rows per step, over all replicas.
-        seed: The seed of the order.
-        window_shards: Shards of a dataset that are read and shuffled together.
-        start_step: The first step. Earlier rows are skipped without reading them.
+    Raises:
+        UsageError: A dataset has fewer shards than there are hosts.
     """
 
-    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        per_replica = context.get_per_replica_batch_size(batch_size)
-        hosts = context.num_input_pipelines
-        order = MixedOrder(
-            data, seed=seed, window_shards=window_shards, host=context.input_pipeline_id, hosts=hosts
+    data: Mixture
+    batch_size: int
+    """Rows in a step, over all replicas."""
+    seed: int
+    """Determines the order."""
+    window_shards: int
+    """Shards of a dataset that are read and shuffled together."""
+    hosts: int = 1
+    """Input pipelines, each of which reads its own share of the rows."""
+
+    def __post_init__(self) -> None:
+        self._order(host=0)
+
+    def _order(self, *, host: int) -> MixedOrder:
+        return MixedOrder(
+            self.data, seed=self.seed, window_shards=self.window_shards, host=host, hosts=self.hosts
         )
-        position = start_step * (batch_size // hosts)
-        streams = [
-            _rows_of(split, shuffled_windows(own, start), first_row_id=first)
-            for split, own, start, first in zip(
-                data.splits,
-                order.orders,
-                order.positions(position).tolist(),
-                order.first_row_ids.tolist(),
-                strict=True,
-            )
-        ]
-        if len(streams) == 1:
-            return _batches(streams[0], data.splits[0], per_replica)
-        choices = tf.data.Dataset.from_tensor_slices(order.choices(position)).repeat()
-        rows = tf.data.Dataset.choose_from_datasets([stream.unbatch() for stream in streams], choices)
-        return _batches(rows.batch(per_replica), data.splits[0], per_replica)
 
-    return dataset
+    def batches(self, start_step: int) -> DatasetFunction:
+        """The batches from step `start_step` on; the rows of the steps before are skipped by arithmetic."""
 
+        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            if context.num_input_pipelines != self.hosts:
+                raise ValueError(
+                    f"a stream for {self.hosts} hosts has {context.num_input_pipelines} pipelines"
+                )
+            per_replica = context.get_per_replica_batch_size(self.batch_size)
+            order = self._order(host=context.input_pipeline_id)
+            position = self._position(start_step)
+            streams = [
+                _rows_of(split, shuffled_windows(own, start), first_row_id=first)
+                for split, own, start, first in zip(
+                    self.data.splits,
+                    order.orders,
+                    order.positions(position).tolist(),
+                    order.first_row_ids.tolist(),
+                    strict=True,
+                )
+            ]
+            if len(streams) == 1:
+                return _batches(streams[0], self.data.splits[0], per_replica)
+            choices = tf.data.Dataset.from_tensor_slices(order.choices(position)).repeat()
+            rows = tf.data.Dataset.choose_from_datasets([stream.unbatch() for stream in streams], choices)
+            return _batches(rows.batch(per_replica), self.data.splits[0], per_replica)
 
-def records_of_step(
-    data: Mixture, *, batch_size: int, seed: int, window_shards: int, step: int, hosts: int
-) -> list[tuple[str, int]]:
-    """Returns the shard and slot of each row in a training step.
+        return dataset
 
-    Args:
-        data: As for `training_batches`.
-        batch_size: As for `training_batches`.
-        seed: As for `training_batches`.
-        window_shards: As for `training_batches`.
-        step: The step, counted from 0.
-        hosts: The number of input pipelines.
+    def records(self, step: int) -> list[tuple[str, int]]:
+        """(shard's file, slot in it) of each row of step `step`, counted from 0.
 
-    Returns:
-        The file and the slot of each row. The file is a name, or a path if there are several datasets.
-    """
-    host_batch = batch_size // hosts
-    records = []
-    for host in range(hosts):
-        order = MixedOrder(data, seed=seed, window_shards=window_shards, host=host, hosts=hosts)
-        for dataset, row in itertools.islice(order.rows(step * host_batch), host_batch):
-            split = data.splits[dataset]
-            ends = np.cumsum(split.counts)
-            shard = int(np.searchsorted(ends, row, side="right"))
-            path = split.shards[shard].path
-            name = path if len(data.splits) > 1 else path.rsplit("/", 1)[-1]
-            records.append((name, row - int(ends[shard] - split.counts[shard])))
-    return records
+        The file is given by its name, or by its path if there are several datasets.
+        """
+        records = []
+        for host in range(self.hosts):
+            rows = self._order(host=host).rows(self._position(step))
+            for dataset, row in itertools.islice(rows, self.batch_size // self.hosts):
+                split = self.data.splits[dataset]
+                ends = np.cumsum(split.counts)
+                shard = int(np.searchsorted(ends, row, side="right"))
+                path = split.shards[shard].path
+                name = path if len(self.data.splits) > 1 else path.rsplit("/", 1)[-1]
+                records.append((name, row - int(ends[shard] - split.counts[shard])))
+        return records
+
+    def shards_in_use(self, step: int) -> Iterator[tuple[Split, Shard]]:
+        """The shards that are read, or read ahead, at step `step`, counted from 0."""
+        for host in range(self.hosts):
+            for dataset, shard in self._order(host=host).shards(self._position(step)):
+                split = self.data.splits[dataset]
+                yield split, split.shards[shard]
+
+    def _position(self, step: int) -> int:
+        """A host's first row of step `step`."""
+        return step * (self.batch_size // self.hosts)
 
 
 def evaluation_steps(split: Split, *, batch_size: int, hosts: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Thread
 from typing import Any
 
@@ -29,8 +29,8 @@ WriteErrors = (OSError, tf.errors.OpError)
 """What a full disk, a lost network or missing rights raise."""
 
 
-def _variables(state: State) -> dict[str, tf.Variable]:
-    """Every variable of `state` by a name that does not depend on what else was made in the process."""
+def named_variables(state: State) -> dict[str, tf.Variable]:
+    """The variables of `state` by the names that they have in checkpoints, whatever else the process has made."""
     models = {value.name for value in state.values() if isinstance(value, keras.Model)}
     found: dict[str, tf.Variable] = {}
     for part, value in state.items():
@@ -46,7 +46,7 @@ def _variables(state: State) -> dict[str, tf.Variable]:
 
 def snapshot(state: State) -> dict[str, np.ndarray]:
     """The present values of `state` by name, copied to the host's memory."""
-    return {name: variable.numpy() for name, variable in _variables(state).items()}
+    return {name: variable.numpy() for name, variable in named_variables(state).items()}
 
 
 class Checkpoints:
@@ -132,27 +132,39 @@ class Checkpoints:
             files.remove_file(self._marker(old))  # first: what remains is unfinished, not broken
             files.remove_tree(self.path(old))
 
-    def restore(self, step: int, **state: Any) -> None:
-        """Reads a checkpoint back into `state`, which may be some of the parts it was saved with.
+    def read(self, step: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, np.ndarray]]:
+        """Reads the arrays of a checkpoint one by one.
 
-        Raises UsageError where a variable is missing from it or of another shape, or where it cannot be read.
+        Args:
+            step: The checkpoint.
+            shapes: Name → shape of each array to read, which may be some of those that were written.
+
+        Raises:
+            UsageError: An array is missing from it or of another shape, or it cannot be read.
         """
         prefix = files.join(self.path(step), "state")
         try:
             reader = tf.train.load_checkpoint(prefix)
-            shapes = reader.get_variable_to_shape_map()
-            for name, variable in _variables(state).items():
-                if shapes.get(name) != variable.shape.as_list():
+            found = reader.get_variable_to_shape_map()
+            for name, shape in shapes.items():
+                if found.get(name) != list(shape):
                     raise UsageError(
-                        f"{prefix}: {name!r} has shape {shapes.get(name)} there and {variable.shape.as_list()} here: "
-                        "the checkpoint is of another model"
+                        f"{prefix}: {name!r} has shape {found.get(name)} there and {list(shape)} here: the "
+                        "checkpoint is of another model"
                     )
-                variable.assign(reader.get_tensor(name))
+                yield name, reader.get_tensor(name)
         except tf.errors.OpError as error:
             raise UsageError(
-                f"{prefix}: cannot be read ({error.message}); where it is damaged, remove {self.path(step)} to use the "
+                f"{prefix}: cannot be read ({error.message}); if it is damaged, remove {self.path(step)} to use the "
                 "checkpoint before it"
             ) from error
+
+    def restore(self, step: int, **state: Any) -> None:
+        """Reads a checkpoint into `state`, which may be some of the parts it was saved with; raises as `read` does."""
+        variables = named_variables(state)
+        shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
+        for name, value in self.read(step, shapes):
+            variables[name].assign(value)
 
 
 class BackgroundSaver:
@@ -186,11 +198,19 @@ class BackgroundSaver:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def save(self, step: int, *, metadata: Mapping[str, Any], **state: Any) -> None:
-        """Copies `state`, which may change from then on, and starts to write it; waits for the save before, first."""
+    def save(
+        self, step: int, state: Callable[[], Mapping[str, np.ndarray]], *, metadata: Mapping[str, Any]
+    ) -> None:
+        """Waits for the save before, then starts to write a checkpoint.
+
+        Args:
+            step: Updates made.
+            state: Copies the state to the host's memory; called in this thread.
+            metadata: For `Checkpoints.write`.
+        """
         self.wait()
         # Not a daemon: a process that ends otherwise still completes what it has begun.
-        self._thread = Thread(target=self._write, args=(step, snapshot(state), metadata), name="checkpoint")
+        self._thread = Thread(target=self._write, args=(step, state(), metadata), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:

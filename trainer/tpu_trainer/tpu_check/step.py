@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING
 
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import FitConfig
-from tpu_trainer.data.batches import training_batches
+from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.data.words import Words
@@ -38,14 +38,10 @@ def rows_of_dataset(config: FitConfig) -> Rows:
     data = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
 
     def specs(batch_size: int) -> Specs:
-        batches = training_batches(
-            data,
-            batch_size=batch_size,
-            seed=config.seed,
-            window_shards=config.data.window_shards,
-            start_step=0,
+        rows = RowStream(
+            data=data, batch_size=batch_size, seed=config.seed, window_shards=config.data.window_shards
         )
-        return batches(tf.distribute.InputContext()).element_spec
+        return rows.batches(0)(tf.distribute.InputContext()).element_spec
 
     vocabulary = load_vocabulary(data.splits[0], config.objective)
     return Rows(vocabulary=vocabulary, max_length=data.max_length, specs=specs)

@@ -8,15 +8,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import tensorflow as tf
 
+from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import evaluation_batches, evaluation_steps
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.faults import diagnose_read_errors
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.objectives import Sums
-from tpu_trainer.training.strategy import check_batch_size, is_tpu, num_hosts
-from tpu_trainer.training.task import Task
+from tpu_trainer.runs.loss_picture import LossPicture
+from tpu_trainer.runs.metrics import MetricsLog, say
+from tpu_trainer.training.executor import StepExecutor, check_batch_size
+from tpu_trainer.training.progress import Stopwatch, passes
+from tpu_trainer.training.saving import Saver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,54 +54,43 @@ class Evaluator:
 
     def __init__(
         self,
+        executor: StepExecutor,
         *,
-        task: Task,
         split: Split,
         vocabulary: Vocabulary,
         batch_size: int,
         batch_size_option: str,
-        strategy: tf.distribute.Strategy,
     ) -> None:
         """
         Args:
-            task: The model.
+            executor: Computes the sums over a batch.
             split: The split; all its rows are read.
             vocabulary: The tokenizer's.
             batch_size: Rows in a step, over all replicas.
             batch_size_option: The option that sets it, for messages.
-            strategy: Where to compute.
+
+        Raises:
+            UsageError: The rows of a step cannot be divided evenly.
         """
-        check_batch_size(batch_size, strategy, batch_size_option)
+        check_batch_size(batch_size, executor.replicas, batch_size_option)
         self.split = split
         """What is evaluated."""
-        self._steps = evaluation_steps(split, batch_size=batch_size, hosts=num_hosts(strategy))
-        self._batches = strategy.distribute_datasets_from_function(
+        self._executor = executor
+        self._steps = evaluation_steps(split, batch_size=batch_size, hosts=executor.hosts)
+        self._batches = executor.distribute(
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
         )
-        compiled = tf.function(
-            task.evaluation_sums, jit_compile=None if is_tpu(strategy) else True, autograph=False
-        )
-
-        def one_replica(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-            # A function of Python's own: MirroredStrategy would compile a tf.function for all replicas in one piece.
-            return list(compiled(batch))
-
-        @tf.function(autograph=False)
-        def step(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-            per_replica = strategy.run(one_replica, args=(batch,))
-            return [strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None) for value in per_replica]
-
-        self._step = step
 
     def run(self, *, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """The figures for the model's present weights; None where `stop` said so before the end."""
-        # float64 here: a float32 sum over millions of targets would depend on how they are batched.
+        """The figures for the present weights; None if `stop`, asked before each batch, returned True."""
+        # float64: a float32 sum over millions of targets would depend on how they are batched.
         total = np.zeros(len(Sums._fields), np.float64)
-        with diagnose_read_errors((self.split, shard) for shard in self.split.shards):
+        shards = ((self.split, shard) for shard in self.split.shards)
+        with diagnose_read_errors(shards), self._executor.evaluated_weights():
             for batch in itertools.islice(self._batches, self._steps):
                 if stop():
                     return None
-                total += np.array([value.numpy() for value in self._step(batch)], np.float64)
+                total += np.array(self._executor.evaluate(batch), np.float64)
         sums = Sums(*total)
         targets = max(float(sums.targets), 1.0)
         loss = float(sums.loss) / targets
@@ -110,3 +102,58 @@ class Evaluator:
             rows=self.split.num_rows,
             bits_per_byte=bits_per_byte(loss, self.split),
         )
+
+
+class Validation:
+    """Evaluates the validation split of a run while it trains: logs and draws the figures, saves the best weights."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        config: TrainConfig,
+        log: MetricsLog,
+        picture: LossPicture,
+        saver: Saver,
+        stopwatch: Stopwatch,
+    ) -> None:
+        """
+        Args:
+            evaluator: Of the validation split.
+            config: The run's length and interval between two evaluations.
+            log: Where the figures go.
+            picture: Drawn again after each evaluation.
+            saver: Saves the weights if they are the best so far.
+            stopwatch: Stopped during the evaluation.
+        """
+        self._evaluator = evaluator
+        self._config = config
+        self._log = log
+        self._picture = picture
+        self._saver = saver
+        self._stopwatch = stopwatch
+
+    def due_before(self, first: int) -> bool:
+        """Whether the weights after `first` updates, where a run continues, have still to be evaluated."""
+        every = self._config.evaluate_every
+        if every is None or first == 0 or first % every:
+            return False
+        return not any("eval" in record and record["step"] == first for record in self._log.records)
+
+    def due(self, steps: range) -> bool:
+        """Whether the weights after `steps` are evaluated. Those of the last step are evaluated when they are saved."""
+        every = self._config.evaluate_every
+        return every is not None and passes(steps, every) and steps.stop != self._config.steps
+
+    def run(self, step: int, *, stop: Callable[[], bool]) -> Evaluation | None:
+        """The figures of the weights after `step` updates; None if `stop` returned True."""
+        with self._stopwatch.paused():
+            figures = self._evaluator.run(stop=stop)
+            if figures is None:
+                return None
+            self._log.append({"step": step, "eval": figures.to_json()})
+            if step < self._config.steps:
+                say(f"step {step}: validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}")
+            self._picture.draw(self._log.records)
+        self._saver.save_if_best(step, figures.loss)
+        return figures

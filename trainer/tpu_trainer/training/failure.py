@@ -5,36 +5,21 @@ from __future__ import annotations
 import json
 
 from tpu_trainer import files
-from tpu_trainer.config import FitConfig
-from tpu_trainer.data.batches import records_of_step
-from tpu_trainer.data.mixture import Mixture
+from tpu_trainer.data.batches import RowStream
 from tpu_trainer.errors import DivergedError
 from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
 from tpu_trainer.runs.metrics import say
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.training.task import NonFinite
+from tpu_trainer.training.executor import NonFinite
 
 _SHOWN = 4
 
 
 def diverged(
-    found: NonFinite,
-    *,
-    config: FitConfig,
-    folder: RunFolder,
-    checkpoints: Checkpoints,
-    train: Mixture,
-    hosts: int,
+    found: NonFinite, *, rows: RowStream, folder: RunFolder, checkpoints: Checkpoints
 ) -> DivergedError:
     """The error to end with; the step's records, all of them, are written to failure.json."""
-    records = records_of_step(
-        train,
-        batch_size=config.train.batch_size,
-        seed=config.seed,
-        window_shards=config.data.window_shards,
-        step=found.step - 1,
-        hosts=hosts,
-    )
+    records = rows.records(found.step - 1)
     good = checkpoints.steps()
     failure = {
         "step": found.step,

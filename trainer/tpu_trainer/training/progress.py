@@ -5,16 +5,35 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
 
-import tensorflow as tf
 from tqdm import tqdm
 
+from tpu_trainer.config import TrainConfig
 from tpu_trainer.runs.metrics import MetricsLog
-from tpu_trainer.training.callbacks import StepCallback
-from tpu_trainer.training.task import Running
+from tpu_trainer.training.executor import StepExecutor, StepOutput
+
+
+def passes(steps: range, every: int) -> bool:
+    """Whether the number of updates reaches a multiple of `every` in `steps`."""
+    return steps.stop // every > steps.start // every
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFigures:
+    """What a run reports of its model."""
+
+    parameters: int
+    """Trainable ones."""
+    ignored_features: Sequence[str]
+    """Features of the rows that the model does not use."""
+    flops_per_row: float
+    """Floating-point operations that training on a row takes."""
+    peak_flops: float | None
+    """The most that all devices together can do in a second; None if it is not known."""
 
 
 class Stopwatch:
@@ -44,89 +63,79 @@ class Stopwatch:
                 self.start()
 
 
-class ProgressLog(StepCallback):
-    """A record of the log after step 1, every `every` steps and the last; and the progress, on stderr."""
+class ProgressLog:
+    """Adds a record to the log after step 1, every `every` steps and the last; shows the progress on stderr."""
 
     def __init__(
         self,
         *,
         log: MetricsLog,
-        first_step: int,
-        steps: int,
-        every: int,
-        batch_size: int,
-        schedule: Callable[[tf.Tensor], tf.Tensor],
+        executor: StepExecutor,
+        config: TrainConfig,
+        learning_rate: Callable[[int], float],
+        model: ModelFigures,
         unigram_entropy: float | None,
-        flops_per_row: float,
-        peak_flops: float | None,
         stopwatch: Stopwatch,
     ) -> None:
         """
         Args:
             log: Where the records go.
-            first_step: Updates made before this process.
-            steps: Updates of the whole run.
-            every: Updates between two records.
-            batch_size: Rows in an update.
-            schedule: The learning rate of an update.
-            unigram_entropy: The baseline to show beside the loss, nats.
-            flops_per_row: Floating-point operations that training on a row takes.
-            peak_flops: The most that all devices together can do in a second; None where it is not known.
+            executor: What the steps are executed by.
+            config: The run's length, batch size and interval between two records.
+            learning_rate: Of a step, counted from 0.
+            model: For the model FLOPs utilization.
+            unigram_entropy: The baseline to show beside the loss, nats; None: none.
             stopwatch: Started here after the first step, which compiles.
         """
-        super().__init__(first_step)
         self._log = log
-        self._first_step = first_step
-        self._steps = steps
-        self._every = every
-        self._batch_size = batch_size
-        self._schedule = schedule
+        self._executor = executor
+        self._config = config
+        self._learning_rate = learning_rate
+        self._model = model
         self._baseline = "" if unigram_entropy is None else f" (unigram {unigram_entropy:.3f})"
-        self._flops_per_row = flops_per_row
-        self._peak_flops = peak_flops
         self._stopwatch = stopwatch
         self._timed_from: int | None = None  # the step after which the stopwatch was started
-        # Read only when a record is written: reading a step's figure may wait for the device.
-        self._waits: list[tf.Tensor] = []
-        # Where the interval of the record to come began.
+        # Read only when a record is written: reading a step's output may wait for the device.
+        self._waits: list[SupportsFloat] = []
+        # Start of the interval of the next record.
         self._interval = (0, 0.0, 0.0)  # timed steps, seconds, tokens that were not timed
         self._terminal = sys.stderr.isatty()
         self._bar: tqdm | None = None
         self.tokens = 0.0
         """Real tokens trained on while the stopwatch ran."""
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._bar = tqdm(
-            total=self._steps, initial=self._first_step, unit="step", desc="fit", disable=not self._terminal
-        )
+    @contextmanager
+    def shown_from(self, first: int) -> Iterator[None]:
+        """Shows a progress bar on a terminal in this context, after `first` updates."""
+        with tqdm(
+            total=self._config.steps, initial=first, unit="step", desc="fit", disable=not self._terminal
+        ) as self._bar:
+            yield
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    def due(self, steps: range) -> bool:
+        """Whether a record is written after `steps`."""
+        last = steps.stop == self._config.steps
+        return steps.start == 0 or last or passes(steps, self._config.log_every)
 
-    def on_step(self, step: int, logs: dict[str, Any]) -> None:
-        assert self._bar is not None
-        self._bar.update(step - self.previous_step)
+    def after(self, steps: range, output: StepOutput) -> None:
+        """Counts executed steps, and writes a record if one is due."""
+        self._bar.update(len(steps))
         starts = self._timed_from is None
         with self._stopwatch.paused():
             if starts:
                 # Tokens of the step that compiles, and of a run before this one, are not of the time that is measured.
-                self._interval = (0, 0.0, self._running().tokens)
-                self._timed_from = step
+                self._interval = (0, 0.0, self._executor.sums().tokens)
+                self._timed_from = steps.stop
             else:
-                self._waits.append(logs["input_wait"])
-            if self.previous_step == 0 or self.passed(self._every) or step == self._steps:
-                self._append(step)
+                self._waits.append(output.input_wait)
+            if self.due(steps):
+                self._append(steps.stop)
         if starts:
             self._stopwatch.start()
 
-    def _running(self) -> Running:
-        return Running(*self.model.running.numpy().tolist())
-
     def _append(self, step: int) -> None:
-        self.check_finite()
-        sums = self._running()
-        self.model.running.assign(tf.zeros_like(self.model.running))
+        sums = self._executor.sums()
+        self._executor.clear_sums()
         targets = max(sums.targets, 1.0)
         loss = sums.loss / targets
         record: dict[str, Any] = {
@@ -134,7 +143,7 @@ class ProgressLog(StepCallback):
             "loss": loss,
             "perplexity": math.exp(min(loss, 700.0)),  # past this a float64 overflows
             "accuracy": sums.correct / targets,
-            "learning_rate": float(self._schedule(tf.constant(step - 1))),
+            "learning_rate": self._learning_rate(step - 1),
             "gradient_norm": sums.gradient_norm / sums.steps,
         }
         if sums.skipped:
@@ -151,7 +160,7 @@ class ProgressLog(StepCallback):
         if self._terminal:
             self._bar.set_postfix_str(shown)
         else:
-            print(f"step {step}/{self._steps} {shown}", file=sys.stderr, flush=True)
+            print(f"step {step}/{self._config.steps} {shown}", file=sys.stderr, flush=True)
 
     def _speed(self, step: int, tokens: float) -> dict[str, Any]:
         """Figures of the interval that ends now: of those of its steps that were timed."""
@@ -166,7 +175,7 @@ class ProgressLog(StepCallback):
         self.tokens += tokens
         waited = sum(float(wait) for wait in self._waits)
         self._waits = []
-        rows_per_second = steps * self._batch_size / seconds
+        rows_per_second = steps * self._config.batch_size / seconds
         found = {
             "tokens_per_second": round(tokens / seconds),
             "rows_per_second": round(rows_per_second, 2),
@@ -174,9 +183,9 @@ class ProgressLog(StepCallback):
             "input_wait_seconds": round(waited / steps, 6),
             "compute_seconds": round((seconds - waited) / steps, 6),
         }
-        if self._peak_flops is not None:
-            found["mfu"] = round(rows_per_second * self._flops_per_row / self._peak_flops, 4)
+        if self._model.peak_flops is not None:
+            found["mfu"] = round(rows_per_second * self._model.flops_per_row / self._model.peak_flops, 4)
         return found
 
     def _seconds_left(self, step: int) -> float:
-        return (self._steps - step) * self._stopwatch.seconds() / (step - self._timed_from)
+        return (self._config.steps - step) * self._stopwatch.seconds() / (step - self._timed_from)

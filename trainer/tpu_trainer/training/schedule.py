@@ -7,7 +7,7 @@ import math
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.config import ScheduleConfig
+from tpu_trainer.config import FitConfig, ScheduleConfig
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -52,3 +52,8 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict[str, object]:
         """What Keras shows of the schedule."""
         return {"config": self._config, "peak": self._peak, "steps": self._steps}
+
+
+def schedule_of(config: FitConfig) -> Schedule:
+    """The learning rate of a run's steps."""
+    return Schedule(config.schedule, peak=config.optimizer.learning_rate, steps=config.train.steps)

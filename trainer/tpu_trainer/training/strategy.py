@@ -85,20 +85,6 @@ def num_hosts(strategy: tf.distribute.Strategy) -> int:
     return len(remote_hosts(strategy)) or (strategy.extended.num_hosts if is_tpu(strategy) else 1)
 
 
-def check_batch_size(
-    batch_size: int, strategy: tf.distribute.Strategy, name: str, *, accumulation: int = 1
-) -> None:
-    """UsageError where the rows of a step cannot be shared out evenly over the replicas and their micro-batches."""
-    replicas = strategy.num_replicas_in_sync
-    if batch_size % (replicas * accumulation):
-        parts = f"the {replicas} replicas"
-        if accumulation > 1:
-            parts = (
-                f"{replicas * accumulation}: {replicas} replicas times --train.accumulation {accumulation}"
-            )
-        raise UsageError(f"--{name} is {batch_size}: it must be a multiple of {parts}")
-
-
 def same_on_all_hosts(strategy: tf.distribute.Strategy, value: int) -> bool:
     """Whether all hosts that train together call this with one and the same `value`."""
 

@@ -6,9 +6,8 @@ so that the mean is right when replicas have different numbers of them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
@@ -18,74 +17,48 @@ from tpu_trainer.network.objectives import Batch, Objective, Sums
 from tpu_trainer.network.random_bits import step_key
 from tpu_trainer.network.stateful_random import refuse_stateful_random
 from tpu_trainer.training.average import WeightAverage
+from tpu_trainer.training.executor import NonFinite, RunningSums
 from tpu_trainer.training.spikes import SpikeGuard, put_back
 
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
 
 
-class Running(NamedTuple):
-    """What has gathered since the last line of the log, float32 scalars: sums over steps."""
-
-    loss: tf.Tensor
-    correct: tf.Tensor
-    targets: tf.Tensor
-    tokens: tf.Tensor
-    gradient_norm: tf.Tensor
-    """Global norms of the gradients, before clipping."""
-    steps: tf.Tensor
-    """Optimizer steps."""
-    skipped: tf.Tensor
-    """Steps whose update was left out as a spike."""
-
-
-class NonFinite(NamedTuple):
-    """The first step of this process whose loss or gradient was not finite."""
-
-    step: int
-    """Updates made up to and with that step."""
-    loss: float
-    gradient_norm: float
-
-
-class Task(keras.Model):
-    """What `fit` runs: the network, its optimizer's step, and running sums for the log."""
+class Task:
+    """A training step and what it changes: the network, its optimizer, and running sums for the log."""
 
     def __init__(
         self,
         *,
         objective: Objective,
+        optimizer: keras.optimizers.Optimizer,
         seed: int,
         clip_norm: float | None,
         average: WeightAverage | None,
         accumulation: int,
         compile_gradients: bool,
-        deterministic: bool = False,
-        processes: int = 1,
         skip_spikes: float | None = None,
     ) -> None:
         """
         Args:
             objective: What is learnt.
+            optimizer: Built for the network's trainable variables.
             seed: Decides masks and dropout.
             clip_norm: The largest global norm of a gradient; None: any.
             average: The running mean of the network's weights; None: no mean is kept.
             accumulation: Micro-batches that a replica's rows are taken in, one after the other.
             compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
                 not TPU cores: there the step as a whole holds communication, which XLA does not take.
-            deterministic: TensorFlow is told to run only operations that give the same bits every time.
-            processes: Processes that train together, each with replicas of its own.
             skip_spikes: Updates whose loss is that many standard deviations above the mean are left out; None: none.
         """
-        super().__init__()
         self.network = objective.model.network
         self.average = average
         """None where no mean is kept."""
         self.objective = objective
+        self.optimizer = optimizer
         self._seed = seed
         self._clip_norm = clip_norm
         self._accumulation = accumulation
-        self._deterministic = deterministic
         self._spikes = None if skip_spikes is None else SpikeGuard(skip_spikes)
         self._gradients = (
             tf.function(self.gradients, jit_compile=True, autograph=False)
@@ -93,17 +66,10 @@ class Task(keras.Model):
             else self.gradients
         )
         # Sums since the last line of the log; in the checkpoint, so that a resumed run logs the same figures.
-        self.running = self._record(tf.zeros([len(Running._fields)]), "running_sums")
+        self.running = self._record(tf.zeros([len(RunningSums._fields)]), "running_sums")
         # Kept on the device, so that no step waits for the host to look at its loss: the step, then its two figures.
         self._non_finite_step = self._record(tf.constant(0), "non_finite_step")
         self._non_finite_figures = self._record(tf.zeros([2]), "non_finite_figures")
-        # 1 where this process is to end; the steps' sum over the processes lets all end after the same step.
-        self._end_requested = self._record(tf.zeros([]), "end_requested") if processes > 1 else None
-
-    def request_end(self) -> None:
-        """Has the logs of the steps to come say end_requested, in all processes; if there are several."""
-        if self._end_requested is not None:
-            self._end_requested.assign(1.0)
 
     def state(self) -> dict[str, Any]:
         """All that a checkpoint holds, by part: what decides every later step and line of the log."""
@@ -179,18 +145,6 @@ class Task(keras.Model):
         # Slices of a tied or repeated embedding would count more than once in the norm.
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def train_step(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """One optimizer step; called by Keras in each replica. Returns the running means for Keras' logs."""
-        context = tf.distribute.get_replica_context()
-
-        def all_reduce(values: list[Any]) -> list[Any]:
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
-
-        logs = self.step(batch, all_reduce=all_reduce)
-        if self._end_requested is not None:
-            [logs["end_requested"]] = all_reduce([tf.identity(self._end_requested)])
-        return logs
-
     def step(self, batch: Batch, *, all_reduce: Callable[[list[Any]], list[Any]]) -> dict[str, tf.Tensor]:
         """The optimizer step of one replica. compile-check compiles this, with an `all_reduce` of its own.
 
@@ -210,11 +164,11 @@ class Task(keras.Model):
         self._note_non_finite(loss, norm)
         skipped = self._update(gradients, loss)
         self.running.assign_add(
-            tf.stack(Running(*sums, gradient_norm=norm, steps=tf.ones([]), skipped=skipped))
+            tf.stack(RunningSums(*sums, gradient_norm=norm, steps=tf.ones([]), skipped=skipped))
         )
         if self.average is not None:
             self.average.update(self.optimizer.iterations)
-        running = Running(*tf.unstack(self.running))
+        running = RunningSums(*tf.unstack(self.running))
         targets = tf.maximum(running.targets, 1.0)
         return {"loss": running.loss / targets, "accuracy": running.correct / targets}
 
@@ -250,55 +204,6 @@ class Task(keras.Model):
         """The first step of this process that went wrong; the weights are good only where there is none."""
         step = int(self._non_finite_step.numpy())
         return NonFinite(step, *self._non_finite_figures.numpy().tolist()) if step else None
-
-    def make_train_function(self, force: bool = False) -> Callable[[Any], dict[str, tf.Tensor]]:
-        """What Keras' `fit` calls: takes steps_per_execution batches from an iterator and trains on each.
-
-        To the step's logs it adds input_wait, float64: the seconds that were spent waiting for the batches.
-        """
-        if self.train_function is not None and not force:
-            return self.train_function
-        strategy = self.distribute_strategy
-        step = self.train_step
-        if self.jit_compile:
-            step = tf.function(step, jit_compile=True, autograph=False)
-
-        def now() -> tf.Tensor:
-            # TensorFlow's own clock is refused then: it gives another value every time.
-            return tf.numpy_function(time.time, [], tf.float64) if self._deterministic else tf.timestamp()
-
-        def one(iterator: Any) -> dict[str, tf.Tensor]:
-            asked = now()
-            with tf.control_dependencies([asked]):
-                batch = next(iterator)
-            with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-                waited = now() - asked
-            logs = strategy.run(step, args=(batch,))
-            self._train_counter.assign_add(1)
-            # The figures are of the whole batch: they are the same in every replica.
-            return {name: strategy.experimental_local_results(value)[0] for name, value in logs.items()} | {
-                "input_wait": waited
-            }
-
-        def several(iterator: Any) -> dict[str, tf.Tensor]:
-            logs = {"loss": 0.0, "accuracy": 0.0, "input_wait": tf.zeros([], tf.float64)}
-            if self._end_requested is not None:
-                logs["end_requested"] = 0.0
-
-            def step_of_loop(index: tf.Tensor, logs: dict[str, Any]) -> tuple[tf.Tensor, dict[str, Any]]:
-                waited = logs["input_wait"]
-                logs = one(iterator)
-                logs["input_wait"] += waited
-                return index + 1, logs
-
-            steps = tf.convert_to_tensor(self._steps_per_execution)
-            return tf.while_loop(lambda index, _: index < steps, step_of_loop, (tf.zeros_like(steps), logs))[
-                1
-            ]
-
-        alone = int(self._steps_per_execution.numpy()) == 1
-        self.train_function = tf.function(one if alone else several, autograph=False)
-        return self.train_function
 
     def evaluation_sums(self, batch: Batch) -> Sums:
         """One replica's sums over an evaluation batch; a row is masked the same in every evaluation."""

@@ -1,0 +1,143 @@
+"""The training loop: train, log, evaluate, save, and stop if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpu_trainer.config import TrainConfig
+from tpu_trainer.data.batches import RowStream
+from tpu_trainer.data.dataset import Shard, Split
+from tpu_trainer.data.faults import diagnose_read_errors
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.evaluation import Evaluation, Validation
+from tpu_trainer.training.executor import StepExecutor, StepOutput
+from tpu_trainer.training.failure import diverged
+from tpu_trainer.training.interruption import AgreedEnd, Interruption
+from tpu_trainer.training.profiling import Profiler
+from tpu_trainer.training.progress import ProgressLog
+from tpu_trainer.training.saving import Saver
+
+
+class TrainingLoop:
+    """Takes the steps of a run, with everything that happens between them."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        executor: StepExecutor,
+        rows: RowStream,
+        progress: ProgressLog,
+        validation: Validation | None,
+        saver: Saver,
+        profiler: Profiler,
+        interruption: Interruption,
+        folder: RunFolder,
+    ) -> None:
+        """
+        Args:
+            config: The run's length, and how many steps are executed in one call.
+            executor: Executes the steps.
+            rows: What they are trained on.
+            progress: Logs them.
+            validation: Evaluates the weights; None: no evaluation.
+            saver: Saves the state.
+            profiler: Profiles some of the steps.
+            interruption: Whether a signal has asked this process to end.
+            folder: For what is reported of a step that diverges.
+        """
+        self._config = config
+        self._executor = executor
+        self._rows = rows
+        self._progress = progress
+        self._validation = validation
+        self._saver = saver
+        self._profiler = profiler
+        self._interruption = interruption
+        self._agreed_end = AgreedEnd()
+        self._folder = folder
+        self._steps = range(0)  # those that are executed
+
+    def run(self, first: int) -> bool:
+        """Trains from step `first`, counted from 0, to the last.
+
+        Returns:
+            Whether training stopped because a signal asked for the end.
+
+        Raises:
+            DivergedError: The loss or the gradient is not finite.
+            UsageError: A shard cannot be read.
+        """
+        self._steps = range(first, first + 1)
+        self._saver.start_clock()
+        with diagnose_read_errors(self._shards_in_use()), self._progress.shown_from(first), self._profiler:
+            batches = iter(self._executor.distribute(self._rows.batches(first)))
+            if self._validation is not None and self._validation.due_before(first):
+                self.evaluate(first)
+            for steps in self._calls(first):
+                self._steps = steps
+                self._profiler.before(steps)
+                output = self._executor.train(batches, steps)
+                self._log(steps, output)
+                self._evaluate_if_due(steps)
+                stops = self._stops(output)
+                self._save_if_due(steps, stops=stops)
+                self._profiler.after(steps)
+                if stops:
+                    return True
+        return False
+
+    def _calls(self, first: int) -> Iterator[range]:
+        """The steps of each call of the executor."""
+        for start in range(first, self._config.steps, self._config.steps_per_execution):
+            yield range(start, min(start + self._config.steps_per_execution, self._config.steps))
+
+    def _log(self, steps: range, output: StepOutput) -> None:
+        if self._progress.due(steps):
+            self._check_finite()
+        self._progress.after(steps, output)
+
+    def _evaluate_if_due(self, steps: range) -> None:
+        if self._validation is not None and self._validation.due(steps):
+            self._check_finite()
+            self.evaluate(steps.stop)
+
+    def _save_if_due(self, steps: range, *, stops: bool) -> None:
+        if self._saver.due(steps) or stops:
+            self._check_finite()
+            self._saver.save(steps.stop)
+            self._saver.start_clock()
+
+    def evaluate(self, step: int) -> Evaluation | None:
+        """The figures of the weights after `step` updates; None without validation, or if a signal asks for the end."""
+        if self._validation is None:
+            return None
+        return self._validation.run(step, stop=self.interrupted_alone)
+
+    def interrupted_alone(self) -> bool:
+        """Whether a signal asks for the end and no other process must agree first: they evaluate and stop together."""
+        return self._executor.processes == 1 and self._interruption.requested
+
+    def _stops(self, output: StepOutput) -> bool:
+        """Whether training stops after the steps of `output`; the same in all processes."""
+        if self._executor.processes == 1:
+            return self._interruption.requested
+        if self._interruption.requested:
+            self._executor.request_end()
+        return self._agreed_end.ends(output.end_requests)
+
+    def _check_finite(self) -> None:
+        """Raises DivergedError if a step's loss or gradient was not finite: the weights must not be used then."""
+        found = self._executor.non_finite()
+        if found is not None:
+            self._saver.wait()
+            raise diverged(found, rows=self._rows, folder=self._folder, checkpoints=self._saver.checkpoints)
+
+    def _shards_in_use(self) -> Iterator[tuple[Split, Shard]]:
+        """The shards that are read, or read ahead, at the present steps; found when first asked for."""
+        found = set()
+        for step in self._steps:
+            for split, shard in self._rows.shards_in_use(step):
+                if shard.path not in found:
+                    found.add(shard.path)
+                    yield split, shard

@@ -1,0 +1,52 @@
+"""A profile of some steps of a run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from tpu_trainer.training.executor import StepExecutor
+from tpu_trainer.training.progress import Stopwatch
+
+
+class Profiler:
+    """Profiles steps `first` to `last`, both included and counted from 1. A context manager, which ends the profile."""
+
+    def __init__(
+        self, executor: StepExecutor, *, steps: tuple[int, int] | None, folder: str, stopwatch: Stopwatch
+    ) -> None:
+        """
+        Args:
+            executor: What executes the steps.
+            steps: The first and the last step; None: profiles nothing.
+            folder: The run's TensorBoard folder.
+            stopwatch: Stopped while the profile is started and written.
+        """
+        self._executor = executor
+        self._first, self._last = steps or (1, 0)
+        self._folder = folder
+        self._stopwatch = stopwatch
+        self._running: ExitStack | None = None
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+
+    def before(self, steps: range) -> None:
+        """Starts the profile if the next step is in it."""
+        if self._running is None and self._first <= steps.start + 1 <= self._last:
+            with self._stopwatch.paused():
+                self._running = ExitStack()
+                self._running.enter_context(self._executor.profile(self._folder))
+
+    def after(self, steps: range) -> None:
+        """Ends the profile after its last step."""
+        if steps.stop >= self._last:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            with self._stopwatch.paused():
+                self._running.close()
+            self._running = None

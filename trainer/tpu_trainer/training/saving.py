@@ -1,0 +1,151 @@
+"""A run's checkpoints: continuing from the newest, saving in the background, saving the last one for certain."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from tpu_trainer.config import FitConfig
+from tpu_trainer.data.mixture import Mixture
+from tpu_trainer.errors import NotSavedError, UsageError
+from tpu_trainer.exports.hub import HubPusher
+from tpu_trainer.runs.checkpoint import BackgroundSaver, Checkpoints
+from tpu_trainer.runs.metrics import say
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.executor import StepExecutor
+from tpu_trainer.training.progress import Stopwatch, passes
+
+
+class Saver:
+    """Saves the state of a run, and pushes saved models to the Hub if the run has a repository there."""
+
+    def __init__(
+        self,
+        config: FitConfig,
+        *,
+        folder: RunFolder,
+        train: Mixture,
+        executor: StepExecutor,
+        stopwatch: Stopwatch,
+    ) -> None:
+        """
+        Args:
+            config: The run's.
+            folder: Has the checkpoints. A process that does not write it saves nothing.
+            train: What the state is trained on.
+            executor: Holds the state.
+            stopwatch: Stopped while the state is copied.
+        """
+        self._config = config
+        self._folder = folder
+        self._train = train
+        self._executor = executor
+        self._stopwatch = stopwatch
+        self.checkpoints = Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints)
+        self._pusher = None
+        if config.hub_model_id is not None and folder.writable:
+            self._pusher = HubPusher(config.hub_model_id, private=config.hub_private, folder=folder)
+        self._background = BackgroundSaver(
+            self.checkpoints, report=self._report_failure, saved=self._push_in_background
+        )
+        best = self.checkpoints.best()
+        self._best_loss = math.inf if best is None else self.checkpoints.metadata(best)["validation_loss"]
+        self._saved_at = time.monotonic()
+
+    def restore(self) -> int:
+        """Loads the newest checkpoint into the executor.
+
+        Returns:
+            The updates that it holds; 0 if there is none.
+
+        Raises:
+            UsageError: The checkpoint is of other data or another model, or has more steps than the run.
+        """
+        found = self.checkpoints.steps()
+        if not found:
+            return 0
+        step = found[-1]
+        if step > self._config.train.steps:
+            raise UsageError(
+                f"--train.steps is {self._config.train.steps}, but the run's newest checkpoint has {step} steps already"
+            )
+        if self.checkpoints.metadata(step)["data"] != self._train.fingerprint:
+            raise UsageError(
+                f"{self._train.path}: not the data that the run's checkpoint of step {step} was trained on; "
+                "use another --output_dir"
+            )
+        self._executor.load_state(self.checkpoints.read(step, self._executor.state_shapes()))
+        say(f"fit: continues after step {step}")
+        return step
+
+    def start_clock(self) -> None:
+        """From here on the time to the next save by the clock counts."""
+        self._saved_at = time.monotonic()
+
+    def due(self, steps: range) -> bool:
+        """Whether the state after `steps` is to be saved. A save by the clock waits until the one before is written."""
+        train = self._config.train
+        seconds = math.inf if train.checkpoint_minutes is None else 60 * train.checkpoint_minutes
+        by_clock = time.monotonic() - self._saved_at >= seconds and not self._background.busy
+        return by_clock or passes(steps, train.checkpoint_every)
+
+    def save(self, step: int, **metadata: Any) -> None:
+        """Copies the state after `step` updates and starts to write it."""
+        if self._folder.writable:
+            with self._stopwatch.paused():
+                known = {"data": self._train.fingerprint, "max_length": self._train.max_length}
+                self._background.save(step, self._executor.state, metadata=known | metadata)
+
+    def save_if_best(self, step: int, validation_loss: float) -> None:
+        """Saves the state after `step` updates if no validation loss before was as low."""
+        if validation_loss < self._best_loss:
+            self._best_loss = validation_loss
+            self.save(step, validation_loss=validation_loss)
+
+    def wait(self) -> None:
+        """Returns when nothing is being written."""
+        self._background.wait()
+
+    def ensure_saved(self, step: int) -> None:
+        """Waits for the save of the last step, and tries once more if it failed: these weights are the run's result.
+
+        Raises:
+            NotSavedError: The second attempt failed, too.
+        """
+        self.wait()
+        if self._background.failed:
+            self.save(step)
+            self.wait()
+        if self._background.failed:
+            raise NotSavedError(
+                f"the last checkpoint, of step {step}, could not be written to {self._folder.checkpoints}: make room "
+                f"and {self.how_to_continue()}"
+            )
+
+    def ensure_nothing_failed(self) -> None:
+        """Waits for the last save; raises NotSavedError if it failed."""
+        self.wait()
+        if self._background.failed:
+            raise NotSavedError(
+                f"interrupted, and the last state could not be saved; {self.how_to_continue()}"
+            )
+
+    def how_to_continue(self) -> str:
+        """What a user is to do after an interruption."""
+        if not self._folder.writable:
+            return "the same command on all hosts continues after what the first one has saved"
+        steps = self.checkpoints.steps()
+        return f"the same command continues after step {steps[-1] if steps else 0}"
+
+    def push_last(self, step: int) -> None:
+        """Pushes the run's last checkpoint to the Hub, if the run has a repository there."""
+        if self._pusher is not None:
+            self._pusher.finish(step)
+
+    def _push_in_background(self, step: int) -> None:
+        if self._pusher is not None and step < self._config.train.steps:
+            self._pusher.push_in_background(step)
+
+    def _report_failure(self, step: int, message: str) -> None:
+        say(f"fit: the checkpoint of step {step} could not be written ({message}); training goes on")

@@ -1,0 +1,224 @@
+"""Training from a configuration: load the data, build the model, run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_trainer.config import FitConfig
+from tpu_trainer.data.batches import RowStream
+from tpu_trainer.data.dataset import Split
+from tpu_trainer.data.faults import check_records
+from tpu_trainer.data.mixture import Mixture
+from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
+from tpu_trainer.errors import UsageError
+from tpu_trainer.exports.initial_weights import load_weights
+from tpu_trainer.network.kernel_check import check_attention_kernel
+from tpu_trainer.network.model import unigram_entropy
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.cluster import cluster_from_environment
+from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.executor import StepExecutor, check_batch_size
+from tpu_trainer.training.hosts import ends_if_lost
+from tpu_trainer.training.progress import ModelFigures
+from tpu_trainer.training.run import Run
+from tpu_trainer.training.strategy import (
+    build_strategy,
+    is_tpu,
+    num_hosts,
+    remote_hosts,
+)
+from tpu_trainer.training.task import Task
+from tpu_trainer.training.tf_executor import TensorFlowExecutor
+from tpu_trainer.training.tpu_host import UnknownTpuError, tpu_generation
+from tpu_trainer.training.utilization import peak_flops, training_flops_per_row
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """What a run is trained and evaluated on."""
+
+    rows: RowStream
+    validation: Split | None
+    vocabulary: Vocabulary
+    token_counts: np.ndarray | None
+    """float64[vocabulary.size], up to a factor; None if a dataset has no statistics."""
+    baselines: dict[str, float]
+    """Losses that a model should beat, nats per token, by name: those that the data's statistics give."""
+
+
+def train_run(
+    config: FitConfig,
+    *,
+    folder: RunFolder,
+    train: Mixture,
+    validation: Split | None,
+    strategy: tf.distribute.Strategy | None = None,
+) -> dict[str, Any]:
+    """Trains from the newest checkpoint in `folder`, or from the beginning, to the last step.
+
+    Args:
+        config: The run's.
+        folder: Everything worth keeping is written there.
+        train: What is learnt from.
+        validation: What is evaluated; None: nothing.
+        strategy: Where to compute. Default: that of `config`.
+
+    Returns:
+        The summary, which is also written to the folder and printed.
+
+    Raises:
+        UsageError: The tokenizer, the strategy or the checkpoint does not fit.
+        DivergedError: The loss or the gradient is not finite.
+        InterruptedRun: A signal asked for the end; the state is saved.
+        NotSavedError: The last state could not be written.
+    """
+    tf.get_logger().setLevel("ERROR")
+    strategy = strategy or build_strategy(config.strategy, config.tpu)
+    with ends_if_lost(remote_hosts(strategy)):
+        data = _load(config, train=train, validation=validation, strategy=strategy)
+        tpu = _generation(config) if is_tpu(strategy) else None
+        task = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu)
+        executor = TensorFlowExecutor(
+            task,
+            strategy,
+            processes=cluster_from_environment().workers,
+            steps_per_call=config.train.steps_per_execution,
+            deterministic=_deterministic(config, strategy),
+        )
+        run = Run(
+            config,
+            folder=folder,
+            rows=data.rows,
+            executor=executor,
+            evaluator=_evaluator(config, data, executor),
+            baselines=data.baselines,
+            model=ModelFigures(
+                parameters=sum(v.shape.num_elements() for v in task.network.trainable_variables),
+                flops_per_row=training_flops_per_row(
+                    task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
+                ),
+                peak_flops=peak_flops(strategy, bfloat16=config.train.precision == "mixed_bfloat16", tpu=tpu),
+                ignored_features=task.objective.model.unheeded(train.features),
+            ),
+        )
+        return run.train()
+
+
+def _evaluator(config: FitConfig, data: _Data, executor: StepExecutor) -> Evaluator | None:
+    if data.validation is None:
+        return None
+    return Evaluator(
+        executor,
+        split=data.validation,
+        vocabulary=data.vocabulary,
+        batch_size=config.train.evaluation_batch_size or config.train.batch_size,
+        batch_size_option="train.evaluation_batch_size",
+    )
+
+
+def _deterministic(config: FitConfig, strategy: tf.distribute.Strategy) -> bool:
+    """Whether TensorFlow must be restricted to operations that repeat themselves; those of a TPU always do."""
+    return config.train.deterministic and not is_tpu(strategy)
+
+
+def _generation(config: FitConfig) -> str | None:
+    """The generation of the TPU to train on; None, and a line on stderr, if it is unknown and only MFU needs it."""
+    try:
+        return tpu_generation(config.tpu)
+    except UnknownTpuError as error:
+        if config.train.attention_kernel:
+            raise UsageError(f"--train.attention_kernel: {error}") from error
+        print(f"fit: without mfu: {error}", file=sys.stderr)
+        return None
+
+
+def _load(
+    config: FitConfig, *, train: Mixture, validation: Split | None, strategy: tf.distribute.Strategy
+) -> _Data:
+    """Checks that data, configuration and devices fit together."""
+    vocabulary = load_vocabulary(train.splits[0], config.objective)
+    for split in train.splits if validation is None else (*train.splits, validation):
+        check_records(split, vocabulary)
+    token_counts = train.token_counts()
+    if config.model.init_output_bias and token_counts is None:
+        raise UsageError(
+            f"--model.init_output_bias needs the token counts of {train.path}/statistics.json, which is not there"
+        )
+    check_batch_size(
+        config.train.batch_size,
+        strategy.num_replicas_in_sync,
+        "train.batch_size",
+        accumulation=config.train.accumulation,
+    )
+    rows = RowStream(
+        data=train,
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        window_shards=config.data.window_shards,
+        hosts=num_hosts(strategy),
+    )
+    return _Data(
+        rows=rows,
+        validation=validation,
+        vocabulary=vocabulary,
+        token_counts=token_counts,
+        baselines=_baselines(config, train, vocabulary),
+    )
+
+
+def _baselines(config: FitConfig, train: Mixture, vocabulary: Vocabulary) -> dict[str, float]:
+    statistics = train.statistics()
+    if statistics is None:
+        return {}
+    counts = np.array(statistics["token_counts"], np.float64)
+    found = {"unigram entropy": unigram_entropy(counts, vocabulary, config.objective)}
+    if (bigram := statistics.get("bigram_entropy")) is not None:
+        found["bigram entropy"] = float(bigram)
+    return found
+
+
+def _build(
+    config: FitConfig,
+    *,
+    data: _Data,
+    folder: RunFolder,
+    strategy: tf.distribute.Strategy,
+    tpu: str | None,
+) -> Task:
+    """The task in its initial state; a run that continues replaces that by its newest checkpoint."""
+    if _deterministic(config, strategy):
+        tf.config.experimental.enable_op_determinism()
+    max_length = data.rows.data.max_length
+    with strategy.scope():
+        task = build_task(
+            config,
+            vocabulary=data.vocabulary,
+            max_length=max_length,
+            strategy=strategy,
+            token_counts=data.token_counts if config.model.init_output_bias else None,
+            tpu=tpu,
+        )
+    if config.train.attention_kernel and tpu is not None:
+        difference = check_attention_kernel(
+            strategy,
+            length=max_length,
+            causal=config.objective == "clm",
+            precision=config.train.precision,
+            tpu=tpu,
+        )
+        print(
+            f"fit: the attention kernel gives what plain attention gives on this device, to {difference:.2%}",
+            file=sys.stderr,
+        )
+    if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
+        load_weights(task.network, config.model.init_from, data.vocabulary)
+    if task.average is not None:
+        task.average.start()
+    return task
