@@ -105,14 +105,14 @@ def test_a_document_in_a_row_is_as_if_it_was_alone(model_type: str, vocabulary: 
     positions = tf.broadcast_to(tf.range(LENGTH - SPLIT), features["input_ids"].shape)
     alone = model.logits_at(**features, positions=positions).numpy()
     np.testing.assert_allclose(alone, logits_of(model, batch)[:2, SPLIT:], rtol=1e-4, atol=1e-5)
-    assert model.unheeded(batch) == []
+    assert model.ignored_features(batch) == []
 
 
 def test_what_a_model_cannot_heed_is_named(vocabulary: Vocabulary) -> None:
-    assert model_of("opt", vocabulary).unheeded(("input_ids", "position_ids", "segment_ids")) == [
+    assert model_of("opt", vocabulary).ignored_features(("input_ids", "position_ids", "segment_ids")) == [
         "position_ids"
     ]
-    assert model_of("opt", vocabulary).unheeded(("input_ids", "segment_ids")) == []
+    assert model_of("opt", vocabulary).ignored_features(("input_ids", "segment_ids")) == []
 
 
 def gpt2_logits(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> np.ndarray:

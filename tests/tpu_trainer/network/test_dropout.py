@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tpu_trainer.network.call_context import CallContext, CallValues
-from tpu_trainer.network.dropout import key_dropout
+from tpu_trainer.network.patches.dropout import key_dropout
 
 KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
 

@@ -14,8 +14,8 @@ from tests.tpu_trainer.model_types import small_config
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.attention import attend
-from tpu_trainer.network.library_functions import float32_softmax
 from tpu_trainer.network.model import Inputs, LanguageModel
+from tpu_trainer.network.patches.functions import float32_softmax
 
 
 def softmax_types(function: Callable[..., Any], *arguments: Any) -> set[tf.DType]:

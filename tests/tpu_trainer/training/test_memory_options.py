@@ -14,6 +14,7 @@ from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.network.patches.recomputation import recompute_blocks
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.executor import check_batch_size
 from tpu_trainer.training.task import Task
@@ -142,7 +143,7 @@ def test_models_whose_blocks_are_not_known(vocabulary: Vocabulary) -> None:
     task = task_of("mlm", vocabulary)
     del task.network.roberta.encoder.layer
     with pytest.raises(UsageError, match="not known where a model of type 'roberta' keeps its blocks"):
-        task.objective.model.recompute_blocks()
+        recompute_blocks(task.network, task.objective.model.context)
 
 
 def test_attention_computes_its_probabilities_again(vocabulary: Vocabulary) -> None:

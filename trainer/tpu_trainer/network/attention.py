@@ -36,10 +36,10 @@ def attend(
     dtype = query.dtype
     scale = tf.cast(1 / math.sqrt(query.shape[-1]), dtype)
     bias = tf.zeros([1, 1, 1, 1]) if bias is None else tf.cast(bias, tf.float32)
-    words = None if dropout is None else dropout.words(query.shape[:-1])
+    seeds = None if dropout is None else dropout.seeds(query.shape[:-1])
 
     def dropped(values: tf.Tensor) -> tf.Tensor:
-        return values if dropout is None else dropout.masked(values, words)
+        return values if dropout is None else dropout.masked(values, seeds)
 
     def softmax(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)

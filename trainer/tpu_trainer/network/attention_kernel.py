@@ -63,7 +63,7 @@ def kernel_dtype(precision: Precision, tpu: str) -> tf.DType:
     return tf.bfloat16 if precision == "mixed_bfloat16" and tpu not in ("v2", "v3") else tf.float32
 
 
-def why_not(*, heads: int, head_size: int, length: int) -> str | None:
+def unsupported_reason(*, heads: int, head_size: int, length: int) -> str | None:
     """Why there is no kernel for such attention; None: there is one."""
     if head_size != HEAD_SIZE:
         return f"its heads have {head_size} dimensions, the kernel's {HEAD_SIZE}"
@@ -88,7 +88,8 @@ def attend_in_kernel(
     """[B, L, H · 64]: attention's output, the heads side by side, in the inputs' type. For a TPU only.
 
     Args:
-        query: [B, L, H · 64], as the projection gives it; of a type, length and number of heads that `why_not` takes.
+        query: [B, L, H · 64], as the projection gives it; of a type, length and number of heads that
+            `unsupported_reason` accepts.
         key: The same.
         value: The same.
         causal: No query sees later keys.
@@ -104,14 +105,14 @@ def attend_in_kernel(
     if key_bias is None:
         key_bias = tf.zeros([rows, length])
     keys = tf.stack([tf.cast(key_bias, tf.float32), tf.cast(segment_ids, tf.float32)], axis=1)
-    threshold, scale, words = 0, 1.0, tf.zeros([2, rows, heads, length], tf.uint32)
+    threshold, scale, seeds = 0, 1.0, tf.zeros([2, rows, heads, length], tf.uint32)
     if dropout is not None:
         threshold, scale = dropout.threshold, dropout.scale
-        words = tf.stack(dropout.words([rows, heads, length]))
+        seeds = tf.stack(dropout.seeds([rows, heads, length]))
     operands = (
         tf.bitcast(tf.constant([threshold], tf.uint32), tf.int32),
         tf.constant([scale], tf.float32),
-        _lines(words, segment_ids),
+        _lines(seeds, segment_ids),
         keys,
     )
 
@@ -127,10 +128,10 @@ def attend_in_kernel(
     return tf.cast(core(*(tf.cast(x, dtype) for x in (query, key, value))), query.dtype)
 
 
-def _lines(words: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
-    """int32[B, H / 2, 8, L]: for each query the two words of a pair's first head, of its second, and its segment."""
-    _, rows, heads, length = words.shape
-    of_heads = tf.reshape(tf.transpose(words, [1, 2, 0, 3]), [rows, heads // 2, 4, length])
+def _lines(seeds: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
+    """int32[B, H / 2, 8, L]: for each query the two seeds of a pair's first head, of its second, and its segment."""
+    _, rows, heads, length = seeds.shape
+    of_heads = tf.reshape(tf.transpose(seeds, [1, 2, 0, 3]), [rows, heads // 2, 4, length])
     segments = tf.broadcast_to(segment_ids[:, None, None, :], [rows, heads // 2, 1, length])
     rest = tf.zeros([rows, heads // 2, LINE_ROWS - 5, length], tf.int32)
     return tf.concat([tf.bitcast(of_heads, tf.int32), segments, rest], axis=2)

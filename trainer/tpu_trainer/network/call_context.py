@@ -1,7 +1,7 @@
 """What the layers inside a model need to know of the call under way, beyond what its own interface carries.
 
 Hugging Face builds the layers of its models itself, deep inside them, and hands a fixed set of arguments from one to
-the next. Layers that are changed where they are (dropout.py, documents.py, recomputation.py) find the rest here.
+the next. Patched layers (patches/) find the rest here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dropout as a function of (seed, step, row, layer): not of the batch that a row stands in, nor of the replica.
+"""Dropout as a function of (seed, step, row, layer): not of the batch that a row is in, nor of the replica.
 
 So a resumed run repeats what the killed one did, and micro-batches, replicas and layers that are computed twice all see
 the same bits. Keras' own dropout draws from a generator whose state is in no checkpoint.
@@ -25,18 +25,18 @@ _ROUNDS = 13
 _SHARED_BY_ROWS = frozenset(("pos_dropout",))
 
 
-def dropout_words(
+def line_seeds(
     values: CallValues, shape: Sequence[int], layer: int, *, shared: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Two uint32 of `shape` for one layer, for line_bits.
+    """The seeds of line_bits for one layer: two uint32 arrays of `shape`.
 
-    The first axis is rows, or rows times something; if `shared`, there are no rows and the bits are those of the step.
+    The first axis is rows, or rows times something; if `shared`, there are no rows and the seeds are those of the step.
     """
     if values.dropout_key is None or values.row is None:
         raise RuntimeError("dropout in training needs a key and the rows' ids: see CallContext")
     if shared:
-        words = dropout_words(replace(values, row=tf.zeros([1], tf.int32)), [1, *shape], layer)
-        return words[0][0], words[1][0]
+        seeds = line_seeds(replace(values, row=tf.zeros([1], tf.int32)), [1, *shape], layer)
+        return seeds[0][0], seeds[1][0]
     batch, *lines = shape
     repeats, rest = divmod(batch, values.row.shape[0])
     if rest:
@@ -46,8 +46,8 @@ def dropout_words(
     lane = np.arange(batch, dtype=np.uint32) % repeats
     row = tf.repeat(tf.cast(values.row, tf.uint32), repeats)
     keys = tuple(
-        tf.reshape(word, [batch] + [1] * len(lines))
-        for word in threefry2x32(values.dropout_key, (row, lane << 16 | np.uint32(layer)))
+        tf.reshape(key, [batch] + [1] * len(lines))
+        for key in threefry2x32(values.dropout_key, (row, lane << 16 | np.uint32(layer)))
     )
     line = np.arange(math.prod(lines), dtype=np.uint32).reshape(lines)
     return threefry2x32(keys, (line, 0), rounds=_ROUNDS)
@@ -70,22 +70,22 @@ class _Keyed:
         """What the rest is multiplied by."""
         return 1 / (1 - self.threshold / 2**32)
 
-    def words(self, shape: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-        """What decides this layer's mask for lines of `shape`: an input's shape without its last axis."""
-        return dropout_words(self.context.values, shape, self.index, shared=self.name in _SHARED_BY_ROWS)
+    def seeds(self, shape: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
+        """The seeds of this layer's mask for lines of `shape`: an input's shape without its last axis."""
+        return line_seeds(self.context.values, shape, self.index, shared=self.name in _SHARED_BY_ROWS)
 
-    def masked(self, values: tf.Tensor, words: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        """`values` ([..., n]) with a share `rate` of them zeroed and the rest scaled up; `words` are those of [...]."""
-        keep = line_bits(words, values.shape[-1]) >= tf.constant(self.threshold, tf.uint32)
+    def masked(self, values: tf.Tensor, seeds: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        """`values` ([..., n]) with a share `rate` of them zeroed and the rest scaled up; `seeds` are those of [...]."""
+        keep = line_bits(seeds, values.shape[-1]) >= tf.constant(self.threshold, tf.uint32)
         return tf.where(keep, values * tf.cast(self.scale, values.dtype), tf.zeros([], values.dtype))
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Zeroes a share `rate` of the inputs and scales up the rest, where `training`."""
+        """Zeroes a share `rate` of the inputs and scales up the rest, if `training`."""
         if not training or self.rate == 0:
             return inputs
         if len(inputs.shape) == 1:
             return tf.squeeze(self.call(inputs[:, None], training), axis=1)
-        return self.masked(inputs, self.words(inputs.shape[:-1]))
+        return self.masked(inputs, self.seeds(inputs.shape[:-1]))
 
 
 class KeyedDropout(_Keyed, keras.layers.Dropout):
@@ -99,20 +99,3 @@ class KeyedStableDropout(_Keyed, keras.layers.Layer):
     def rate(self) -> float:
         """The share of elements that become zero."""
         return self.drop_prob
-
-
-# By name: DeBERTa's modules need not be imported for other models.
-_KEYED_CLASSES = {
-    "Dropout": KeyedDropout,
-    "TFDebertaStableDropout": KeyedStableDropout,
-    "TFDebertaV2StableDropout": KeyedStableDropout,
-}
-
-
-def key_dropout(model: keras.Model, context: CallContext) -> None:
-    """Makes every dropout layer in `model` draw from the context's key."""
-    layers = [layer for layer in model.submodules if type(layer).__name__ in _KEYED_CLASSES]
-    for index, layer in enumerate(layers):
-        layer.__class__ = _KEYED_CLASSES[type(layer).__name__]
-        layer.context = context
-        layer.index = index

@@ -11,7 +11,7 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.network.attention import attend
 from tpu_trainer.network.attention_kernel import HEAD_SIZE, UNSEEN, attend_in_kernel, kernel_dtype
 from tpu_trainer.network.call_context import CallContext, CallValues
-from tpu_trainer.network.dropout import key_dropout
+from tpu_trainer.network.patches.dropout import key_dropout
 
 # Rounding to bfloat16 makes up to 0.8 % of the root mean square; masks or dropout bits gone wrong, a quarter and more.
 _TOLERANCE = 0.03

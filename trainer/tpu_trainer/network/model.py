@@ -22,15 +22,13 @@ from transformers import (
 from tpu_trainer.config import ModelConfig, ObjectiveName, Precision
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.network import patches
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
-from tpu_trainer.network.documents import separate_documents
-from tpu_trainer.network.dropout import key_dropout
 from tpu_trainer.network.initial_weights import draw_as_pytorch
-from tpu_trainer.network.library_functions import replace_functions
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
 from tpu_trainer.network.output_layer import find_output_layer, head_of
-from tpu_trainer.network.recomputation import recompute_blocks
+from tpu_trainer.network.patches import MemoryOptions
 
 _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 _AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}
@@ -138,7 +136,12 @@ class LanguageModel:
     """A network with the calls that training needs: losses, and logits at some positions only."""
 
     def __init__(
-        self, *, network: TFPreTrainedModel, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
+        self,
+        *,
+        network: TFPreTrainedModel,
+        vocabulary: Vocabulary,
+        objective: ObjectiveName = "mlm",
+        memory: MemoryOptions | None = None,
     ) -> None:
         """
         Args:
@@ -146,15 +149,19 @@ class LanguageModel:
                 `vocabulary.padded_size`.
             vocabulary: The tokenizer's.
             objective: Which of the two it is.
+            memory: What to keep for the backward pass; None: everything.
+
+        Raises:
+            UsageError: Models of this type do not have the options of `memory`.
         """
         self.network = network
         self.vocabulary = vocabulary
         self.objective = objective
         self.context = CallContext()
         """What dropout draws from: to be set where the model is called in training."""
-        replace_functions(network)
-        key_dropout(network, self.context)
-        self._heeds_segments = objective == "clm" and separate_documents(network, self.context)
+        self._separates_documents = patches.apply(
+            network, self.context, separate_documents_of_rows=objective == "clm", memory=memory
+        )
         self._first_position = _first_position(network.config.model_type, vocabulary)
         self._head = head_of(network)
         self._output = find_output_layer(network)
@@ -178,6 +185,7 @@ class LanguageModel:
         max_length: int,
         seed: int,
         precision: Precision = "float32",
+        memory: MemoryOptions | None = None,
     ) -> LanguageModel:
         """A new model; its weights are a function of `seed`. UsageError where `config` does not fit."""
         if precision == "mixed_bfloat16" and config.type in _FLOAT32_ONLY:
@@ -195,15 +203,11 @@ class LanguageModel:
             draw_as_pytorch(network, seed=seed)
         finally:
             keras.mixed_precision.set_global_policy(before)
-        return cls(network=network, vocabulary=vocabulary, objective=objective)
+        return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory)
 
     def twin(self) -> TFPreTrainedModel:
         """Another network of the same shape, with weights of its own, that is not for calling."""
         return build_network(self.network.config, self.objective)
-
-    def recompute_blocks(self) -> None:
-        """Turns gradient checkpointing on; UsageError where this type of model cannot."""
-        recompute_blocks(self.network, self.context)
 
     def loss_sums(
         self, inputs: Inputs, *, targets: tf.Tensor, weights: tf.Tensor, positions: tf.Tensor | None = None
@@ -293,12 +297,12 @@ class LanguageModel:
             else tf.where(attention_mask > 0, counted, self.vocabulary.pad_id)
         )
 
-    def unheeded(self, features: Collection[str]) -> list[str]:
-        """Those of a dataset's `features` that a causal model should heed and this one cannot."""
+    def ignored_features(self, features: Collection[str]) -> list[str]:
+        """Those of a dataset's `features` that a causal model should use and this one cannot."""
         if self.objective != "clm":
             return []
-        heeded = self._accepted | ({"segment_ids"} if self._heeds_segments else set())
-        return sorted({"position_ids", "segment_ids"} & set(features) - heeded)
+        used = self._accepted | ({"segment_ids"} if self._separates_documents else set())
+        return sorted({"position_ids", "segment_ids"} & set(features) - used)
 
     def init_output_bias(self, target_counts: np.ndarray) -> None:
         """Sets the output bias to the log frequencies of the targets.

@@ -28,8 +28,8 @@ def threefry2x32(
     """64 random bits for each element: Threefry-2x32.
 
     Args:
-        key: Two words, uint32 tensors or arrays, or ints in [0, 2**32).
-        counter: Two words of the same kind; all four broadcast against each other.
+        key: Two values, uint32 tensors or arrays, or ints in [0, 2**32).
+        counter: Two values of the same kind; all four broadcast against each other.
         rounds: Of mixing; 13 are the fewest that pass all statistical tests.
 
     Returns:
@@ -53,19 +53,19 @@ def threefry2x32(
     return x0, x1
 
 
-def line_bits(words: tuple[tf.Tensor, tf.Tensor], length: int) -> tf.Tensor:
-    """32 random bits for each of `length` elements in a line: [..., length] uint32 from the line's two words of [...].
+def line_bits(seeds: tuple[tf.Tensor, tf.Tensor], length: int) -> tf.Tensor:
+    """32 random bits for each of `length` elements in a line: [..., length] uint32 from the line's two seeds of [...].
 
-    The lines are as independent as their words; within a line this is a hash of the element's number, with the second
-    word put in between its rounds. That is enough for dropout, and some ten times fewer operations than Threefry for
+    The lines are as independent as their seeds; within a line this is a hash of the element's number, with the second
+    seed mixed in between its rounds. That is enough for dropout, and some ten times fewer operations than Threefry for
     every element. XLA makes the bits where they are used, in the same pass, and never writes them to memory.
 
     Args:
-        words: uint32, such as threefry2x32 gives for each line.
+        seeds: uint32, such as threefry2x32 gives for each line.
         length: Elements in a line.
     """
     # The rounds are Wellons' "lowbias32" (Hash Prospector, 2018); the step is 2**32 over the golden ratio.
-    first, second = (tf.expand_dims(word, -1) for word in words)
+    first, second = (tf.expand_dims(seed, -1) for seed in seeds)
     number = tf.cast(tf.range(length), tf.uint32)
     bits = first + number * _uint32(0x9E3779B9)
     bits = _shifted(bits, 16) * _uint32(0x7FEB352D)

@@ -22,8 +22,8 @@ def refuse_stateful_random(graph: tf.Graph) -> None:
         raise RuntimeError(
             f"the training step draws random numbers from a state that no checkpoint holds: {', '.join(found[:3])}"
             f"{f' and {len(found) - 3} more' if len(found) > 3 else ''}; a resumed run would differ, and gradient "
-            "checkpointing would compute wrong gradients. Key the layer by row and step, as network/dropout.py does, "
-            "or set its rate to 0"
+            "checkpointing would compute wrong gradients. Key the layer by row and step, as network/patches/dropout.py "
+            "does, or set its rate to 0"
         )
 
 

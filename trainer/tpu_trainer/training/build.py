@@ -8,10 +8,10 @@ import tensorflow as tf
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.attention_kernel import kernel_dtype
-from tpu_trainer.network.attention_layers import recompute_attention, use_attention_kernel
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel, target_counts
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
+from tpu_trainer.network.patches import KernelOptions, MemoryOptions
 from tpu_trainer.training.average import WeightAverage
 from tpu_trainer.training.optimizer import build_optimizer
 from tpu_trainer.training.schedule import schedule_of
@@ -40,16 +40,10 @@ def build_task(
         max_length=max_length,
         seed=config.seed,
         precision=config.train.precision,
+        memory=_memory_options(config, max_length, tpu),
     )
-    if config.train.gradient_checkpointing:
-        model.recompute_blocks()
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
-    if config.train.attention_kernel and tpu is not None:
-        dtype = kernel_dtype(config.train.precision, tpu)
-        use_attention_kernel(model.network, model.context, length=max_length, dtype=dtype)
-    elif config.train.attention_kernel or config.train.recompute_attention:
-        recompute_attention(model.network)
     average = None
     if config.optimizer.ema is not None:
         average = WeightAverage(of=model.network, into=model.twin(), decay=config.optimizer.ema)
@@ -67,6 +61,17 @@ def build_task(
         accumulation=config.train.accumulation,
         compile_gradients=strategy.num_replicas_in_sync > 1 and not is_tpu(strategy),
         skip_spikes=config.train.skip_spikes,
+    )
+
+
+def _memory_options(config: FitConfig, max_length: int, tpu: str | None) -> MemoryOptions:
+    kernel = None
+    if config.train.attention_kernel and tpu is not None:
+        kernel = KernelOptions(length=max_length, dtype=kernel_dtype(config.train.precision, tpu))
+    return MemoryOptions(
+        recompute_blocks=config.train.gradient_checkpointing,
+        recompute_attention=config.train.attention_kernel or config.train.recompute_attention,
+        attention_kernel=kernel,
     )
 
 

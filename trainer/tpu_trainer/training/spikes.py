@@ -45,8 +45,8 @@ class SpikeGuard(tf.Module):
         return spike
 
 
-def put_back(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor], *, where: tf.Tensor) -> None:
-    """Gives `variables` their earlier `values` again if `where` (a bool scalar) is true; called in each replica."""
+def restore(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor], *, where: tf.Tensor) -> None:
+    """Restores the earlier `values` of `variables` if `where` (a bool scalar) is true; called in each replica."""
 
     def in_all(strategy: tf.distribute.Strategy, where: tf.Tensor, *values: tf.Tensor) -> None:
         for variable, value in zip(variables, values, strict=True):

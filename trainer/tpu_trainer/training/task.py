@@ -18,7 +18,7 @@ from tpu_trainer.network.random_bits import step_key
 from tpu_trainer.network.stateful_random import refuse_stateful_random
 from tpu_trainer.training.average import WeightAverage
 from tpu_trainer.training.executor import NonFinite, RunningSums
-from tpu_trainer.training.spikes import SpikeGuard, put_back
+from tpu_trainer.training.spikes import SpikeGuard, restore
 
 # What the keys drawn from one seed are for.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
@@ -189,7 +189,7 @@ class Task:
         kept = [*trained, *(v for v in self.optimizer.variables if v is not self.optimizer.iterations)]
         before = [tf.identity(variable) for variable in kept]
         apply()
-        put_back(kept, before, where=spike)
+        restore(kept, before, where=spike)
         return tf.cast(spike, tf.float32)
 
     def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:

@@ -105,7 +105,7 @@ def train_run(
                     task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
                 ),
                 peak_flops=peak_flops(strategy, bfloat16=config.train.precision == "mixed_bfloat16", tpu=tpu),
-                ignored_features=task.objective.model.unheeded(train.features),
+                ignored_features=task.objective.model.ignored_features(train.features),
             ),
         )
         return run.train()

@@ -1,4 +1,4 @@
-"""Attention that stays within a document, for rows that hold several.
+"""Attention confined to a document, for rows that hold several.
 
 Hugging Face's TensorFlow models take a mask of tokens, not one of pairs of tokens. Inside them, though, every attention
 layer adds a mask to its scores, and that one may have any shape that broadcasts to [batch, heads, queries, keys].
@@ -19,7 +19,7 @@ _SEPARATE = -1e9
 
 
 def separate_documents(network: keras.Model, context: CallContext) -> bool:
-    """Makes the attention layers of `network` heed the context's segment_ids; whether it has layers that can."""
+    """Confines the attention layers of `network` to the context's segment_ids; returns whether it has such layers."""
     layers = [layer for layer in network.submodules if takes_mask(layer)]
     # An outer layer hands its mask on to an inner one.
     inner = [layer for layer in layers if not any(takes_mask(part) for part in layer.submodules)]
@@ -44,7 +44,7 @@ def _add_mask(layer: keras.layers.Layer, context: CallContext) -> None:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
-        itself = getattr(layer, "heeds_segments_in_training", False) and bound.arguments.get("training")
+        itself = getattr(layer, "separates_documents_in_training", False) and bound.arguments.get("training")
         if context.values.segment_ids is None or itself:
             return original(*args, **kwargs)
         mask = bound.arguments.get("attention_mask")

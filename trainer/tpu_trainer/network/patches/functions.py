@@ -1,4 +1,4 @@
-"""Functions of transformers' modules that are replaced, because its layers look them up there when they are called."""
+"""Functions replaced in transformers' modules, where its layers look them up when they are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the backward pass keeps only the inputs of a model's blocks and computes the rest anew.
+"""Gradient checkpointing: the backward pass keeps only the inputs of a model's blocks and recomputes the rest.
 
 Memory for activations falls from all of them to one array of hidden states for each block, and those of one block; a
 step takes about a third more operations.
@@ -21,9 +21,9 @@ _LISTS = ("layer", "layers", "h", "_layers", "block")
 
 
 def recompute_blocks(network: keras.Model, context: CallContext) -> int:
-    """Makes the blocks of `network` be computed again in the backward pass; returns how many there are.
+    """Recomputes the blocks of `network` in the backward pass; returns how many there are.
 
-    Raises UsageError where the model keeps its blocks in a way that is not known.
+    Raises UsageError if it is not known where the model keeps its blocks.
     """
     blocks = [
         block

@@ -1,4 +1,4 @@
-"""Attention layers of Hugging Face's models, changed where they are to compute the same with less memory."""
+"""Attention layers that compute the same with less memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import TFPreTrainedModel
 
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.attention import attend
-from tpu_trainer.network.attention_kernel import attend_in_kernel, why_not
+from tpu_trainer.network.attention_kernel import attend_in_kernel, unsupported_reason
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.dropout import KeyedDropout
 
@@ -46,7 +46,7 @@ def use_attention_kernel(
         bert = type(layer).__name__ in _BERT_LIKE
         heads = layer.num_attention_heads if bert else layer.n_head
         head_size = layer.attention_head_size if bert else layer.split_size // layer.n_head
-        reason = why_not(heads=heads, head_size=head_size, length=length)
+        reason = unsupported_reason(heads=heads, head_size=head_size, length=length)
         if reason is not None:
             raise UsageError(
                 f"--train.attention_kernel: {reason}; --train.recompute_attention takes any model of this type"
@@ -177,8 +177,8 @@ class _RecomputingGpt2:
 class _KernelGpt2:
     """TFGPT2's TFAttention, whose heads stay side by side until something else than the kernel needs them."""
 
-    heeds_segments_in_training = True
-    """documents.py adds no mask then."""
+    separates_documents_in_training = True
+    """document_mask.py adds no mask then."""
 
     def split_heads(self, x: tf.Tensor) -> tf.Tensor:
         return x
