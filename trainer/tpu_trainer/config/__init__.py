@@ -1,0 +1,40 @@
+"""What a user can set: frozen dataclasses that define both the YAML file and the command line.
+
+A field `data.train` is `data: {train: …}` in YAML and `--data.train …` on the command line; the text below a field is
+its help. Values are checked here, before anything slow is imported.
+"""
+
+from tpu_trainer.config.data import DataConfig
+from tpu_trainer.config.devices import StrategyName, TpuConfig
+from tpu_trainer.config.fit import FitConfig
+from tpu_trainer.config.model import MaskingUnit, MlmConfig, ModelConfig, ObjectiveName
+from tpu_trainer.config.optimization import OptimizerConfig, ScheduleConfig
+from tpu_trainer.config.training import Precision, ProfileConfig, TrainConfig
+from tpu_trainer.config.verbs import (
+    CompileCheckConfig,
+    EvaluateConfig,
+    ExportConfig,
+    FillMaskConfig,
+    GenerateConfig,
+)
+
+__all__ = [
+    "CompileCheckConfig",
+    "DataConfig",
+    "EvaluateConfig",
+    "ExportConfig",
+    "FillMaskConfig",
+    "FitConfig",
+    "GenerateConfig",
+    "MaskingUnit",
+    "MlmConfig",
+    "ModelConfig",
+    "ObjectiveName",
+    "OptimizerConfig",
+    "Precision",
+    "ProfileConfig",
+    "ScheduleConfig",
+    "StrategyName",
+    "TpuConfig",
+    "TrainConfig",
+]

@@ -1,0 +1,38 @@
+"""Where to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tpu_trainer.config.ranges import POSITIVE_FINITE, check_ranges, require
+
+StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
+
+
+@dataclass(frozen=True)
+class TpuConfig:
+    """The TPU to use."""
+
+    name: str = "local"
+    """local: the one of the TPU VM that this runs on; else a TPU's name, which is looked up."""
+    zone: str | None = None
+    """The Google Cloud zone of a named TPU."""
+    project: str | None = None
+    """The Google Cloud project of a named TPU."""
+    accelerator_type: str | None = None
+    """Its generation and size, such as v5litepod-8, for MFU and the attention kernel; default: what
+    TPU_ACCELERATOR_TYPE or the machine's metadata server says."""
+    connect_minutes: float = 10.0
+    """How long to wait until every host of a TPU elsewhere serves its chips; after that the run ends."""
+
+    def __post_init__(self) -> None:
+        for field_name in ("zone", "project"):
+            value = getattr(self, field_name)
+            require(
+                value is None or self.name != "local",
+                f"tpu.{field_name}",
+                value,
+                "give the TPU's name, too, with --tpu.name",
+            )
+        check_ranges(self, "tpu", connect_minutes=POSITIVE_FINITE)

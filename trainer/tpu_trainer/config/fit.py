@@ -1,0 +1,60 @@
+"""The configuration of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tpu_trainer.config.data import DataConfig
+from tpu_trainer.config.devices import StrategyName, TpuConfig
+from tpu_trainer.config.model import MlmConfig, ModelConfig, ObjectiveName
+from tpu_trainer.config.optimization import OptimizerConfig, ScheduleConfig
+from tpu_trainer.config.ranges import SEED, check_ranges, require
+from tpu_trainer.config.training import ProfileConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Trains a model and writes its run to a folder; continues the run that the folder already holds."""
+
+    output_dir: str
+    """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json, …"""
+    data: DataConfig
+    objective: ObjectiveName = "mlm"
+    """What is learnt. mlm: tokens that are masked, from both sides; clm: each next token."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mlm: MlmConfig = field(default_factory=MlmConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    strategy: StrategyName = "auto"
+    """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU. Several hosts with CPUs or GPUs train
+    together where each has its TF_CONFIG."""
+    tpu: TpuConfig = field(default_factory=TpuConfig)
+    hub_model_id: str | None = None
+    """Repository on the Hugging Face Hub, such as me/my-model, that the exported model is pushed to: at checkpoints, in
+    the background, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
+    hub_private: bool = False
+    """Make that repository a private one, where it does not exist yet."""
+    seed: int = 0
+    """Decides the initial weights, the order of the rows, the masks and the dropout."""
+
+    def __post_init__(self) -> None:
+        if self.model.type is None and self.model.init_from is None:
+            default = {"mlm": "roberta", "clm": "gpt2"}[self.objective]
+            object.__setattr__(self, "model", replace(self.model, type=default))
+        check_ranges(self, seed=SEED)
+        require(
+            self.schedule.warmup_steps < self.train.steps,
+            "schedule.warmup_steps",
+            self.schedule.warmup_steps,
+            f"must be less than --train.steps, {self.train.steps}",
+        )
+        if self.schedule.name == "wsd":
+            room = self.train.steps - self.schedule.warmup(self.train.steps)
+            require(
+                round(self.schedule.decay_share * self.train.steps) <= room,
+                "schedule.decay_share",
+                self.schedule.decay_share,
+                f"the descent does not fit into the {room} steps that the warm-up leaves",
+            )

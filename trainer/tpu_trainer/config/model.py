@@ -1,0 +1,51 @@
+"""The model and what it learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tpu_trainer.config.ranges import BETWEEN_0_AND_1, check_ranges, require
+
+ObjectiveName = Literal["mlm", "clm"]
+MaskingUnit = Literal["token", "word", "span"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model."""
+
+    type: str | None = None
+    """A Hugging Face model type with a TensorFlow class for the objective: roberta, bert, deberta-v2, … for mlm; gpt2,
+    gptj, opt, … for clm. Default: that of init_from, else roberta or gpt2."""
+    init_from: str | None = None
+    """Folder of a model to start from, as `export` writes it: config.json with model.safetensors in PyTorch's layout,
+    or with tf_model.h5. Its tokenizer must be the dataset's. Default: a model from scratch."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Values that differ from the type's own configuration: hidden_size, num_hidden_layers, … The vocabulary's size
+    and the special ids come from the tokenizer."""
+    init_output_bias: bool = False
+    """Start the output bias at the log frequencies of the training tokens (from statistics.json), so that the first
+    steps need not learn them."""
+
+    def __post_init__(self) -> None:
+        require(
+            not (self.init_output_bias and self.init_from),
+            "model.init_output_bias",
+            self.init_output_bias,
+            "the model of --model.init_from has an output bias of its own",
+        )
+
+
+@dataclass(frozen=True)
+class MlmConfig:
+    """Masked language modelling (objective mlm)."""
+
+    probability: float = 0.15
+    """Share of a row's tokens to predict. Of these 80% become the mask token, 10% a random token, 10% stay."""
+    unit: MaskingUnit = "token"
+    """What is masked as one. word: all tokens of a word; span: spans of tokens, of geometric lengths (p = 0.2, at most
+    10, SpanBERT's). The share is kept exactly: words of one token, or a span that is cut, make up what is missing."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "mlm", probability=BETWEEN_0_AND_1)
