@@ -1,0 +1,182 @@
+"""The training loop with an executor of plain NumPy: what happens between steps needs no device and no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tpu_trainer.small_runs import learnt, metrics
+from tpu_trainer.config import DataConfig, FitConfig, TrainConfig
+from tpu_trainer.data.batches import DatasetFunction, RowStream
+from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.mixture import open_mixture
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.errors import DivergedError, InterruptedRun
+from tpu_trainer.network.objectives import Sums
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.executor import NonFinite, RunningSums, StepExecutor, StepOutput
+from tpu_trainer.training.progress import ModelFigures
+from tpu_trainer.training.run import Run
+
+ROWS = 8
+STEPS = 20
+
+
+class NumpyExecutor(StepExecutor):
+    """Adds up the numbers of the rows that it is trained on."""
+
+    hosts = processes = replicas = 1
+
+    def __init__(self, *, signal_at: int | None = None, diverges_at: int | None = None) -> None:
+        self.values = {"weights": np.zeros(3), "running": np.zeros(len(RunningSums._fields))}
+        self.calls: list[range] = []
+        self._signal_at = signal_at
+        self._diverges_at = diverges_at
+
+    def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
+        return rows(tf.distribute.InputContext()).as_numpy_iterator()
+
+    def train(self, batches: Iterator[Any], steps: range) -> StepOutput:
+        self.calls.append(steps)
+        for _ in steps:
+            numbers = next(batches)["row"].astype(np.float64)
+            self.values["weights"] += [numbers.sum(), (numbers**2).sum(), 1]
+            self.values["running"] += [numbers.sum(), 1, ROWS, 10, 1, 1, 0]
+        if self._signal_at in range(steps.start + 1, steps.stop + 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not self.interrupted():
+                pass
+        return StepOutput(0.0, 0.0)
+
+    def interrupted(self) -> bool:
+        raise NotImplementedError
+
+    def evaluate(self, batch: Any) -> Sums:
+        return Sums(1.0 / (1 + self.values["weights"][2]), 1.0, 1.0, 1.0)
+
+    def evaluated_weights(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def sums(self) -> RunningSums:
+        return RunningSums(*self.values["running"].tolist())
+
+    def clear_sums(self) -> None:
+        self.values["running"][:] = 0
+
+    def non_finite(self) -> NonFinite | None:
+        reached = self.calls[-1].stop
+        if self._diverges_at is None or reached < self._diverges_at:
+            return None
+        return NonFinite(self._diverges_at, float("nan"), 1.0)
+
+    def request_end(self) -> None:
+        raise AssertionError("one process asks nobody")
+
+    def same_in_all_processes(self, value: int) -> bool:
+        return True
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: value.shape for name, value in self.values.items()}
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {name: value.copy() for name, value in self.values.items()}
+
+    def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
+        self.values = dict(values)
+
+    def profile(self, folder: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def run_of(
+    dataset: Path, vocabulary: Vocabulary, path: Path, executor: NumpyExecutor, **train: Any
+) -> tuple[Run, NumpyExecutor]:
+    options = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9} | train
+    config = FitConfig(
+        output_dir=str(path),
+        data=DataConfig(train=str(dataset / "train")),
+        train=TrainConfig(steps=STEPS, batch_size=ROWS, tensorboard=False, **options),
+    )
+    data = open_mixture({str(dataset / "train"): None})
+    run = Run(
+        config,
+        folder=RunFolder(str(path)),
+        rows=RowStream(data=data, batch_size=ROWS, seed=0, window_shards=2),
+        executor=executor,
+        evaluator=Evaluator(
+            executor,
+            split=open_split(str(dataset / "validation")),
+            vocabulary=vocabulary,
+            batch_size=ROWS,
+            batch_size_option="batch_size",
+        ),
+        baselines={},
+        model=ModelFigures(parameters=3, flops_per_row=1.0, peak_flops=None, ignored_features=()),
+    )
+    return run, executor
+
+
+def test_it_logs_evaluates_and_saves_when_due(dataset: Path, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    run, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor())
+    summary = run.train()
+    assert executor.calls == [range(step, step + 1) for step in range(STEPS)]
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines if "loss" in line] == [1, 5, 10, 15, 20]
+    assert [line["step"] for line in lines if "eval" in line] == [6, 12, 18, 20]
+    # Every evaluation is the best so far.
+    assert Checkpoints(str(tmp_path / "checkpoints")).steps() == [6, 7, 12, 14, 18, 20]
+    assert summary["eval"]["loss"] == pytest.approx(1 / (1 + STEPS))
+
+
+def test_several_steps_in_a_call_do_what_is_due_at_its_end(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    run, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), steps_per_execution=3)
+    run.train()
+    assert executor.calls[-2:] == [range(15, 18), range(18, 20)]
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines if "loss" in line] == [3, 6, 12, 15, 20]
+    assert [line["step"] for line in lines if "eval" in line] == [6, 12, 18, 20]
+
+
+def test_a_signal_saves_the_step_and_the_next_process_ends_as_if_nothing_had_been(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tpu_trainer.training import run as run_module
+
+    undisturbed, whole = run_of(dataset, vocabulary, tmp_path / "undisturbed", NumpyExecutor())
+    undisturbed.train()
+    first, executor = run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(signal_at=9))
+    interruption = run_module.Interruption()
+    monkeypatch.setattr(run_module, "Interruption", lambda: interruption)
+    monkeypatch.setattr(executor, "interrupted", lambda: interruption.requested)
+    with pytest.raises(InterruptedRun, match="the same command continues after step 9"):
+        first.train()
+    monkeypatch.undo()
+    second, executor = run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor())
+    assert second.first_step == 9
+    second.train()
+    np.testing.assert_array_equal(executor.values["weights"], whole.values["weights"])
+    assert learnt(metrics(tmp_path / "run")) == learnt(metrics(tmp_path / "undisturbed"))
+
+
+def test_a_step_that_diverges_ends_the_run_before_anything_is_saved(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    run, _ = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(diverges_at=9))
+    with pytest.raises(DivergedError, match=r"step 9: loss nan.*the checkpoint of step 7 is untouched"):
+        run.train()
+    failure = json.loads((tmp_path / "failure.json").read_text())
+    assert (failure["step"], failure["last_checkpoint"], len(failure["records"])) == (9, 7, ROWS)
+    assert [line["step"] for line in metrics(tmp_path) if "loss" in line] == [1, 5]
