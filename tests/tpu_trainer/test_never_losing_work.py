@@ -136,10 +136,11 @@ def test_a_run_killed_at_any_step_ends_with_the_same_bits(outcomes: dict[str, An
 def test_a_killed_run_continues_from_its_newest_whole_checkpoint(outcomes: dict[str, Any]) -> None:
     run, result = outcomes["killed mlm"]
     starts = [int(re.search(r"continues after step (\d+)\n", output)[1]) for _, output in result[1:]]
-    # Saved at step 7; at 12, the best evaluation, or 7, for 14's was killed half-way; then every step, by the clock.
+    # Saved at step 7; at 12, the best evaluation, or 7, for 14's was killed half-way; then by the clock, at least once
+    # before step 14, whose save waits for the one before.
     assert starts[0] in (6, 7)
     assert starts[1] in (7, 12)
-    assert starts[2] in (14, 15, 16)
+    assert starts[1] < starts[2] <= 16
     assert list((run / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
     run, result = outcomes["killed clm"]
     starts = [int(re.search(r"continues after step (\d+)\n", output)[1]) for _, output in result[1:]]
