@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ os.environ.setdefault(
 )
 
 import tensorflow as tf
+import tf_keras as keras
+from tensorflow.python.framework import ops
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -28,6 +33,23 @@ from tpu_trainer.data.vocabulary import Vocabulary
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def released_memory() -> Iterator[None]:
+    """Frees what the tests of a module have traced.
+
+    TensorFlow's registry of gradients would keep every graph with a custom gradient, and with it the model, for as long
+    as the process lives. What XLA has compiled stays: the Makefile gives each part of the suite processes of its own.
+    """
+    yield
+    registry = ops.gradient_registry._registry
+    for name in [name for name in registry if name.startswith("CustomGradient")]:
+        del registry[name]
+    keras.backend.clear_session()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture(scope="session")
