@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from transformers import CONFIG_MAPPING
 
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.exports.exported import open_tokenizer
 from tpu_trainer.exports.initial_weights import resolved
+from tpu_trainer.network.config_values import heads_error, value_error
 from tpu_trainer.network.model import LanguageModel, network_config, target_counts, unigram_entropy
+from tpu_trainer.network.model_types import CONFIG_VALUES
 
 LENGTH = 12
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
@@ -212,6 +216,7 @@ MISTRAL_5: dict[str, Any] = {
     "head_dim": 8,
     "hidden_size": 32,
     "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
     "vocab_size": 50,
 }
@@ -252,3 +257,78 @@ def test_deberta_as_it_is_published_can_be_configured(vocabulary: Vocabulary) ->
     config = ModelConfig(type="deberta-v2", config=SMALL | values)
     found = network_config(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH)
     assert found.to_dict().items() >= values.items()
+
+
+ROBERTA: dict[str, Any] = {"model_type": "roberta", "vocab_size": 50, **SMALL}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden_size": "x"}, "hidden_size is 'x' .*: must be a whole number of at least 1"),
+        ({"hidden_size": 16.0}, "hidden_size is 16.0 .*: must be a whole number"),
+        ({"hidden_size": 0}, "hidden_size is 0 .*: must be a whole number of at least 1"),
+        ({"hidden_size": True}, "hidden_size is True .*: must be a whole number"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers is -1 .*: must be a whole number"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0 .*: must be a whole number"),
+        ({"num_attention_heads": 3}, "its width of .* is no multiple of its 3 attention heads"),
+        ({"max_position_embeddings": 10**12}, "is 1000000000000 .*: must be a finite number of at most"),
+        ({"max_position_embeddings": float("nan")}, "is nan .*: must be a finite number"),
+        ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob is nan .*: must be a finite number"),
+        (
+            {"hidden_dropout_prob": 1.0},
+            "hidden_dropout_prob is 1.0 .*: must be a number of at least 0 and below",
+        ),
+        ({"layer_norm_eps": -1e-5}, "layer_norm_eps is -1e-05 .*: must be a number that is not negative"),
+        ({"initializer_range": float("inf")}, "initializer_range is inf .*: must be a finite number"),
+        ({"hidden_act": ["gelu"]}, "hidden_act is .'gelu'. .*: must be a word"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\]: TensorFlow's class has only"),
+        ({"model_type": ["bert"]}, r"a model of type \['bert'\], which transformers does not know"),
+    ],
+)
+def test_values_that_no_network_can_be_made_of_are_refused(
+    vocabulary: Vocabulary, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(ROBERTA | values))
+    with pytest.raises(UsageError, match=message):
+        config = resolved(ModelConfig(init_from=str(tmp_path)))
+        network_config(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH)
+
+
+@pytest.mark.parametrize("data", [b"{", b"", b"[]", b"null", b"\xff{"])
+def test_a_configuration_that_is_no_json_object_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(data)
+    (tmp_path / "tf_model.h5").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"config.json: (not JSON|holds no JSON object)"):
+        resolved(ModelConfig(init_from=str(tmp_path)))
+    with pytest.raises(UsageError, match=r"config.json: (not JSON|holds no JSON object)"):
+        open_tokenizer(str(tmp_path), "mlm")
+
+
+@pytest.mark.parametrize("architectures", [None, [], ["A", "B"], "BertForMaskedLM", [1]])
+def test_an_exported_model_names_one_class(tmp_path: Path, architectures: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": architectures}))
+    (tmp_path / "tf_model.h5").write_bytes(b"")
+    with pytest.raises(UsageError, match="not the name of one class"):
+        open_tokenizer(str(tmp_path), "mlm")
+
+
+@pytest.mark.parametrize("model_type", sorted(CONFIG_VALUES))
+def test_a_types_own_values_are_of_the_kind_that_is_asked_for(model_type: str) -> None:
+    own = CONFIG_MAPPING[model_type]()
+    for name in CONFIG_VALUES[model_type]:
+        value = getattr(own, name, None)
+        assert value is None or value_error(name, value, value) is None, name
+    assert heads_error(own) is None
+
+
+@pytest.mark.parametrize("model_type", ["xlm", "flaubert"])
+def test_a_row_without_an_attention_mask_has_no_padding(vocabulary: Vocabulary, model_type: str) -> None:
+    config = ModelConfig(type=model_type, config={"emb_dim": 16, "n_layers": 1, "n_heads": 2})
+    model = LanguageModel.create(config, vocabulary=vocabulary, max_length=LENGTH, seed=3)
+    # The end token has the id that these types' configurations give to padding.
+    ids = tf.constant([[0, 7, 4, 8, 2, 0, 9, 4, 5, 2, vocabulary.pad_id, 6]])
+    rows = {"input_ids": ids, "positions": tf.range(LENGTH)[None]}
+    masked = model.logits_at(**rows, attention_mask=tf.ones_like(ids))
+    np.testing.assert_array_equal(model.logits_at(**rows), masked)
+    assert model.network.config.pad_index == vocabulary.pad_id

@@ -13,16 +13,39 @@ from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
 from tpu_trainer.errors import UsageError
 
+CONFIG = "config.json"
 # XLM's and Flaubert's have the second ending.
 _MASKED_CLASSES = ("ForMaskedLM", "WithLMHeadModel")
 
 
+def read_config(folder: str) -> dict[str, Any]:
+    """The values in the config.json of a model's folder; UsageError if it holds no JSON object."""
+    path = files.join(folder, CONFIG)
+    try:
+        values = json.loads(files.read_text(path))
+    except ValueError as error:  # of JSON or of UTF-8
+        raise UsageError(f"{path}: not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: holds no JSON object")
+    return values
+
+
 def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary]:
     """The tokenizer in a folder that `export` wrote, and its vocabulary; UsageError where it is no such folder."""
-    for name in ("config.json", "tf_model.h5"):
+    for name in (CONFIG, "tf_model.h5"):
         if not files.is_file(files.join(path, name)):
             raise UsageError(f"{path}: no {name} there; give a folder that `export` has written")
-    (architecture,) = json.loads(files.read_text(files.join(path, "config.json")))["architectures"]
+    architectures = read_config(path).get("architectures")
+    if (
+        not isinstance(architectures, list)
+        or len(architectures) != 1
+        or not isinstance(architectures[0], str)
+    ):
+        raise UsageError(
+            f"{files.join(path, CONFIG)}: architectures is {architectures!r}, not the name of one class; give a folder "
+            "that `export` has written"
+        )
+    architecture = architectures[0]
     found = "mlm" if architecture.endswith(_MASKED_CLASSES) else "clm"
     if found != objective:
         verb = {"mlm": "fill-mask", "clm": "generate"}[found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,13 @@ from tpu_trainer import files
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.exports.exported import CONFIG, read_config
 from tpu_trainer.network.model_types import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from transformers import TFPreTrainedModel
 
-_CONFIG, _PYTORCH, _TENSORFLOW = "config.json", "model.safetensors", "tf_model.h5"
+_PYTORCH, _TENSORFLOW = "model.safetensors", "tf_model.h5"
 # Values that all types of models have and that change the network; the others are of generation and of other heads.
 _COMMON_KEPT = frozenset(("add_cross_attention", "is_encoder_decoder", "pruned_heads", "tie_word_embeddings"))
 # Values that follow from tokenizer, objective and machine.
@@ -43,22 +43,23 @@ def resolved(config: ModelConfig) -> ModelConfig:
         )
     from transformers import CONFIG_MAPPING, PretrainedConfig  # seconds to import
 
-    if found not in CONFIG_MAPPING:
+    if not isinstance(found, str) or found not in CONFIG_MAPPING:
         raise UsageError(f"{config.init_from}: a model of type {found!r}, which transformers does not know")
     values = _as_in_transformers_4(values, config.init_from)
-    kept: dict[str, Any] = CONFIG_MAPPING[found](**values).to_diff_dict()
     dropped = (PretrainedConfig().to_dict().keys() - _COMMON_KEPT) | _NOT_KEPT | WITHOUT_EFFECT
+    values = {name: value for name, value in values.items() if name not in dropped}
+    kept: dict[str, Any] = CONFIG_MAPPING[found](**values).to_diff_dict()
     kept = {name: value for name, value in kept.items() if name not in dropped}
     return replace(config, type=found, config=kept | config.config)
 
 
 def _read_config(folder: str) -> dict[str, Any]:
-    path = files.join(folder, _CONFIG)
+    path = files.join(folder, CONFIG)
     if not files.is_file(path):
         raise UsageError(
-            f"--model.init_from is {folder!r}: no {_CONFIG} there; give a folder that `export` has written"
+            f"--model.init_from is {folder!r}: no {CONFIG} there; give a folder that `export` has written"
         )
-    values = json.loads(files.read_text(path))
+    values = read_config(folder)
     if "model_type" not in values:
         raise UsageError(f"{path}: it says no model_type")
     return values
@@ -69,14 +70,16 @@ def _as_in_transformers_4(values: dict[str, Any], folder: str) -> dict[str, Any]
     values = dict(values)
     rope = values.pop("rope_parameters", None)
     if rope is not None:
-        if rope.get("rope_type", "default") != "default" or not rope.keys() <= {"rope_type", "rope_theta"}:
+        plain = isinstance(rope, dict) and rope.keys() <= {"rope_type", "rope_theta"}
+        if not plain or rope.get("rope_type", "default") != "default":
             raise UsageError(
-                f"{files.join(folder, _CONFIG)}: rope_parameters is {rope}: TensorFlow's class has only positions of "
+                f"{files.join(folder, CONFIG)}: rope_parameters is {rope}: TensorFlow's class has only positions of "
                 "rope_type 'default'; start from another model"
             )
         values |= {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
     # What TensorFlow's classes compute; any other is refused with the values that they ignore.
-    if "head_dim" in values and values["head_dim"] == values["hidden_size"] // values["num_attention_heads"]:
+    sizes = [values.get(name) for name in ("head_dim", "num_attention_heads", "hidden_size")]
+    if all(type(size) is int for size in sizes) and sizes[0] * sizes[1] == sizes[2]:
         del values["head_dim"]
     return values
 

@@ -24,6 +24,7 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network import patches
 from tpu_trainer.network.call_context import CallContext
+from tpu_trainer.network.config_values import heads_error, value_error
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
 from tpu_trainer.network.initial_weights import draw_as_pytorch
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
@@ -42,6 +43,8 @@ _COUNTS_FOR_ITSELF = frozenset(("opt",))
 _POSITIONS_FROM_PADDING = frozenset(
     ("camembert", "esm", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta")
 )
+# Without an attention mask, they take every token with the id `pad_index` for padding.
+_FIND_PADDING = frozenset(("flaubert", "xlm"))
 _NOT_CHOSEN = dict.fromkeys(
     ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"),
     "it follows from the tokenizer and cannot be set",
@@ -75,8 +78,11 @@ def network_config(
             raise UsageError(
                 f"--model.config.{name}: configurations of type {config.type!r} have no such value"
             )
-        reason = unsupported_reason(config.type, own, config.config[name])
-        if reason is not None and config.config[name] != getattr(defaults, own, None):
+        default = getattr(defaults, own, None)
+        reason = value_error(own, config.config[name], default) if own in CONFIG_VALUES[config.type] else None
+        if reason is None and config.config[name] != default:
+            reason = unsupported_reason(config.type, own, config.config[name])
+        if reason is not None:
             where = "" if config.init_from is None else f" (also by config.json in {config.init_from})"
             raise UsageError(f"--model.config.{name} is {config.config[name]!r}{where}: {reason}")
     positions = defaults.attribute_map.get("max_position_embeddings", "max_position_embeddings")
@@ -95,13 +101,18 @@ def network_config(
         )
     if objective == "clm" and config.type in _ENCODERS:
         values["is_decoder"] = True
-    return CONFIG_MAPPING[config.type](
+    if config.type in _FIND_PADDING and vocabulary.pad_id is not None:
+        values["pad_index"] = vocabulary.pad_id
+    made = CONFIG_MAPPING[config.type](
         vocab_size=vocabulary.padded_size,
         pad_token_id=vocabulary.pad_id,
         bos_token_id=vocabulary.bos_id,
         eos_token_id=vocabulary.eos_id,
         **values,
     )
+    if reason := heads_error(made):
+        raise UsageError(f"--model.config of a model of type {config.type!r}: {reason}")
+    return made
 
 
 def _first_position(model_type: str, vocabulary: Vocabulary) -> int:
@@ -276,9 +287,12 @@ class LanguageModel:
         return self.context.using(self.context.with_changes(segment_ids=inputs.segment_ids))
 
     def _arguments(self, inputs: Inputs) -> dict[str, Any]:
+        attention_mask = inputs.attention_mask
+        if attention_mask is None and self.network.config.model_type in _FIND_PADDING:
+            attention_mask = tf.ones_like(inputs.input_ids)
         arguments: dict[str, Any] = {
             "input_ids": inputs.input_ids,
-            "attention_mask": inputs.attention_mask,
+            "attention_mask": attention_mask,
             "training": inputs.training,
         }
         if inputs.position_ids is not None and "position_ids" in self._accepted:
