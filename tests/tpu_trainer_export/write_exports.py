@@ -2,9 +2,10 @@
 
     python write_exports.py TARGET
 
-TARGET/<objective>-<type>/ is an export, with reference.npz: input_ids, attention_mask, logits. RoBERTa's and GPT-2's
-have answers.json, too: by text, what the verbs fill-mask and generate make of it. TARGET/<objective>-<type>-other… are
-exports of models whose configurations have other values than the type's own; they have training.json: the standard
+TARGET/<objective>-<type>/ is an export, with reference.npz: input_ids, attention_mask, logits; and answers.json: by
+text, what the verbs fill-mask and generate make of it. TARGET/<objective>-<type>-from-pytorch/ is the same of a model
+that starts from the one that PyTorch has saved in TARGET/pytorch/<objective>-<type>. TARGET/<objective>-<type>-other…
+are exports of models whose configurations have other values than the type's own; they have training.json: the standard
 deviation of each initial weight, and by the name of a dropout whether it changes the logits in training.
 TARGET/activations.npz holds each activation's values for `inputs`.
 """
@@ -29,8 +30,9 @@ from transformers.activations_tf import get_tf_activation
 from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.exports.checkpoint_export import trim_vocabulary, write_network
+from tpu_trainer.exports.checkpoint_export import save_tokenizer, trim_vocabulary, write_network
 from tpu_trainer.exports.exported import open_model, open_tokenizer
+from tpu_trainer.exports.initial_weights import load_weights, resolved
 from tpu_trainer.exports.pytorch_layout import pytorch_name
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
@@ -61,27 +63,25 @@ def make_tokenizer(objective: ObjectiveName) -> PreTrainedTokenizerFast:
     )
 
 
-def write_export(
-    objective: ObjectiveName, model_type: str, config: dict[str, Any], folder: Path, *, other: bool = False
-) -> None:
+def write_export(objective: ObjectiveName, config: ModelConfig, folder: Path, *, other: bool = False) -> None:
     """Writes one export and its reference. All weights differ from 0, or a mistake would not show."""
     tokenizer = make_tokenizer(objective)
     vocabulary = Vocabulary.of(tokenizer, "tokenizer", objective)
     model = LanguageModel.create(
-        ModelConfig(type=model_type, config=config),
-        objective=objective,
-        vocabulary=vocabulary,
-        max_length=LENGTH,
-        seed=0,
+        resolved(config), objective=objective, vocabulary=vocabulary, max_length=LENGTH, seed=0
     )
+    model_type = model.network.config.model_type
     spreads = {
         pytorch_name(variable, model_type)[0]: float(np.std(variable.numpy()))
         for variable in model.network.weights
         if variable.shape.num_elements() >= 128
     }
     rng = np.random.default_rng(0)
-    for variable in model.network.trainable_variables:
-        variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
+    if config.init_from is not None:
+        load_weights(model.network, config.init_from, vocabulary)
+    else:
+        for variable in model.network.trainable_variables:
+            variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
     ids = rng.integers(5, len(tokenizer), size=(3, LENGTH)).astype(np.int32)
     mask = np.ones_like(ids)
     ids[2, 10:], mask[2, 10:] = vocabulary.pad_id, 0
@@ -90,9 +90,13 @@ def write_export(
     logits = model.logits_at(**rows).numpy()
     folder.mkdir()
     if other:
-        dropouts = {name: _drops(model, rows, logits, config, name) for name in DROPOUT if name in config}
+        dropouts = {
+            name: _drops(model, rows, logits, config.config, name)
+            for name in DROPOUT
+            if name in config.config
+        }
         (folder / "training.json").write_text(json.dumps({"spreads": spreads, "dropouts": dropouts}))
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder, model.network.config)
     write_network(trim_vocabulary(model.network, vocabulary, objective), folder)
     np.savez(
         folder / "reference.npz", input_ids=ids, attention_mask=mask, logits=logits[..., : len(tokenizer)]
@@ -147,8 +151,12 @@ if __name__ == "__main__":
     )
     for objective, model_type in ALL:
         folder = target / f"{objective}-{model_type}"
-        write_export(objective, model_type, small_config(model_type), folder)
-        if model_type in ("roberta", "gpt2"):
-            write_answers(folder, objective)
-        for number, config in enumerate(other_configs(model_type)):
-            write_export(objective, model_type, config, Path(f"{folder}-other{number}"), other=True)
+        write_export(objective, ModelConfig(type=model_type, config=small_config(model_type)), folder)
+        write_answers(folder, objective)
+        for number, values in enumerate(other_configs(model_type)):
+            config = ModelConfig(type=model_type, config=values)
+            write_export(objective, config, Path(f"{folder}-other{number}"), other=True)
+        if (source := target / "pytorch" / folder.name).is_dir():
+            continued = Path(f"{folder}-from-pytorch")
+            write_export(objective, ModelConfig(init_from=str(source)), continued)
+            write_answers(continued, objective)

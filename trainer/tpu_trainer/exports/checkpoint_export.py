@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from safetensors.numpy import save_file
 from tokenizers.processors import TemplateProcessing
-from transformers import GenerationConfig, TFPreTrainedModel
+from transformers import GenerationConfig, PretrainedConfig, TFPreTrainedModel
 
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
@@ -41,14 +41,17 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
     tokenizer.model_max_length = max_length
     if run.objective == "clm":
         open_end(tokenizer)
-    save_tokenizer(tokenizer, target)
+    save_tokenizer(tokenizer, target, network.config)
     write_network(network, target)
     card = model_card(run, folder=folder, step=step, parameters=network.count_params(), vocabulary=vocabulary)
     (target / "README.md").write_text(card, encoding="utf-8")
 
 
-def save_tokenizer(tokenizer: Any, target: Path) -> None:
-    """Writes `tokenizer` into the folder `target` so that transformers 4 and 5 give the same ids.
+def save_tokenizer(tokenizer: Any, target: Path, config: PretrainedConfig) -> None:
+    """Writes `tokenizer` into the folder `target` so that it returns what a model of `config` was trained on.
+
+    Training gives no token types. Models without an embedding of their own for them, such as GPT-2, CTRL and XLM, take
+    them for token ids if a tokenizer returns them: type 0 would add the first token's embedding to every token's.
 
     Classes of transformers 5 such as AlbertTokenizer replace the normalizer of tokenizer.json by that of their own
     defaults, which lower-cases; PreTrainedTokenizerFast reads the file as it is in both.
@@ -59,7 +62,10 @@ def save_tokenizer(tokenizer: Any, target: Path) -> None:
     path = target / "tokenizer_config.json"
     values = json.loads(path.read_text(encoding="utf-8"))
     values["tokenizer_class"] = "PreTrainedTokenizerFast"
-    values["model_input_names"] = list(tokenizer.model_input_names)
+    names = tokenizer.model_input_names
+    if not getattr(config, "type_vocab_size", 0):
+        names = [name for name in names if name != "token_type_ids"]
+    values["model_input_names"] = list(names)
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
 
 
