@@ -12,6 +12,8 @@ from beam_pipeline.option_fields import Options, option
 
 _MOST_REPEATS = 1000
 
+Document = Literal["line", "paragraph", "file"]
+
 
 class MixItem(NamedTuple):
     """One item of `--mix`: files, and how often their documents are taken."""
@@ -28,7 +30,7 @@ def parse_mix(text: str) -> tuple[MixItem, ...]:
     """The items of `--mix`. The weight is what follows an item's last `*`; globs may hold others.
 
     Raises:
-      UsageError: an item has no weight, or an invalid one.
+        UsageError: If an item has no weight, or an invalid one.
     """
     items = []
     for item in text.split(","):
@@ -83,7 +85,7 @@ class InputConfig(Options):
     """Format of the files. auto follows each file's extension: .jsonl, .ndjson, .json, .parquet; other files are text,
     but .csv, .tsv and binary files are refused (text reads them as lines). Files that end in .gz, .bz2 or .zst are
     decompressed."""
-    document: Literal["line", "paragraph", "file"] = "line"
+    document: Document = "line"
     """What a document is in a text file: a line, a paragraph (blank lines separate them) or the whole file."""
     text_key: str = option("text", metavar="KEY")
     """The key or column that holds a document's text, in jsonl, parquet and datasets."""

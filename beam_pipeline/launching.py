@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from beam_pipeline.dataflow.launch import is_active
 from beam_pipeline.dataset import lock
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.progress import Address, ProgressDisplay
-from beam_pipeline.sources.plan import Plan, plan
+from beam_pipeline.sources.plan import Plan, describe_plan, plan
 
 Result = TypeVar("Result")
 
@@ -37,12 +38,14 @@ class Launch:
         return beam_options.runs_on_dataflow(self.options)
 
     def plan(self, config: InputConfig) -> Plan:
-        """Plans the input for the workers of this launch.
+        """Plans the input for the workers of this launch, and shows the user what is read.
 
         Raises:
             UsageError: The input is not there, or the workers cannot read it.
         """
-        return plan(config, local_files=beam_options.workers_see_local_files(self.options))
+        planned = plan(config, local_files=beam_options.workers_see_local_files(self.options))
+        print(describe_plan(planned, config), file=sys.stderr, flush=True)
+        return planned
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:
         """Holds the lock in a staging folder; see `lock.hold`."""

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import get_args
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import InputConfig, MixItem
+from beam_pipeline.input_options import Document, InputConfig, MixItem
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import codec_of, uncompressed_name
 from beam_pipeline.sources.content import HEAD, open_text
@@ -79,6 +80,25 @@ def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
     if warning := _large_units(units, config.unit_bytes):
         print(f"WARNING: {warning}", file=sys.stderr)
     return Plan(root, tuple(entry.file for entry in listed), units)
+
+
+def describe_plan(planned: Plan, config: InputConfig) -> str:
+    """Describes in one line what is read, and what a document is in it."""
+    files, formats = planned.files, {file.format for file in planned.files}
+    size = f"{planned.bytes / 1e6:,.1f} MB{' of text' if formats == {'text'} else ''}"
+    if any(codec_of(file.path) for file in files):
+        size = f"about {size}"
+    if any(unit.repeat for unit in planned.units):
+        size += ", repeats included"
+    others = " or ".join(kind for kind in get_args(Document) if kind != config.document)
+    documents = []
+    if "text" in formats:
+        documents.append(f"a document is a {config.document} (--document {others} changes it)")
+    if formats - {"text"}:
+        documents.append(f'a document is a record, its text under "{config.text_key}" (--text_key)')
+    if len(documents) == 2:
+        documents = [f"in text files, {documents[0]}", f"in other files, {documents[1]}"]
+    return "; ".join([f"input: {len(files):,} file{'s' * (len(files) != 1)}, {size}", *documents])
 
 
 def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.plan import plan
+from beam_pipeline.input_options import InputConfig, MixItem
+from beam_pipeline.sources.plan import describe_plan, plan
 
 
 @pytest.fixture
@@ -113,6 +113,48 @@ def test_document_needs_text_files(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"--document paragraph: .* none of the 1 files is one"):
         plan(InputConfig(input=(str(folder / "c.jsonl"),), document="paragraph"))
     assert plan(InputConfig(input=(str(folder / "*.*"),), document="paragraph")).units
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "expected"),
+    [
+        (
+            ["a.txt"],
+            {},
+            "1 file, 2.0 MB of text; a document is a line (--document paragraph or file changes it)",
+        ),
+        (
+            ["a.txt", "b.md"],
+            {"document": "file"},
+            "2 files, 4.0 MB of text; a document is a file (--document line or paragraph changes it)",
+        ),
+        (
+            ["a.jsonl"],
+            {"text_key": "body"},
+            '1 file, 2.0 MB; a document is a record, its text under "body" (--text_key)',
+        ),
+        (
+            ["a.txt", "a.jsonl"],
+            {},
+            "2 files, 4.0 MB; in text files, a document is a line (--document paragraph or file changes it); in other "
+            'files, a document is a record, its text under "text" (--text_key)',
+        ),
+    ],
+)
+def test_one_line_tells_what_is_read_and_what_a_document_is(write, names, options, expected) -> None:
+    for name in names:
+        line = '{"text": "a", "body": "b"}\n' if name.endswith(".jsonl") else "a line of text 123456789\n"
+        write(name, (line * 80_000)[:1_999_999] + "\n")
+    config = InputConfig(input=(write("none.txt", "")[: -len("none.txt")] + "[a-b].*",), **options)
+    assert describe_plan(plan(config), config) == f"input: {expected}"
+
+
+def test_the_size_of_compressed_or_repeated_input_is_marked(write) -> None:
+    path = write("a.txt.gz", gzip.compress(b"a line of text\n"))
+    config = InputConfig(mix=(MixItem(path, 2, 0.0),))
+    assert describe_plan(plan(config), config).startswith(
+        "input: 1 file, about 0.0 MB of text, repeats included; a document is a line"
+    )
 
 
 def test_whole_files_are_never_cut(write) -> None:
