@@ -1,4 +1,4 @@
-"""The verb `prepare`: a corpus → a dataset. Options → plan → graph → run → summary."""
+"""The verb `prepare`: turns a corpus into a dataset. Options → plan → graph → run → summary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from beam_pipeline.tokenization.documents import Template
 from beam_pipeline.tokenization.engine import check_engine
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
-# Part of every fingerprint: raised whenever a change to the code changes the shards.
+# Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2
 
 _STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
@@ -36,7 +36,7 @@ _STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """What a run is made from, read and checked before anything is written."""
+    """Everything that a run needs, read and checked before anything is written."""
 
     config: PrepareConfig
     tokenizer: TokenizerDescription
@@ -45,7 +45,7 @@ class _Checked:
     planned: Plan
 
     def describe(self) -> dict:
-        """What the manifests record of the run."""
+        """Returns the description of the run for the manifests."""
         tokenizer = self.tokenizer
         files = [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
         return {
@@ -76,8 +76,8 @@ def main(argv: Sequence[str]) -> None:
     """Runs the verb with these arguments.
 
     Raises:
-      UsageError: where options, tokenizer, input and output do not fit together, before anything is written.
-      DataError: where the input is not what it should be.
+        UsageError: If options, tokenizer, input and output contradict each other. Nothing is written then.
+        DataError: If the input is invalid or cannot be read.
     """
     began = time.monotonic()
     config, rest = parse(PrepareConfig, argv)
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
     )
     staging = filesystem.join(output, STAGING)
-    done = None  # of a dataset that is kept
+    done = None  # stays None if a finished dataset is kept
     if not (config.resume and output_folder.is_finished(output, config.split_names, fingerprint)):
         done = launch.claim_and_run(
             staging,
@@ -100,12 +100,12 @@ def main(argv: Sequence[str]) -> None:
             make=lambda held: _make(launch, held, checked),
         )
     if done is False:
-        print(f"{config.output} is a dataset when the job is done")
+        print(f"{config.output} will be complete when the job is done")
         return
     kept = done is None
     seconds = time.monotonic() - began
     if kept:
-        print(f"{config.output} holds this very dataset, finished: nothing to do")
+        print(f"{config.output} already contains this dataset, finished: nothing to do")
     if not _has_views(config, output):
         with launch.hold(staging, fingerprint):
             _add_views(config, output)
@@ -116,7 +116,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     """Reads the tokenizer and plans the input.
 
     Raises:
-      UsageError: they do not fit the options, or the run needs more memory than there is.
+        UsageError: If they contradict the options, or the run needs more memory than is available.
     """
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)
@@ -136,7 +136,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
 
 
 def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
-    """Runs the pipeline; returns whether the dataset is finished, and not only submitted."""
+    """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
     with launch.progress(_STAGES, planned.bytes) as address:
         job = Job(
@@ -161,9 +161,9 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
             raise
         except KeyboardInterrupt as interrupt:
             if held.holder.job:
-                interrupt.args = (f"{held.holder.job} may be active: see `follow`",)
+                interrupt.args = (f"{held.holder.job} may still be active: see `follow`",)
             else:
-                interrupt.args = ("the same command with --resume continues with what is finished",)
+                interrupt.args = ("run the same command with --resume to continue",)
             raise
         except Exception:
             _give_up(held, launch.output, len(planned.units))
@@ -171,18 +171,18 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
 
 
 def _give_up(held: Lock, output: str, num_units: int) -> None:
-    """Clears away what a failed run left. Reports its own failure without hiding the run's."""
+    """Cleans up after a failed run. Logs a cleanup failure without masking the original error."""
     try:
         held.check()
         units, shards = output_folder.give_up(output)
     except LockLost:
-        return  # what is there may be another run's
+        return  # the files may belong to another run
     except OSError as error:
-        print(f"what the run left could not be cleared away: {error}", file=sys.stderr)
+        print(f"cannot clean up after the failed run: {error}", file=sys.stderr)
         return
     if units or shards:
         print(
-            f"{units} of {num_units} work units and {shards} shards are finished: with --resume they are kept",
+            f"{units} of {num_units} work units and {shards} shards are finished; --resume keeps them",
             file=sys.stderr,
         )
 
@@ -203,7 +203,7 @@ def _lacks_analysis(config: PrepareConfig, output: str) -> bool:
 
 
 def _add_views(config: PrepareConfig, output: str) -> None:
-    """What is made of the finished dataset, if it is not there yet: the report, and the analysis if asked for."""
+    """Adds the report to a finished dataset, and the analysis if requested, unless they exist."""
     if _lacks_report(output):
         write_report(output)
     if _lacks_analysis(config, output):
@@ -212,10 +212,10 @@ def _add_views(config: PrepareConfig, output: str) -> None:
 
 
 def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
-    """The id that fills up rows.
+    """Returns the id that pads rows.
 
     Raises:
-      UsageError: only that id would tell padding from tokens, and it may be a token of the text, too.
+        UsageError: If rows have no attention mask, and the text may contain the pad token.
     """
     special = tokenizer.special_token_ids
     if not config.attention_mask:
@@ -223,33 +223,33 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
         shared = [name for name, token in special.items() if name != "pad" and token == pad_id]
         if shared:
             raise UsageError(
-                f"--no_attention_mask: the tokenizer's pad token is its {shared[0]} token, too, so padding could not "
-                "be told from text; leave the option out, or give the tokenizer a pad token of its own"
+                f"--no_attention_mask: the tokenizer's pad token is also its {shared[0]} token, so padding could not "
+                "be distinguished from text; omit the option, or add a separate pad token to the tokenizer"
             )
         return pad_id
     if special["pad"] is not None:
         return special["pad"]
     pad_id = 0 if special["eos"] is None else special["eos"]
     print(
-        f"--tokenizer {config.tokenizer}: it has no pad token; the attention mask tells padding from text, so rows "
-        f"are filled up with the id {pad_id} ({'eos' if special['eos'] is not None else 'the first'}); --pad_token "
-        "names another",
+        f"--tokenizer {config.tokenizer}: has no pad token. Rows are padded with the id {pad_id} "
+        f"({'eos' if special['eos'] is not None else 'the first'}), and attention_mask marks the padding; --pad_token "
+        "selects another token",
         file=sys.stderr,
     )
     return pad_id
 
 
 def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> None:
-    """Refuses a local run that needs more memory than there is, before anything is written.
+    """Refuses a local run that needs more memory than is available, before anything is written.
 
-    Worker processes do not help: the runner keeps what it groups in this one.
+    More worker processes do not help, since the runner groups data in the launcher's memory.
     """
     local = filesystem.is_local(config.output)
-    remedies = ["choose --runner DataflowRunner"]
+    remedies = ["use --runner DataflowRunner"]
     if not local:
         remedies.append("write to a local folder and copy it")
     if config.dedup == "exact":
-        remedies.append("leave --dedup exact out")
+        remedies.append("omit --dedup exact")
     memory.check(
         memory.needed(
             input_bytes=planned.bytes,
@@ -263,7 +263,7 @@ def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDesc
 
 
 def _stage(job: Job, checked: _Checked) -> None:
-    """Writes what the workers read: the tokenizer, the plan and the run's description."""
+    """Writes the files that workers read: the tokenizer, the plan and the run's description."""
     files = checked.tokenizer.files
     job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})
     write_plan(job.plan_path, checked.planned.units)
@@ -271,7 +271,7 @@ def _stage(job: Job, checked: _Checked) -> None:
 
 
 def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> None:
-    """Prints what the dataset holds."""
+    """Prints a summary of the dataset."""
     total_bytes = 0
     for name in config.split_names:
         found = manifest.read_manifest(filesystem.join(output, name))
@@ -283,10 +283,11 @@ def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> Non
             f"{found['max_length']} ({fill:.2%} full), {len(found['shards'])} shards"
         )
         if not totals["rows"]:
-            print(f"{name}: WARNING: this split is empty: no document fell to it")
+            print(f"{name}: WARNING: this split is empty: it received no document")
         elif totals["rows"] < (config.num_shards or 0):
             print(
-                f"{name}: WARNING: --num_shards {config.num_shards}: its rows make only {totals['rows']} shards"
+                f"{name}: WARNING: --num_shards {config.num_shards}: this split has only {totals['rows']} rows, "
+                "with one shard for each"
             )
     left_out = {name: count for name, count in found["excluded"].items() if count and name != "records"}
     if left_out:

@@ -1,4 +1,4 @@
-"""The verb `train-tokenizer`: a corpus → a tokenizer. Options → plan → sample → train → folder → summary."""
+"""The verb `train-tokenizer`: trains a tokenizer. Options → plan → sample → train → folder → summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from beam_pipeline.tokenization.engine import make_engine
 
 _STAGES = [("sample", "MB", 1e6)]
 
-# How much of the sample is tokenized for the summary's bytes per token.
+# Bytes of the sample that are tokenized to compute the bytes per token of the summary.
 _MEASURED_BYTES = 2 << 20
 
 
@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> None:
     """Runs the verb with these arguments.
 
     Raises:
-      UsageError: where options, input and output do not fit together, before long work starts.
-      DataError: where the corpus does not hold what such a tokenizer needs.
+        UsageError: If options, input and output contradict each other. This is found before long work starts.
+        DataError: If the corpus cannot be read, or has too little text for such a tokenizer.
     """
     began = time.monotonic()
     config, rest = parse(TrainTokenizerConfig, argv)
@@ -55,14 +55,14 @@ def main(argv: Sequence[str]) -> None:
         make=lambda held: _make(launch, held, config, planned, made_from),
     )
     if summary is None:
-        print(f"{config.output} holds this very tokenizer already: nothing to do")
+        print(f"{config.output} already contains this tokenizer: nothing to do")
     else:
         print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
     _push(config, output)
 
 
 def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Plan, made_from: dict) -> str:
-    """Samples, trains and writes the tokenizer; returns what it is made of, for the user."""
+    """Samples the corpus, trains the tokenizer and writes it. Returns the summary for the user."""
     output, fingerprint = launch.output, held.holder.fingerprint
     staging = tokenizer_folder.staging(output, fingerprint)
     try:
@@ -82,11 +82,13 @@ def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Pla
         sample = Sample(staging, job.share, config.sample_bytes)
         if not sample.bytes:
             raise DataError(
-                f"nothing to train on: no document of the input ({len(planned.files)} files, {planned.bytes:,} "
-                "bytes) came into the sample; is there text in it, and is --sample_bytes large enough?"
+                f"nothing to train on: the sample has none of the documents of the input ({len(planned.files)} files, "
+                f"{planned.bytes:,} bytes); check that the files contain text and that --sample_bytes is large enough"
             )
-        _say(
-            f"training: a {config.model} model of {config.vocab_size:,} tokens on {sample.bytes / 1e6:,.1f} MB"
+        print(
+            f"training: a {config.model} model of {config.vocab_size:,} tokens on {sample.bytes / 1e6:,.1f} MB",
+            file=sys.stderr,
+            flush=True,
         )
         trained = _train(config, sample)
         files = trained.files()
@@ -108,7 +110,7 @@ def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Pla
 
 
 def _clear(held: Lock, output: str, fingerprint: str) -> None:
-    """Deletes the staging folder, unless it is another run's by now, or a job may be writing there."""
+    """Deletes the staging folder, unless another run has taken it over or a job may still write to it."""
     if held.kept:
         return
     with contextlib.suppress(LockLost):
@@ -123,7 +125,7 @@ def _push(config: TrainTokenizerConfig, output: str) -> None:
 
 
 def _train(config: TrainTokenizerConfig, sample: Sample):
-    from beam_pipeline.tokenization import training  # only here: a worker needs none of it
+    from beam_pipeline.tokenization import training  # imported late, since workers do not need it
 
     return training.train(
         config.model,
@@ -135,7 +137,7 @@ def _train(config: TrainTokenizerConfig, sample: Sample):
 
 
 def _describe(config: TrainTokenizerConfig, planned: Plan) -> dict:
-    """All that decides the tokenizer's bytes."""
+    """Returns everything that determines the tokenizer's bytes."""
     return {
         "config": config.identity(),
         "inputs": planned.describe_files(),
@@ -147,12 +149,8 @@ def _describe(config: TrainTokenizerConfig, planned: Plan) -> dict:
 
 
 def _bytes_per_token(tokenizer_json: str, sample: Sample) -> float:
-    """On some of the sample, evenly taken from all of it."""
+    """Measures bytes per token on documents that are spread evenly over the sample."""
     step = max(1, sample.bytes // _MEASURED_BYTES)
     texts = [text for number, text in enumerate(sample.texts()) if number % step == 0]
     ids, _ = make_engine("hf", tokenizer_json).encode_batch(texts)
     return sum(len(text.encode()) for text in texts) / max(1, len(ids))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

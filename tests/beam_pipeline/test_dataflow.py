@@ -150,7 +150,7 @@ def test_without_wait_it_ends_when_the_job_is_submitted_and_follow_goes_on(
         given = given[:at] + given[at + 2 :]
         prepare.main(given)
         seen = capsys.readouterr()
-        assert "is a dataset when the job is done" in seen.out
+        assert "will be complete when the job is done" in seen.out
         assert f"follow 2026-01-01_00_00_00-1 --project {PROJECT} --region {REGION}" in seen.err
         assert "train/manifest.json" not in gcs.below(OUT)
         before = gcs.below(OUT)

@@ -79,7 +79,7 @@ def test_prepare_refuses_before_it_writes_anything_unless_it_is_told_to_run(
         "--output",
         str(tmp_path / "out"),
     ]
-    with pytest.raises(UsageError, match=r"0\.0 GB are available; choose --runner DataflowRunner, or"):
+    with pytest.raises(UsageError, match=r"0\.0 GB are available; use --runner DataflowRunner, or"):
         prepare.main(command)
     assert not (tmp_path / "out").exists()
     prepare.main([*command, "--skip_memory_check"])

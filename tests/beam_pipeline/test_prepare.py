@@ -268,17 +268,18 @@ def test_there_are_just_as_many_shards_as_asked_for(tmp_path, corpus, tokenizer_
     what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", str(out)]
     options = ["--splits", "train=0.98,few=0.02", "--num_shards", "800", "--max_length", "32"]
     prepare.main([*what, *options, "--packing", "pad"])
-    told = capsys.readouterr().out
+    printed = capsys.readouterr()
     manifests = {name: json.loads((out / name / "manifest.json").read_bytes()) for name in ("train", "few")}
     counts = [shard["records"] for shard in manifests["train"]["shards"]]
     assert len(counts) == 800 and 1 <= max(counts) - 1 <= min(counts)
     few = manifests["few"]["num_records"]
     assert 0 < few == len(manifests["few"]["shards"]) < 800
-    assert f"few: WARNING: --num_shards 800: its rows make only {few} shards" in told
+    assert f"few: WARNING: --num_shards 800: this split has only {few} rows" in printed.out
+    assert "a document is a line (--document paragraph or file changes it)" in printed.err
     assert defects(out) == []
 
 
-def test_an_empty_split_is_said(run, tmp_path, capsys):
+def test_an_empty_split_causes_a_warning(run, tmp_path, capsys):
     source = tmp_path / "one.txt"
     source.write_text("only one document\n")
     out = run("--splits", "train=0.5,validation=0.5", source=source)

@@ -54,9 +54,10 @@ def test_a_tokenizer_and_what_it_was_made_from(
         "files": 3,
         "bytes": sum(path.stat().st_size for path in corpus_files.iterdir()),
     }
-    summary = capsys.readouterr().out
+    summary, log = capsys.readouterr()
     assert f"{model} tokenizer of 400 tokens from 1,500 documents" in summary
     assert f"{record['bytes_per_token']:.2f} bytes per token" in summary
+    assert "in text files, a document is a line (--document paragraph or file changes it)" in log
     assert [path.name for path in output.parent.iterdir()] == ["tokenizer"]  # nothing else is left
 
 
@@ -186,9 +187,7 @@ def test_wrong_options(options: list[str], message: str, corpus_files: Path, tmp
 
 def test_a_corpus_without_text(tmp_path: Path):
     (tmp_path / "blank.txt").write_text("\n \n\t\n")
-    with pytest.raises(
-        DataError, match=r"nothing to train on: no document of the input \(1 files, 5 bytes\)"
-    ):
+    with pytest.raises(DataError, match=r"nothing to train on: .* of the input \(1 files, 5 bytes\)"):
         train_tokenizer.main(["--input", str(tmp_path / "blank.txt"), "--output", str(tmp_path / "out")])
     assert [path.name for path in tmp_path.iterdir()] == ["blank.txt"]
 

@@ -195,10 +195,7 @@ def test_a_signal_ends_all_with_one_line_and_the_rest_can_be_resumed(
     )  # as a terminal does
     error = first.communicate(timeout=120)[1]
     assert first.returncode == status, error
-    assert (
-        error.splitlines()[-1]
-        == f"prepare: {word}; the same command with --resume continues with what is finished"
-    )
+    assert error.splitlines()[-1] == f"prepare: {word}; run the same command with --resume to continue"
     assert "Traceback" not in error
     wait_for_the_end(first.pid)
     assert not (tmp_path / "out" / "_staging" / "run.lock").exists()
