@@ -11,7 +11,7 @@ import google_crc32c
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset.records import RecordError, decode_frames, most_record_bytes, read_frames
+from beam_pipeline.dataset.records import RecordError, decode_frames, max_record_bytes, read_frames
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.tokenization.token_arrays import id_dtype
@@ -151,7 +151,7 @@ def _check_records(
     """Adds a shard's rows to `statistics`; what is wrong with the first that is not well-formed."""
     shape = {"max_length": manifest["max_length"], "features": tuple(manifest["features"])}
     try:
-        frames = read_frames(file, path, most_record_bytes(**shape))
+        frames = read_frames(file, path, max_record_bytes(**shape))
         for columns in decode_frames(frames, **shape):
             defect = _add_rows(columns, manifest, statistics)
             if defect:

@@ -1,4 +1,4 @@
-"""Records that are left out: how many, and for the bad ones why, in a folder beside the splits."""
+"""Excluded records: their counts, and a folder beside the splits with the bad ones and the reason for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "bad_records"
 
 @dataclass
 class Excluded:
-    """Counts over some units: all records, and those that became no documents of the dataset."""
+    """Counts over work units: all records, and those that are excluded from the dataset, by reason."""
 
     NAMES: ClassVar[tuple[str, ...]] = ("records", "blank_documents", "bad_records", "duplicate_documents")
 
@@ -29,24 +29,24 @@ class Excluded:
         return Excluded(*(getattr(self, name) + getattr(other, name) for name in self.NAMES))
 
     def check(self, max_bad_ratio: float) -> None:
-        """Fails where too many records are bad.
+        """Checks that the share of bad records is at most `max_bad_ratio`.
 
         Raises:
-          DataError: with the share, the bound, and where the records lie.
+            DataError: If it is larger.
         """
         if self.bad_records > max_bad_ratio * self.records:
             raise DataError(
                 f"{self.bad_records} of {self.records} records are bad, a share of "
                 f"{self.bad_records / self.records:.3g}, above --max_bad_ratio {max_bad_ratio:g}; "
-                f"they lie in {FOLDER}/ of the output folder, each with its reason"
+                f"{FOLDER}/ in the output folder contains each of them with its reason"
             )
 
 
 def write_bad_records(output: str, unit: WorkUnit, bad: Sequence[BadRecord]) -> str:
-    """Writes a unit's bad records, a JSON line each: path, place, reason and the whole content.
+    """Writes a unit's bad records as JSON lines, each with path, place, reason and the whole content.
 
     Returns:
-      The path of the file.
+        The path of the file.
     """
     lines = []
     for record in bad:

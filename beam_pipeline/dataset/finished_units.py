@@ -1,8 +1,8 @@
-"""What a run keeps of each finished work unit, in a file of its own below the staging folder.
+"""The result of each finished work unit, in one file per unit below the staging folder.
 
-The later steps read the rows from there, so rows do not pass through the runner before they are routed; and a unit
-whose file is intact is not tokenized again, neither when a runner retries it nor with `--resume`. The content is a
-function of the run's fingerprint and the unit: attempts that overlap publish equal files.
+The later steps read the rows from these files, so rows do not pass through the runner before they are routed. A unit
+whose file is intact is not tokenized again, neither if a runner retries it nor with `--resume`. The content is a
+function of the run's fingerprint and the unit, so concurrent attempts publish equal files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from beam_pipeline.dataset.sections import (
     Section,
     SectionWriter,
     create_sections,
-    read_kept,
+    read_if_intact,
     read_section,
 )
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -32,79 +32,73 @@ _SUFFIX = ".rows"
 
 @dataclass(frozen=True)
 class BlockPlace:
-    """Where a block of rows is kept.
-
-    Attributes:
-      split: the index of its split.
-      unit: the number of the unit that gave the rows; rows packed from tails are of the number after the last.
-      first: the number of its first row among those that the unit gave to the split.
-      rows: how many rows it holds.
-      section: the block's bytes in the unit's file.
-    """
+    """The location of a block of rows."""
 
     split: int
+    """The index of the rows' split."""
     unit: int
+    """The index of the rows' work unit. For rows packed from tails, the number of work units."""
     first: int
+    """The index of the first row among all rows of this unit and split."""
     rows: int
+    """The number of rows."""
     section: Section
+    """The block's bytes in the unit's file."""
 
 
 @dataclass(frozen=True)
 class FinishedUnit:
-    """All that a work unit gave.
-
-    Attributes:
-      blocks: where its rows are.
-      tails: of each split; None if nothing is left.
-      statistics: of each split.
-      excluded: counts of the records that became no documents.
-      bad_records: the path of the file with its bad records; None if there are none.
-    """
+    """The result of a work unit."""
 
     blocks: tuple[BlockPlace, ...]
+    """The locations of its rows."""
     tails: tuple[Tail | None, ...]
+    """The tail of each split, None if no tokens are left over."""
     statistics: tuple[SplitStatistics, ...]
+    """The statistics of each split."""
     excluded: Excluded
+    """The number of its records, and of those that are excluded."""
     bad_records: str | None
+    """The path of the file with its bad records. None if there are none."""
 
     def rows(self, split: int) -> int:
-        """How many rows the unit gave to the split."""
+        """Returns the unit's number of rows in a split."""
         return sum(block.rows for block in self.blocks if block.split == split)
 
 
 def identity_of(fingerprint: str, unit: WorkUnit) -> dict[str, Any]:
-    """What must be the same for a unit's file to be of use: the run, the unit, and the versions of the files it reads.
+    """Returns what identifies a unit's result: the run, the unit, and the versions of the files that it reads.
 
     Raises:
-      OSError: if one of the files cannot be read.
+        OSError: If one of the files cannot be read.
     """
     paths = list(dict.fromkeys(unit.root + part.name for part in unit.parts))
     return {"fingerprint": fingerprint, "unit": unit.index, "versions": filesystem.versions(paths)}
 
 
 def unit_path(staging: str, unit: int) -> str:
-    """The file of a work unit's rows."""
+    """Returns the path of a work unit's rows."""
     return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}{_SUFFIX}")
 
 
 def tails_path(staging: str, split: int, block: int) -> str:
-    """The file of a block of rows that were packed from tails."""
+    """Returns the path of a block of rows that were packed from tails."""
     return filesystem.join(staging, _FOLDER, f"tails-{split}-{block:05d}{_SUFFIX}")
 
 
 def hashes_path(staging: str, unit: int) -> str:
-    """The file of the hashes of a work unit's documents."""
+    """Returns the path of the hashes of a work unit's documents."""
     return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}.hashes")
 
 
 def count_finished(files: Sequence[str]) -> int:
-    """How many of these files are finished units' rows."""
+    """Returns how many of these files are the rows of a finished unit."""
     names = (path.rpartition("/")[2] for path in files)
     return sum(name.startswith("unit-") and name.endswith(_SUFFIX) for name in names)
 
 
 class UnitWriter:
-    """Takes a unit's blocks as they come, and what else it gave at the end."""
+    """Writes a unit's blocks one by one, then the rest of its result."""
 
     def __init__(self, sections: SectionWriter, *, identity: Mapping[str, Any], splits: int):
         self._sections = sections
@@ -113,7 +107,7 @@ class UnitWriter:
         self._blocks: list[BlockPlace] = []
 
     def add(self, split: int, block: RowBlock) -> None:
-        """Adds the split's next rows."""
+        """Writes the split's next rows."""
         section = self._sections.add(block.to_bytes())
         place = BlockPlace(split, self._identity["unit"], self._counts[split], len(block), section)
         self._blocks.append(place)
@@ -127,7 +121,7 @@ class UnitWriter:
         excluded: Excluded,
         bad_records: str | None,
     ) -> FinishedUnit:
-        """Writes what is not rows, which ends the file."""
+        """Writes the rest of the result, which ends the file."""
         add = self._sections.add
         index = {
             **self._identity,
@@ -146,15 +140,18 @@ class UnitWriter:
 
 @contextlib.contextmanager
 def create_unit(path: str, *, identity: Mapping[str, Any], splits: int) -> Iterator[UnitWriter]:
-    """The file of the unit with this `identity_of`, ended with `UnitWriter.end`; if the block fails there is none."""
+    """Creates the file of the unit with this `identity_of`. If the block raises, no file appears.
+
+    Yields:
+        A writer. The block calls its `end`.
+    """
     with create_sections(path) as sections:
         yield UnitWriter(sections, identity=identity, splits=splits)
 
 
 def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
-    """The unit with this `identity_of`, if an earlier attempt finished it and every byte of its file is as it was
-    written; else None."""
-    found = read_kept(path, identity, lambda file, index: _read_unit(file, index, path))
+    """Returns the unit with this `identity_of`, or None if no attempt has finished it or its file is damaged."""
+    found = read_if_intact(path, identity, lambda file, index: _read_unit(file, index, path))
     if found is not None and found.bad_records is not None and not filesystem.exists(found.bad_records):
         return None
     return found

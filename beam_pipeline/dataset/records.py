@@ -1,12 +1,12 @@
-"""Rows ↔ `tf.Example` records in TFRecord framing, many rows a call and without TensorFlow.
+"""Rows ↔ `tf.Example` records in TFRecord framing, many rows per call and without TensorFlow.
 
-The bytes of a record are those of `tf.train.Example(...).SerializeToString(deterministic=True)`. The encoder
-looks each id's varint up in a table and gathers all bytes of a block at once. It is about as fast as tfx_bsl's C++
-(`benchmarks/records.py` compares), without the int64 copies of all features that tfx_bsl needs, which are eight times
+The bytes of a record equal `tf.train.Example(...).SerializeToString(deterministic=True)`. The encoder looks up each
+value's varint in a table, and gathers all bytes of a block at once. It is about as fast as tfx_bsl's C++
+(`benchmarks/records.py` compares them), but does not need tfx_bsl's int64 copies of all features, which are eight times
 the size of a block.
 
 Formats: https://protobuf.dev/programming-guides/encoding, tensorflow/core/example/example.proto, and for the framing
-tensorflow/core/lib/io/record_writer.h: uint64 length, its masked CRC-32C, the data, their masked CRC-32C.
+tensorflow/core/lib/io/record_writer.h: length (uint64), masked CRC-32C of the length, data, masked CRC-32C of the data.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 
 _DECODED_BYTES = 16 << 20
-_HEADS = 1 << 12  # heads of a few bytes that are kept, of each kind
+_CACHED_HEADS = 1 << 12  # per kind of head, of a few bytes each
 
 
 class RecordError(ValueError):
-    """A TFRecord file that is not well-formed; the message says where."""
+    """A TFRecord file is malformed. The message gives the place."""
 
 
 def feature_names(*, attention_mask: bool, segment_ids: bool, position_ids: bool) -> tuple[str, ...]:
-    """The names of a record's features, sorted: the order in which they are serialised."""
+    """Returns the names of a record's features, sorted as they are serialized."""
     optional = {"attention_mask": attention_mask, "position_ids": position_ids, "segment_ids": segment_ids}
     return tuple(sorted(["input_ids", *(name for name, wanted in optional.items() if wanted)]))
 
 
 class ExampleEncoder:
-    """Encodes blocks of rows of one shape as framed `tf.Example` records.
+    """Encodes blocks of rows as framed `tf.Example` records.
 
     Args:
-      max_length: values in every feature.
-      max_value: the largest value that occurs (an id, a segment or a position), below 2**21.
-      features: names as `feature_names` gives them.
+        max_length: The number of values in each feature.
+        max_value: The largest value that occurs (an id, a segment or a position), below 2**21.
+        features: Names, as `feature_names` returns them.
     """
 
     def __init__(self, *, max_length: int, max_value: int, features: tuple[str, ...]):
@@ -56,7 +56,7 @@ class ExampleEncoder:
         self._features = features
         values = np.arange(max_value + 1, dtype=np.uint32)
         sizes = 1 + (values >= 2**7).astype(np.uint8) + (values >= 2**14)
-        # Four bytes a value, little-endian: the varint's bytes first, the rest unused.
+        # Four bytes per value, little-endian: the varint's bytes first, the rest unused.
         varints = (values & 0x7F) | ((values >> 7 & 0x7F) << 8) | ((values >> 14) << 16)
         varints |= np.where(sizes > 1, 0x80, 0).astype(np.uint32) | np.where(sizes > 2, 0x8000, 0).astype(
             np.uint32
@@ -65,11 +65,11 @@ class ExampleEncoder:
         self._used = np.array([0, 0x01, 0x0101, 0x010101], "<u4")[sizes]
         self._sizes = sizes.astype(np.uint8)
         self._mask_head = _entry_head("attention_mask", max_length)
-        # Every mask is a part of this: some ones, then zeros.
+        # Every mask is a slice of this: some ones, then zeros.
         self._ones_and_zeros = memoryview(b"\x01" * max_length + b"\x00" * max_length)
 
     def encode(self, block: RowBlock) -> list[bytes]:
-        """The block's rows as TFRecord frames, one `bytes` each, in the block's order."""
+        """Encodes a block's rows as TFRecord frames, in the block's order."""
         columns: list[Iterator[bytes]] = []
         derived: dict[str, np.ndarray] = {"input_ids": block.ids}
         if "segment_ids" in self._features or "position_ids" in self._features:
@@ -87,12 +87,12 @@ class ExampleEncoder:
         return frames
 
     def _masks(self, lengths: np.ndarray) -> Iterator[bytes]:
-        """The map entries of attention_mask, a row each."""
+        """Yields the map entry of attention_mask for each row."""
         for length in lengths.tolist():
             yield self._mask_head + self._ones_and_zeros[self._max_length - length :][: self._max_length]
 
     def _entries(self, name: str, values: np.ndarray) -> Iterator[bytes]:
-        """The map entries of one feature, a row each."""
+        """Yields the map entry of one feature for each row."""
         used = self._used[values].view(bool).reshape(-1)
         varints = self._varints[values].view(np.uint8).reshape(-1)[used].tobytes()
         ends = np.cumsum(self._sizes[values].sum(axis=1, dtype=np.int64)).tolist()
@@ -111,15 +111,15 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-@lru_cache(maxsize=_HEADS)
+@lru_cache(maxsize=_CACHED_HEADS)
 def _tagged(tag: int, length: int) -> bytes:
-    """The head of a length-delimited protobuf field."""
+    """Returns the head of a length-delimited protobuf field."""
     return bytes([tag]) + _varint(length)
 
 
-@lru_cache(maxsize=_HEADS)
+@lru_cache(maxsize=_CACHED_HEADS)
 def _entry_head(name: str, size: int) -> bytes:
-    """All bytes of a feature's map entry that stand before its `size` bytes of packed varints."""
+    """Returns the bytes of a feature's map entry that precede its `size` bytes of packed varints."""
     packed = _tagged(0x0A, size)  # Int64List.value
     int64_list = _tagged(0x1A, len(packed) + size) + packed  # Feature.int64_list
     feature = _tagged(0x12, len(int64_list) + size) + int64_list  # the entry's value
@@ -127,7 +127,7 @@ def _entry_head(name: str, size: int) -> bytes:
     return _tagged(0x0A, len(key) + len(feature) + size) + key + feature  # Features.feature
 
 
-@lru_cache(maxsize=_HEADS)
+@lru_cache(maxsize=_CACHED_HEADS)
 def _frame_head(size: int) -> bytes:
     length = _LENGTH.pack(size)
     return length + _CRC.pack(_masked_crc(length))
@@ -138,16 +138,16 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def read_frames(file: BinaryIO, path: str, most_bytes: int | None = None) -> Iterator[bytes]:
-    """The records of a TFRecord file, with every checksum checked.
+def read_frames(file: BinaryIO, path: str, max_bytes: int | None = None) -> Iterator[bytes]:
+    """Yields the records of a TFRecord file, and checks every checksum.
 
     Args:
-      file: at its start.
-      path: of the file, for the errors.
-      most_bytes: the largest size that a record can have; a larger one is not read.
+        file: At its start.
+        path: Of the file, for error messages.
+        max_bytes: The largest possible size of a record. A larger one is not read.
 
     Raises:
-      RecordError: naming `path`, the record and the byte where a checksum or a length is wrong.
+        RecordError: If a checksum or a length is wrong. The message gives `path`, the record and its byte offset.
     """
     record = offset = 0
     while head := file.read(12):
@@ -157,10 +157,8 @@ def read_frames(file: BinaryIO, path: str, most_bytes: int | None = None) -> Ite
         if _CRC.unpack_from(head, 8)[0] != _masked_crc(head[:8]):
             raise RecordError(f"{place}: the checksum of the record's length is wrong")
         size = _LENGTH.unpack_from(head)[0]
-        if most_bytes is not None and size > most_bytes:
-            raise RecordError(
-                f"{place}: the record has {size} bytes, more than the {most_bytes} that are possible"
-            )
+        if max_bytes is not None and size > max_bytes:
+            raise RecordError(f"{place}: the record has {size} bytes; the maximum is {max_bytes}")
         data = file.read(size + 4)
         if len(data) < size + 4:
             raise RecordError(f"{place}: the file ends within the record")
@@ -171,18 +169,18 @@ def read_frames(file: BinaryIO, path: str, most_bytes: int | None = None) -> Ite
         record, offset = record + 1, offset + 16 + size
 
 
-def most_record_bytes(max_length: int, features: tuple[str, ...]) -> int:
-    """A bound of a record's size: varints of up to 10 bytes, and what is around each feature's."""
+def max_record_bytes(max_length: int, features: tuple[str, ...]) -> int:
+    """Returns an upper bound of a record's size: varints of up to 10 bytes, and the heads of each feature."""
     return sum(10 * max_length + len(name) + 100 for name in features)
 
 
 def decode_frames(
     frames: Iterator[bytes], *, max_length: int, features: tuple[str, ...]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """`decode_examples` of all records, some at a time: as many as are decoded to about 16 MiB.
+    """Yields `decode_examples` of batches of records, each decoded to about 16 MiB.
 
     Raises:
-      RecordError: see `decode_examples`; its record counts from the first of those decoded together.
+        RecordError: As `decode_examples` does. The record's number counts from the first one of its batch.
     """
     count = max(1, _DECODED_BYTES // (8 * max_length * max(1, len(features))))
     while batch := list(islice(frames, count)):
@@ -192,13 +190,13 @@ def decode_frames(
 def decode_examples(
     records: list[bytes], *, max_length: int, features: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """The features of serialised `tf.Example`s.
+    """Decodes serialized `tf.Example`s.
 
     Returns:
-      int64 [records, max_length] by feature name.
+        int64 [records, max_length] by feature name.
 
     Raises:
-      RecordError: where a record lacks a feature, has one too many, or one of another length.
+        RecordError: If a record lacks a feature, has another one, or has one of the wrong length or type.
     """
     from tfx_bsl.coders import example_coder
 

@@ -1,7 +1,7 @@
-"""Files of checked sections: what a run keeps of a finished work unit, for its later steps and for `--resume`.
+"""Files of sections with checksums, which hold the results of finished work units for later steps and `--resume`.
 
-A file is its sections, one after the other, then an index (JSON), then the index's size and CRC-32C and a mark. Each
-section has its own CRC-32C in the index, so that a reader can take and check one section alone.
+A file consists of its sections, an index (JSON), and a footer: the index's size, its CRC-32C and a magic number. The
+index has the CRC-32C of each section, so a reader can read and check one section alone.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from beam_pipeline.sources.opening import RangeFile
 
 Content = TypeVar("Content")
 
-_END = struct.Struct("<QI8s")  # the index's size, its CRC-32C, the mark
-_AHEAD = 64 << 10  # sections that are small and close together take one request
+_FOOTER = struct.Struct("<QI8s")  # the index's size, its CRC-32C, the magic number
+_READ_AHEAD = 64 << 10  # reads small sections that are close together with one request
 
-_MARK = b"TMSECT1\n"
+_MAGIC = b"TMSECT1\n"
 
 
 class SectionError(DataError):
-    """A file of sections that is cut off, damaged, or another's; the message names it."""
+    """A file of sections is truncated or damaged, or is not a file of sections."""
 
 
 class Section(NamedTuple):
-    """Where a section is in its file, in bytes, and the CRC-32C of its bytes."""
+    """A section's location in its file, in bytes, and its CRC-32C."""
 
     offset: int
     size: int
@@ -41,7 +41,7 @@ class Section(NamedTuple):
 
 
 class SectionWriter:
-    """Adds sections to a file."""
+    """Writes sections to a file."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -56,12 +56,12 @@ class SectionWriter:
     def end(self, index: dict[str, Any]) -> None:
         """Writes the index, which ends the file."""
         data = json.dumps(index, separators=(",", ":")).encode()
-        self._file.write(data + _END.pack(len(data), google_crc32c.value(data), _MARK))
+        self._file.write(data + _FOOTER.pack(len(data), google_crc32c.value(data), _MAGIC))
 
 
 @contextlib.contextmanager
 def create_sections(path: str) -> Iterator[SectionWriter]:
-    """A new file of sections; readers see it complete or not at all. Attempts that overlap do not meet."""
+    """Creates a file of sections. It appears when the block ends. Concurrent attempts do not interfere."""
     folder, _, name = path.rpartition("/")
     temporary = filesystem.join(folder, "unfinished", f"{name}.{uuid.uuid4().hex}")
     with filesystem.create_whole(path, temporary) as file:
@@ -71,15 +71,24 @@ def create_sections(path: str) -> Iterator[SectionWriter]:
 def open_sections(path: str) -> BinaryIO:
     """Opens a file of sections for reading."""
     if path.startswith("gs://"):
-        return RangeFile(filesystem.RemoteObject(path), read_ahead=_AHEAD)
+        return RangeFile(filesystem.RemoteObject(path), read_ahead=_READ_AHEAD)
     return filesystem.open_file(path)
 
 
-def read_kept(
+def read_if_intact(
     path: str, identity: Mapping[str, Any], read: Callable[[BinaryIO, dict[str, Any]], Content]
 ) -> Content | None:
-    """What `read` makes of a file of sections and its index; None if there is no such file, its index does not hold
-    all of `identity`, or a byte that is read is not as it was written."""
+    """Reads a file of sections, unless it is missing, damaged or outdated.
+
+    Args:
+        path: Of the file.
+        identity: Entries that the index must contain.
+        read: Reads the content, given the open file and its index.
+
+    Returns:
+        What `read` returns. None if there is no such file, its index lacks an entry of `identity`, or the index or a
+        section that `read` reads is damaged.
+    """
     if not filesystem.exists(path):
         return None
     try:
@@ -91,19 +100,19 @@ def read_kept(
 
 
 def read_index(file: BinaryIO, path: str) -> dict[str, Any]:
-    """The index of a file of sections.
+    """Reads the index of a file of sections.
 
     Raises:
-      SectionError: if the file does not end with an undamaged one.
+        SectionError: If the index or the footer is missing or damaged.
     """
     size = file.seek(0, os.SEEK_END)
-    if size < _END.size:
-        raise SectionError(f"{path}: cut off after {size} bytes")
-    file.seek(size - _END.size)
-    length, crc, mark = _END.unpack(file.read(_END.size))
-    if mark != _MARK or length > size - _END.size:
-        raise SectionError(f"{path}: does not end as a file of sections does")
-    file.seek(size - _END.size - length)
+    if size < _FOOTER.size:
+        raise SectionError(f"{path}: truncated to {size} bytes")
+    file.seek(size - _FOOTER.size)
+    length, crc, magic = _FOOTER.unpack(file.read(_FOOTER.size))
+    if magic != _MAGIC or length > size - _FOOTER.size:
+        raise SectionError(f"{path}: the footer of a file of sections is missing or damaged")
+    file.seek(size - _FOOTER.size - length)
     data = file.read(length)
     if google_crc32c.value(data) != crc:
         raise SectionError(f"{path}: the checksum of its index is wrong")
@@ -111,10 +120,10 @@ def read_index(file: BinaryIO, path: str) -> dict[str, Any]:
 
 
 def read_section(file: BinaryIO, section: Section, path: str) -> bytes:
-    """One section's bytes.
+    """Reads the bytes of one section.
 
     Raises:
-      SectionError: if they are not those that were written.
+        SectionError: If they are damaged.
     """
     file.seek(section.offset)
     data = file.read(section.size)

@@ -1,4 +1,4 @@
-"""Shards: their names, and writing one whole or not at all."""
+"""Shards: their names, and writing them atomically."""
 
 from __future__ import annotations
 
@@ -16,52 +16,49 @@ from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-(?P<records>\d+)\.tfrecord")
 
-_VALUES_PER_WRITE = 1 << 18  # encoding takes about 20 bytes for each value of a feature
+_VALUES_PER_WRITE = 1 << 18  # encoding needs about 20 bytes per value of a feature
 _READ_BYTES = 16 << 20
 
 
 def shard_name(split: str, shard: int, records: int) -> str:
-    """The file name of a shard: `<split>-<shard>-<count>.tfrecord`."""
+    """Returns the file name of a shard: `<split>-<shard>-<records>.tfrecord`."""
     return f"{split}-{shard:05d}-{records}.tfrecord"
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What the manifest says of a shard.
-
-    Attributes:
-      split: the split's index in the run's list of splits.
-      shard: its number within the split.
-      name: its file name.
-      records: how many it holds.
-      bytes: its size.
-      crc32c: of the file's bytes, 8 hex digits.
-      rows_checksum: `rows.rows_checksum` of its rows, 16 hex digits.
-    """
+    """The metadata of a shard, as in the manifest."""
 
     split: int
+    """The index of its split in the run's list of splits."""
     shard: int
+    """Its number within the split."""
     name: str
+    """Its file name."""
     records: int
+    """Its number of records."""
     bytes: int
+    """Its size."""
     crc32c: str
+    """The CRC-32C of the file's bytes, 8 hex digits."""
     rows_checksum: str
+    """`rows_checksum` of its rows, 16 hex digits."""
 
     def to_json(self) -> dict:
-        """The shard's entry in the manifest."""
+        """Returns the shard's entry in the manifest."""
         return {key: value for key, value in asdict(self).items() if key not in ("split", "shard")}
 
 
 def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
-    """Puts every row into its slot.
+    """Puts the rows of a shard into their slots.
 
     Args:
-      blocks: routed rows (their `slots` are set), in any order.
-      records: slots in the shard.
-      place: the shard's name, for the errors.
+        blocks: Routed rows (their `slots` are set), in any order.
+        records: The number of slots in the shard.
+        place: The shard's name, for error messages.
 
     Raises:
-      AssertionError: where a slot was filled twice or never: a row was lost or doubled on its way.
+        AssertionError: If a slot is not filled exactly once, so a row was lost or duplicated.
     """
     filled = np.zeros(records, np.int64)
     whole: RowBlock | None = None
@@ -72,7 +69,9 @@ def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
             whole = RowBlock(ids, np.zeros(records, np.uint32), starts)
         slots = block.slots
         if slots.size and int(slots.max()) >= records:
-            raise AssertionError(f"{place}: slot {int(slots.max())} of a shard of {records} records")
+            raise AssertionError(
+                f"{place}: a row has slot {int(slots.max())}, but the shard has {records} slots"
+            )
         whole.ids[slots] = block.ids
         whole.lengths[slots] = block.lengths
         if whole.starts is not None:
@@ -82,7 +81,7 @@ def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
         wrong = np.flatnonzero(filled != 1)
         raise AssertionError(
             f"{place}: {len(wrong)} of {records} slots were not filled exactly once, the first is "
-            f"{int(wrong[0])}, filled {int(filled[wrong[0]])} times: rows were lost or doubled"
+            f"{int(wrong[0])}, filled {int(filled[wrong[0]])} times: rows were lost or duplicated"
         )
     return whole
 
@@ -97,17 +96,19 @@ def write_shard(
     shard: int,
     before_publishing: Callable[[ShardInfo], None],
 ) -> ShardInfo:
-    """Writes a shard's rows to the file `path`, by way of `temporary`; on failure neither is left.
+    """Writes a shard's rows to `temporary`, and moves the file to `path`. On failure, deletes it.
 
     Args:
-      block: the shard's rows.
-      encoder: makes their records.
-      path, temporary: where the shard goes. If there is a file at `path` already, it is left as it is.
-      split, shard: the shard's place in the dataset.
-      before_publishing: called right before the file appears; if it raises, the file does not.
+        block: The shard's rows.
+        encoder: Encodes them as records.
+        path: The shard's final path. An existing file is never replaced.
+        temporary: The path of the file until it is complete.
+        split: The index of the shard's split.
+        shard: The shard's number within the split.
+        before_publishing: Called right before the file appears. If it raises, the file does not appear.
 
     Raises:
-      DataError: if there is another file at `path`.
+        DataError: If `path` is a file with other content.
     """
     size, crc = 0, 0
     checksum = rows_checksum(block.ids, block.lengths)
@@ -124,16 +125,15 @@ def write_shard(
             )
             before_publishing(info)
     except FileExistsError as error:
-        if not is_at(info, path):  # if it is, an earlier attempt has written it
+        if not matches_file(info, path):  # an earlier attempt may have written the same shard
             raise DataError(
-                f"{path}: there is another file of this name, which this run did not write; it is left as it is: move "
-                "it away, or name another --output"
+                f"{path}: already exists, and this run did not write it; move it away, or choose another --output"
             ) from error
     return info
 
 
-def is_at(info: ShardInfo, path: str) -> bool:
-    """Whether the file at `path` is the shard, by its size and its checksum."""
+def matches_file(info: ShardInfo, path: str) -> bool:
+    """Returns whether the file at `path` is the shard, judging by its size and checksum."""
     size, crc = 0, 0
     with filesystem.open_file(path) as file:
         while data := file.read(_READ_BYTES):

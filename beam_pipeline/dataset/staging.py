@@ -1,4 +1,4 @@
-"""The staging folder in the output folder: its names, and the folder of each run in it."""
+"""The names in the staging folder, which is in the output folder and has a folder for each run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from beam_pipeline import filesystem
 STAGING = "_staging"
 FINISHED = "finished"
 WRITTEN = "written"
-TEMPORARY = "temporary"  # where files are until they are complete
-RUN_FOLDER = re.compile(r"[0-9a-f]{16}")  # one for each fingerprint
+TEMPORARY = "temporary"  # holds files until they are complete
+RUN_FOLDER = re.compile(r"[0-9a-f]{16}")  # the first digits of the run's fingerprint
 
 
 def staging_folder(output: str, fingerprint: str) -> str:
-    """The folder for everything that is deleted when the dataset with this fingerprint is finished.
+    """Returns the folder for everything that is deleted when the dataset with this fingerprint is finished.
 
-    Its content is a function of the fingerprint, so that attempts that overlap can only write the same bytes, and runs
-    with different fingerprints share nothing.
+    Its content is a function of the fingerprint: concurrent attempts write the same bytes, and runs with different
+    fingerprints share nothing.
     """
     return filesystem.join(output, STAGING, fingerprint[:16])

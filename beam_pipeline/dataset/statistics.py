@@ -1,4 +1,4 @@
-"""What a split holds, counted per work unit and added up: the numbers in manifest.json and statistics.json."""
+"""The statistics of a split, counted per work unit and summed for manifest.json and statistics.json."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ import numpy as np
 
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
-# Edges of the length histograms: four to the octave, up to 2**40.
+# Edges of the length histograms: four per octave, up to 2**40.
 LENGTH_EDGES = np.unique(np.floor(2.0 ** (np.arange(0, 161) / 4)).astype(np.int64))
 
-# The bin of every length below 2**16, since a table is several times as fast as a search.
+# The bin of each length below 2**16, because a table is several times as fast as a search.
 _BINS = np.maximum(np.searchsorted(LENGTH_EDGES, np.arange(1 << 16), side="right") - 1, 0).astype(np.uint8)
 
-# Bytes per token: bins of a quarter byte; the last one, from 16 on, holds all above.
+# Bytes per token: bins of a quarter byte. The last one holds all values from 16 on.
 _BINS_PER_BYTE = 4
 _RATIO_BINS = 16 * _BINS_PER_BYTE + 1
 
-# How full rows are: bins of 5%, each with its upper edge.
+# The fill of rows: bins of 5%. Each includes its upper edge.
 _FILL_BINS = 20
 
 
 @dataclass
 class SplitStatistics:
-    """Sums over some of a split's documents and rows; `merge` adds those of others.
-
-    Attributes:
-      token_counts: int64 [vocab_size], how often each id occurs.
-      document_tokens, document_bytes: int64 [len(LENGTH_EDGES)], documents by length: the count at i is of those with
-        LENGTH_EDGES[i] <= length < LENGTH_EDGES[i + 1]; documents of length 0 are counted at 0.
-      document_bytes_per_token: int64 [65], documents by UTF-8 bytes ÷ tokens, in bins of 0.25; the last holds all from
-        16 on. Documents without tokens are left out.
-      row_fill: int64 [20], rows by the share of their positions that hold tokens: the count at i is of those with more
-        than i / 20 and up to (i + 1) / 20.
-      longest_tokens, longest_bytes: the longest document's length.
-      rows_checksum: `rows.rows_checksum` of the rows, mod 2**64.
-      documents, bytes, tokens, rows, padding: totals.
-    """
+    """Sums over some of a split's documents and rows. `merge` adds the sums over others."""
 
     token_counts: np.ndarray
+    """int64 [vocab_size]: how often each id occurs."""
     document_tokens: np.ndarray
+    """int64 [len(LENGTH_EDGES)]: documents by their number of tokens. Bin i counts those with LENGTH_EDGES[i] <=
+    length < LENGTH_EDGES[i + 1]. Bin 0 also counts documents of length 0.
+    """
     document_bytes: np.ndarray
+    """int64 [len(LENGTH_EDGES)]: documents by their number of UTF-8 bytes, in the same bins."""
     document_bytes_per_token: np.ndarray
+    """int64 [65]: documents by UTF-8 bytes per token, in bins of 0.25. The last bin counts all from 16 on. Documents
+    without tokens are left out.
+    """
     row_fill: np.ndarray
+    """int64 [20]: rows by their fill, the share of positions with tokens. Bin i counts i / 20 < fill <= (i + 1) / 20.
+    """
     longest_tokens: int = 0
+    """The largest number of tokens in a document."""
     longest_bytes: int = 0
+    """The largest number of UTF-8 bytes in a document."""
     rows_checksum: int = 0
+    """`rows_checksum` of the rows."""
     documents: int = 0
     bytes: int = 0
+    """UTF-8 bytes of the documents."""
     tokens: int = 0
     rows: int = 0
     padding: int = 0
+    """Positions without a token."""
 
     @classmethod
     def empty(cls, vocab_size: int) -> SplitStatistics:
@@ -62,9 +64,9 @@ class SplitStatistics:
         """Counts documents.
 
         Args:
-          ids: integers, all their token ids.
-          tokens: int64 [documents], tokens in each.
-          sizes: int64 [documents], UTF-8 bytes of each one's text.
+            ids: Integers [tokens of all documents].
+            tokens: int64 [documents]: the number of tokens in each.
+            sizes: int64 [documents]: the number of UTF-8 bytes in each one's text.
         """
         self.token_counts += np.bincount(ids, minlength=len(self.token_counts))
         self.document_tokens += _histogram(tokens)
@@ -79,7 +81,7 @@ class SplitStatistics:
         self.tokens += int(tokens.sum())
 
     def add_rows(self, block: RowBlock) -> None:
-        """Counts rows that were packed."""
+        """Counts packed rows."""
         rows, max_length = block.ids.shape
         lengths = block.lengths.astype(np.int64)
         self.rows += rows
@@ -88,7 +90,7 @@ class SplitStatistics:
         self.rows_checksum = (self.rows_checksum + rows_checksum(block.ids, block.lengths)) % 2**64
 
     def merge(self, other: SplitStatistics) -> SplitStatistics:
-        """Adds `other` in; returns self."""
+        """Adds `other` in place, and returns self."""
         for field in fields(self):
             ours, theirs = getattr(self, field.name), getattr(other, field.name)
             if field.name.startswith("longest_"):
@@ -107,7 +109,7 @@ class SplitStatistics:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SplitStatistics:
-        """The inverse of `to_bytes`; its arrays are copies, so that others can be added."""
+        """The inverse of `to_bytes`. Copies the arrays, so that `merge` can write to them."""
         sums = np.frombuffer(data, np.uint64, len(_SUMS)).tolist()
         counts = np.frombuffer(data, np.int64, offset=8 * len(_SUMS)).copy()
         fixed = np.cumsum([len(LENGTH_EDGES), len(LENGTH_EDGES), _RATIO_BINS, _FILL_BINS])
@@ -115,12 +117,12 @@ class SplitStatistics:
         return cls(*arrays, **dict(zip(_SUMS, sums, strict=True)))
 
     def totals(self) -> dict[str, int]:
-        """The totals by the names that manifest.json uses."""
+        """Returns the totals by the names that manifest.json uses."""
         names = ("documents", "bytes", "tokens", "rows", "padding")
         return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict:
-        """The content of statistics.json (docs/dataset-format.md)."""
+        """Returns the content of statistics.json (docs/dataset-format.md)."""
         slots = self.tokens + self.padding
         return {
             **self.totals(),
@@ -151,7 +153,7 @@ _SUMS = tuple(field.name for field in fields(SplitStatistics) if field.default i
 
 
 def entropy(counts: np.ndarray) -> float:
-    """The entropy, in nats, of the distribution that `counts` are samples of; 0 where there are none."""
+    """Returns the entropy, in nats, of the distribution given by `counts`; 0 if there are none."""
     counts = counts[counts > 0].astype(np.float64)
     if not counts.size:
         return 0.0

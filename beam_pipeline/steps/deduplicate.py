@@ -23,7 +23,7 @@ from beam_pipeline.dataset.finished_units import hashes_path, identity_of
 from beam_pipeline.dataset.sections import (
     Section,
     create_sections,
-    read_kept,
+    read_if_intact,
     read_section,
 )
 from beam_pipeline.hashing import text_hashes
@@ -143,7 +143,9 @@ class HashDocuments(beam.DoFn):
 
 def _kept_hashes(path: str, identity: dict) -> np.ndarray | None:
     """The hashes that an earlier attempt kept, if every byte of their file is as it was written; else None."""
-    data = read_kept(path, identity, lambda file, index: read_section(file, Section(*index["hashes"]), path))
+    data = read_if_intact(
+        path, identity, lambda file, index: read_section(file, Section(*index["hashes"]), path)
+    )
     return None if data is None else np.frombuffer(data, np.uint64).reshape(-1, 2)
 
 

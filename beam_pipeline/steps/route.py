@@ -19,7 +19,7 @@ from apache_beam.metrics import Metrics
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
-from beam_pipeline.dataset.shards import ShardInfo, is_at
+from beam_pipeline.dataset.shards import ShardInfo, matches_file
 from beam_pipeline.job import Job
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
@@ -59,7 +59,7 @@ class KeptShards(beam.DoFn):
             return
         shard = filesystem.join(self._job.split_folder(info.split), info.name)
         if filesystem.exists(shard):
-            if is_at(info, shard):
+            if matches_file(info, shard):
                 self._kept.inc()
                 yield info
             else:  # damaged: it is in the way of the one that is written now

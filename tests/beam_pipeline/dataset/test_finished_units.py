@@ -36,7 +36,7 @@ def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
         )
 
 
-def test_what_was_finished_is_found_again(tmp_path: Path):
+def test_a_finished_unit_is_found_with_all_it_contains(tmp_path: Path):
     path = str(tmp_path / "units" / "unit")
     made, found = write(Path(path)), find_unit(path, identity={"fingerprint": "f", "unit": 3})
     assert found.blocks == made.blocks
@@ -64,7 +64,7 @@ def test_another_runs_unit_and_a_missing_one_are_not_found(tmp_path: Path):
     assert find_unit(str(path), identity={"fingerprint": "f", "unit": 4}) is None
 
 
-def test_no_damaged_byte_and_no_cut_goes_unnoticed(tmp_path: Path):
+def test_a_damaged_or_truncated_file_is_not_used(tmp_path: Path):
     path = tmp_path / "unit"
     write(path)
     data = path.read_bytes()

@@ -14,7 +14,7 @@ from beam_pipeline.dataset.records import (
     decode_examples,
     decode_frames,
     feature_names,
-    most_record_bytes,
+    max_record_bytes,
     read_frames,
 )
 from beam_pipeline.rows.blocks import RowBlock
@@ -80,7 +80,7 @@ def test_tensorflow_reads_the_framing(tmp_path):
     assert records == frames(path.read_bytes())
 
 
-def test_damage_is_named():
+def test_errors_name_the_damaged_record_and_its_byte():
     block = RowBlock(np.arange(16, dtype=np.uint16).reshape(2, 8), np.full(2, 8, np.uint32))
     first, second = encode(block, PLAIN)
     data = first + second
@@ -105,7 +105,7 @@ def test_damage_is_named():
         frames(bytes(broken))
 
 
-def test_wrong_features_are_named():
+def test_errors_name_wrong_features():
     records = frames(b"".join(encode(RowBlock(np.ones((1, 8), np.uint16), np.array([8], np.uint32)), PLAIN)))
     with pytest.raises(
         RecordError, match=r"features are \['attention_mask', 'input_ids'\], not \['input_ids'\]"
@@ -115,7 +115,7 @@ def test_wrong_features_are_named():
         decode_examples(records, max_length=9, features=PLAIN)
 
 
-def test_masks_of_long_rows_are_not_kept():
+def test_masks_of_long_rows_are_not_cached():
     import tracemalloc
 
     max_length = 1 << 17
@@ -130,7 +130,7 @@ def test_masks_of_long_rows_are_not_kept():
     assert kept < max_length  # of 16 masks of 128 KiB
 
 
-def test_values_that_do_not_fit_are_refused():
+def test_values_above_21_bits_are_rejected():
     with pytest.raises(ValueError, match="2097151"):
         ExampleEncoder(max_length=8, max_value=2**21, features=PLAIN)
 
@@ -142,7 +142,7 @@ def test_long_rows_are_decoded_a_few_at_a_time():
         RowBlock(np.ones((1, max_length), np.uint16), np.array([max_length], np.uint32))
     )
     record = frame[12:-4]
-    assert len(record) <= most_record_bytes(max_length, features)
+    assert len(record) <= max_record_bytes(max_length, features)
     sizes = [
         sum(values.nbytes for values in columns.values())
         for columns in decode_frames(iter([record] * 19), max_length=max_length, features=features)
@@ -156,5 +156,7 @@ def test_a_record_that_is_too_large_is_not_read():
     )[0]
     most = len(frame) - 16
     assert list(read_frames(io.BytesIO(frame), "x", most)) == [frame[12:-4]]
-    with pytest.raises(RecordError, match=rf"x: record 0 at byte 0: the record has {most} bytes, more than"):
+    with pytest.raises(
+        RecordError, match=rf"x: record 0 at byte 0: the record has {most} bytes; the maximum is"
+    ):
         next(read_frames(io.BytesIO(frame), "x", most - 1))

@@ -15,7 +15,7 @@ def block(slots: list[int]) -> RowBlock:
     return RowBlock(ids, np.full(len(slots), 8, np.uint32), None, np.array(slots, np.uint32))
 
 
-def test_rows_stand_in_their_slots_whatever_the_order():
+def test_rows_are_put_into_their_slots_in_whatever_order_they_come():
     whole = assemble([block([4, 0]), block([]), block([2, 1, 3])], 5, "x")
     assert whole.ids[:, 0].tolist() == [0, 1, 2, 3, 4]
 
@@ -25,16 +25,16 @@ def test_rows_stand_in_their_slots_whatever_the_order():
     [
         ([[0, 1], [2, 2]], "1 of 3 slots .* first is 2, filled 2 times"),
         ([[0, 2]], "1 of 3 slots .* first is 1, filled 0 times"),
-        ([[0, 1, 2, 3]], "slot 3 of a shard of 3"),
+        ([[0, 1, 2, 3]], "a row has slot 3, but the shard has 3 slots"),
         ([], "3 of 3 slots"),
     ],
 )
-def test_lost_and_doubled_rows_are_errors(parts, reason):
+def test_lost_and_duplicated_rows_are_errors(parts, reason):
     with pytest.raises(AssertionError, match=f"the-shard: {reason}"):
         assemble([block(part) for part in parts], 3, "the-shard")
 
 
-def test_names():
+def test_shard_names_have_the_split_the_number_and_the_records():
     assert shard_name("train", 17, 5000) == "train-00017-5000.tfrecord"
     assert shard_name("train", 1234567, 1) == "train-1234567-1.tfrecord"
     found = SHARD_NAME.fullmatch("train-00017-5000.tfrecord")
@@ -62,14 +62,14 @@ def write(folder, before_publishing=lambda info: None) -> ShardInfo:
     )
 
 
-def test_a_shard_is_written_whole_and_nothing_beside_it(tmp_path):
+def test_writing_a_shard_leaves_no_other_file(tmp_path):
     info = write(tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.name for path in files] == [info.name] == ["train-00000-20.tfrecord"]
     assert files[0].stat().st_size == info.bytes and info.records == 20
 
 
-def test_an_attempt_that_comes_second_writes_nothing(tmp_path):
+def test_a_second_attempt_writes_nothing(tmp_path):
     info = write(tmp_path)
     shard = tmp_path / "train" / info.name
     before = shard.stat().st_ino
@@ -79,13 +79,15 @@ def test_an_attempt_that_comes_second_writes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("hard_links", [True, False])
-def test_another_file_of_the_name_is_never_replaced(tmp_path, monkeypatch, hard_links):
+def test_an_existing_file_with_other_content_is_never_replaced(tmp_path, monkeypatch, hard_links):
     if not hard_links:
         monkeypatch.setattr(filesystem.os, "link", no_hard_links)
     shard = tmp_path / "train" / "train-00000-20.tfrecord"
     shard.parent.mkdir()
     shard.write_bytes(b"precious")
-    with pytest.raises(DataError, match=r"train-00000-20\.tfrecord: there is another file of this name"):
+    with pytest.raises(
+        DataError, match=r"train-00000-20\.tfrecord: already exists, and this run did not write it"
+    ):
         write(tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [shard]
     assert shard.read_bytes() == b"precious"
@@ -102,12 +104,12 @@ def test_without_hard_links_a_shard_is_renamed(tmp_path, monkeypatch):
     assert [path.name for path in files] == [info.name]
 
 
-def test_what_is_raised_before_publishing_keeps_the_shard_back(tmp_path):
-    def lost(info):
+def test_an_error_before_publishing_prevents_the_shard(tmp_path):
+    def lose_lock(info):
         raise LockLost("another run has taken it over")
 
     with pytest.raises(LockLost):
-        write(tmp_path, lost)
+        write(tmp_path, lose_lock)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
