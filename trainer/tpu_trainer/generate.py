@@ -117,6 +117,7 @@ class Generator:
         """`text` as it was given, and the rest of what all tokens together spell."""
 
         def spelt(ids: list[int]) -> str:
-            return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=True)
+            # The tokenizer's configuration says whether spaces before punctuation go: in code they must stay.
+            return self._tokenizer.decode(ids, skip_special_tokens=True)
 
         return text + spelt(prompt + new)[len(spelt(prompt)) :]

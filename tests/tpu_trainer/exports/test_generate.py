@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerFast,
@@ -67,6 +68,20 @@ def test_greedy_texts_are_the_pipelines(causal: Path) -> None:
     found = continued(generator_of(causal), TEXTS)
     assert found == expected
     assert len({word for text in found for word in text.split()}) > 8
+
+
+@pytest.mark.parametrize(("clean_up", "expected"), [(False, "w1 , w2"), (True, "w1, w2")])
+def test_spaces_before_punctuation_go_only_if_the_tokenizer_says_so(
+    causal: Path, tmp_path: Path, clean_up: bool, expected: str
+) -> None:
+    core = Tokenizer(models.WordLevel({"<unk>": 0, "w1": 1, ",": 2, "w2": 3}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(
+        tokenizer_object=core, unk_token="<unk>", clean_up_tokenization_spaces=clean_up
+    ).save_pretrained(tmp_path)
+    _, vocabulary = open_tokenizer(str(causal), "clm")
+    model = open_model(str(causal), vocabulary, "clm")
+    generator = Generator(model, AutoTokenizer.from_pretrained(tmp_path), GREEDY)
+    assert generator._text("w1", [1], [2, 3]) == expected
 
 
 def test_mask_predictions_are_the_pipelines(masked: Path) -> None:
