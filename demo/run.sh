@@ -18,6 +18,7 @@ if (($#)); then
   text=(--input "$@")
 else
   library=$("$python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+  echo "LIB is $library"
   text=(--document file --input "$library/*.py")
   for package in asyncio email http importlib json logging multiprocessing unittest; do
     text+=("$library/$package/*.py")
@@ -27,7 +28,9 @@ fi
 number=0
 exec 3>&1 # the terminal, also if a step's own output goes to a file
 step() { # TITLE COMMAND…: prints both and runs the command
-  printf '\n[%d/6] %s\n$ %s\n' $((++number)) "$1" "${*:2}" >&3
+  local command="${*:2}"
+  command=${command//"$here"/demo}
+  printf '\n[%d/6] %s\n$ %s\n' $((++number)) "$1" "${command//"${library:-/dev/null}"/LIB}" >&3
   "${@:2}"
 }
 trap 'echo "demo: stopped; the same command continues. To start over, remove $out or choose another OUTPUT." >&2' ERR INT TERM
