@@ -93,7 +93,7 @@ def test_a_queued_resource() -> None:
 def test_launch_knows_all_states_of_the_api() -> None:
     code = (
         "import json; from tpu_trainer.cloud import queued_resource as q, vertex; "
-        "print(json.dumps([q.WAITING, q.TAKEN_AWAY, q.NODE_TAKEN_AWAY, vertex.RUNNING]))"
+        "print(json.dumps([q.WAITING_STATES, q.PREEMPTED_STATES, q.PREEMPTED_NODE_STATES, vertex.RUNNING]))"
     )
     if not TRAINER_PYTHON.exists():
         pytest.skip("no trainer/.venv: make setup")

@@ -34,11 +34,11 @@ def config(*more: str) -> LaunchConfig:
 def run_launch(
     stand_in: Loopback, gcs: Gcs, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
 ) -> None:
-    """Launches against stand-ins that serve already."""
+    """Launches against running stand-ins."""
     waits = itertools.count()
 
     def bounded(seconds: float) -> None:
-        assert next(waits) < 300, "it waits for ever"
+        assert next(waits) < 300, "launch does not end"
         sleep(seconds)
 
     with requests.Session() as session:
@@ -48,7 +48,7 @@ def run_launch(
 
 
 def signals_once(number: int) -> Callable[[float], None]:
-    """A `sleep` that sends this process a signal the first time."""
+    """Returns a `sleep` whose first call sends this process a signal."""
     left = [number]
 
     def sleep(seconds: float) -> None:
@@ -59,7 +59,7 @@ def signals_once(number: int) -> Callable[[float], None]:
 
 
 def ends(gcs: Gcs, status: int, log: str = "the log\n", *, host: int = 0) -> Callable[[dict[str, str]], None]:
-    """Has a host report that its container ended, as host_start.sh does: for the lives of Tpu."""
+    """Returns an event for a life of `Tpu` in which a host reports its container's exit, as host_start.sh does."""
     suffix = f"-{host}.txt" if host else ".txt"
     return lambda metadata: gcs.put(
         metadata["tokenmill-report"].removesuffix(".txt") + suffix, f"{status}\n{log}".encode()

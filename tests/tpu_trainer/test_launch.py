@@ -1,4 +1,4 @@
-"""From asking for a TPU to giving it back, against stand-ins for the TPU interface and for Cloud Storage."""
+"""Launches, from requesting a TPU to deleting it, against stand-ins for the TPU API and Cloud Storage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gcs() -> Iterator[Gcs]:
 
 @pytest.fixture
 def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """Launches against a stand-in; returns the lines that were printed."""
+    """Launches against a stand-in; returns the lines of stderr."""
 
     def run(
         stand_in: Loopback, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
@@ -43,11 +43,11 @@ def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[st
 
 @pytest.fixture
 def ends(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
-    """Has the host report that its container ended."""
+    """Makes a host report the exit of its container."""
     return partial(launches.ends, gcs)
 
 
-def test_waits_trains_and_gives_back(gcs: Gcs, train: Any, ends: Any, tmp_path: Path) -> None:
+def test_a_tpu_is_requested_trains_and_is_deleted(gcs: Gcs, train: Any, ends: Any, tmp_path: Path) -> None:
     line = b'{"step": 50, "loss": 3.25}\n{"step": 1'
     life = [
         *("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"),
@@ -56,13 +56,13 @@ def test_waits_trains_and_gives_back(gcs: Gcs, train: Any, ends: Any, tmp_path: 
     ]
     tpu = Tpu(life)
     assert train(tpu, "--train.steps", "50", "--cloud.service_account", "a@p.iam") == [
-        "launch: first: asks for a v5litepod-8 in europe-west4-b; should this command be killed, give it back: "
+        "launch: first: requesting a v5litepod-8 in europe-west4-b; if this command is killed, delete it with: "
         + launches.DELETE,
         *(
             f"launch: first: {state}"
             for state in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
         ),
-        "launch: first: the TPU is there",
+        "launch: first: the TPU is active",
         "launch: step 50: loss 3.250",
         "launch: first: finished: gs://bucket/runs/first",
     ]
@@ -73,21 +73,21 @@ def test_waits_trains_and_gives_back(gcs: Gcs, train: Any, ends: Any, tmp_path: 
     assert node["serviceAccount"]["email"] == "a@p.iam"
     assert node["metadata"]["tokenmill-image"] == IMAGE
     (tmp_path / "fit.yaml").write_text(node["metadata"]["tokenmill-config"])
-    told = load_fit_config(str(tmp_path / "fit.yaml"))
-    assert (told.train.steps, told.output_dir, told.strategy) == (50, RUN, "tpu")
+    of_host = load_fit_config(str(tmp_path / "fit.yaml"))
+    assert (of_host.train.steps, told.output_dir, told.strategy) == (50, RUN, "tpu")
 
 
-def test_spot_goes_on_after_each_preemption(train: Any, ends: Any) -> None:
+def test_training_continues_after_each_preemption(train: Any, ends: Any) -> None:
     tpu = Tpu(
         ["ACTIVE", "SUSPENDING"],
         ["ACTIVE", ("ACTIVE", "PREEMPTED")],
         ["WAITING_FOR_RESOURCES", ends(75), "ACTIVE"],
         [ends(137), "SUSPENDED"],
-        [ends(69), "SUSPENDED"],  # a host of the slice went before the others had reached it
-        [ends(0), "SUSPENDED"],  # taken away when it had just finished
+        [ends(69), "SUSPENDED"],  # the slice lost a host during startup
+        [ends(0), "SUSPENDED"],  # preempted just after training finished
     )
     lines = train(tpu, "--cloud.spot", "true")
-    assert lines.count("launch: first: the TPU was taken away; the run continues on a new one") == 5
+    assert lines.count("launch: first: the TPU was preempted; the run continues on a new one") == 5
     assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
     assert tpu.existing is None
     assert [body["spot"] for body in tpu.created] == [{}] * 6
@@ -96,9 +96,9 @@ def test_spot_goes_on_after_each_preemption(train: Any, ends: Any) -> None:
     assert len({node["tokenmill-config"] for node in nodes}) == 1
 
 
-def test_too_many_preemptions(train: Any) -> None:
+def test_too_many_preemptions_end_the_launch(train: Any) -> None:
     tpu = Tpu(["SUSPENDED"], ["SUSPENDED"], ["SUSPENDED"])
-    with pytest.raises(CloudError, match=r"taken away 2 times \(--cloud.max_preemptions\)"):
+    with pytest.raises(CloudError, match=r"preempted 2 times \(--cloud.max_preemptions is 1\)"):
         train(tpu, "--cloud.max_preemptions", "1")
     assert tpu.existing is None and len(tpu.created) == 2
 
@@ -107,13 +107,13 @@ def test_too_many_preemptions(train: Any) -> None:
     ("life", "message"),
     [
         (["WAITING_FOR_RESOURCES", "FAILED"], "the request for a TPU failed: no more capacity in the zone"),
-        (["ACTIVE", 2], r"`fit` ended with status 2 .*\n.*no such folder"),
-        (["ACTIVE", 69], "`fit` ended with status 69"),
-        (["ACTIVE", 137], "`fit` ended with status 137"),  # too much memory: it would be so again
-        (["ACTIVE", "SLEEPING"], "state unknown to this program: 'SLEEPING'"),
+        (["ACTIVE", 2], r"`fit` exited with status 2 .*\nno such folder"),
+        (["ACTIVE", 69], "`fit` exited with status 69"),
+        (["ACTIVE", 137], "`fit` exited with status 137"),  # out of memory, as it would be on a new TPU
+        (["ACTIVE", "SLEEPING"], "unknown state: 'SLEEPING'"),
     ],
 )
-def test_a_failure_is_told_and_leaves_nothing(
+def test_a_failure_is_reported_and_the_tpu_deleted(
     life: Sequence[Any], message: str, train: Any, ends: Any
 ) -> None:
     tpu = Tpu(
@@ -127,27 +127,27 @@ def test_a_failure_is_told_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("reports", "message"),
     [
-        ({3: 1}, r"first: host 3 of the TPU ended with status 1 .*\nhost 3's log$"),
-        ({3: 137, 0: 75}, r"first: host 3 of the TPU ended with status 137 .*\nhost 3's log$"),
-        ({3: 134, 0: 69}, r"first: host 3 of .* status 134 .*\nhost 3's log\n`fit` ended with status 69"),
-        ({3: 137, 0: 2}, r"first: `fit` ended with status 2 .*\nhost 0's log\nhost 3 of the TPU ended with"),
+        ({3: 1}, r"first: host 3 of the TPU exited with status 1 .*\nhost 3's log$"),
+        ({3: 137, 0: 75}, r"first: host 3 of the TPU exited with status 137 .*\nhost 3's log$"),
+        ({3: 134, 0: 69}, r"first: host 3 of .* status 134 .*\nhost 3's log\n`fit` exited with status 69"),
+        ({3: 137, 0: 2}, r"first: `fit` exited with status 2 .*\nhost 0's log\nhost 3 of the TPU exited with"),
         (
             {1: 1, 2: 1, 3: 1, 4: 1, 10: 1},
-            r"host 3's log\nMore hosts failed: 4, 10; their reports are in gs://bucket/runs/first/launch$",
+            r"host 3's log\nOther hosts that failed: 4, 10; their reports are in gs://bucket/runs/first/launch$",
         ),
     ],
 )
-def test_a_host_that_fails_is_named_with_its_reason(
+def test_a_failed_host_is_named_with_its_log(
     reports: dict[int, int], message: str, train: Any, ends: Any
 ) -> None:
-    endings = [ends(status, f"host {host}'s log", host=host) for host, status in reports.items()]
-    tpu = Tpu(["ACTIVE", *endings, "ACTIVE"])
+    exits = [ends(status, f"host {host}'s log", host=host) for host, status in reports.items()]
+    tpu = Tpu(["ACTIVE", *exits, "ACTIVE"])
     with pytest.raises(CloudError, match=message):
         train(tpu)
     assert tpu.existing is None and len(tpu.created) == 1
 
 
-def test_hosts_that_are_stopped_first_leave_the_first_host_time_to_save(train: Any, ends: Any) -> None:
+def test_after_other_hosts_stop_the_first_host_has_time_to_save(train: Any, ends: Any) -> None:
     seen = []
 
     def look(metadata: dict[str, str]) -> None:
@@ -161,12 +161,12 @@ def test_hosts_that_are_stopped_first_leave_the_first_host_time_to_save(train: A
     assert seen[0] is not None and len(tpu.created) == 2
 
 
-def test_reports_of_hosts_are_listed_page_by_page_and_told_from_other_files(ends: Any) -> None:
+def test_reports_are_found_on_all_pages_and_among_other_files(ends: Any) -> None:
     with Gcs("bucket", page_size=1) as gcs, Tpu(["ACTIVE", "ACTIVE"]) as tpu:
 
         def report(metadata: dict[str, str]) -> None:
             begin = metadata["tokenmill-report"].removesuffix(".txt")
-            gcs.put(f"{begin}-notes.txt", b"of somebody else")
+            gcs.put(f"{begin}-notes.txt", b"not a report")
             gcs.put(f"{begin}0.txt", b"2\nof another attempt")
             launches.ends(gcs, 0)(metadata)
 
@@ -175,21 +175,21 @@ def test_reports_of_hosts_are_listed_page_by_page_and_told_from_other_files(ends
         assert tpu.existing is None
 
 
-def test_a_second_launch_goes_on_watching_the_first_ones_tpu(train: Any, ends: Any) -> None:
+def test_a_second_launch_monitors_the_tpu_of_a_killed_one(train: Any, ends: Any) -> None:
     tpu = Tpu(["ACTIVE", ends(0), "ACTIVE"])
     first = Tpu(["ACTIVE"])
     with pytest.raises(KeyError):
-        train(first, sleep=lambda seconds: {}["the machine that watches dies"])
+        train(first, sleep=lambda seconds: {}["the launching machine dies"])
     tpu.create(first.created[0])
     assert train(tpu)[-1] == "launch: first: finished: gs://bucket/runs/first"
     assert tpu.created == []
 
 
-def test_a_signal_gives_the_tpu_back(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_deletes_the_tpu(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
     tpu = Tpu(["WAITING_FOR_RESOURCES"])
-    with pytest.raises(InterruptedRun, match="the same command continues the run"):
+    with pytest.raises(InterruptedRun, match="run the same command to continue"):
         train(tpu, sleep=signals_once(signal.SIGTERM))
-    assert "first: SIGTERM: gives back what it asked for" in capsys.readouterr().err
+    assert "first: SIGTERM: deleting its resources" in capsys.readouterr().err
     assert tpu._deleting
 
 
@@ -198,19 +198,19 @@ def test_vertex_runs_and_fails_and_is_cancelled(train: Any, gcs: Gcs) -> None:
     steps = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING")
     lines = train(Vertex(*steps, "JOB_STATE_SUCCEEDED"), *vertex)
     assert lines[0].startswith(
-        "launch: first: asks for a ct5lp-hightpu-8t in europe-west4; should this command"
+        "launch: first: requesting a ct5lp-hightpu-8t in europe-west4; if this command is killed"
     )
     assert lines[2:] == [*(f"launch: first: {state}" for state in steps), f"launch: first: finished: {RUN}"]
     with pytest.raises(CloudError, match="customJobs/7: JOB_STATE_FAILED: exit status 2"):
         train(Vertex(*steps, "JOB_STATE_FAILED"), *vertex)
     stand_in = Vertex(*steps)
-    with pytest.raises(InterruptedRun, match="the same command continues the run"):
+    with pytest.raises(InterruptedRun, match="run the same command to continue"):
         train(stand_in, *vertex, sleep=signals_once(signal.SIGINT))
     assert [job["state"] for job in stand_in.jobs.values()] == ["JOB_STATE_CANCELLED"]
     assert gcs.below(RUN) == {}
 
 
-def test_a_refusal_is_shown_as_it_is(train: Any) -> None:
+def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None:
     class Refusing(Loopback):
         def serve(self, request: Request) -> Response:
             if request.method == "GET":
@@ -228,21 +228,22 @@ def test_a_refusal_is_shown_as_it_is(train: Any) -> None:
             ["--cloud.image", "europe-west4-docker.pkg.dev/p/tokenmill/trainer:v1"],
             "must be HOST/PATH@sha256:DIGEST",
         ),
-        (["--data.train", "/data/train"], "a TPU's hosts read and write gs:// only"),
-        (["--output_dir", "gs://bucket/runs/My_Run"], "give one with --cloud.name"),
-        (["--cloud.zone", "europe-west4"], "must be such as europe-west4-b"),
+        (["--data.train", "/data/train"], "must be a gs:// path"),
+        (["--output_dir", "gs://bucket/runs/My_Run"], "set --cloud.name"),
+        (["--cloud.zone", "europe-west4"], "must be a zone, such as europe-west4-b"),
         (["--cloud.valid_for", "6 hours"], "such as 6h"),
-        (["--cloud.labels.commit", "v1.2"], "keys and values must be small letters"),
+        (["--cloud.poll_seconds", "-1"], "--cloud.poll_seconds is -1.0: must not be negative"),
+        (["--cloud.labels.commit", "v1.2"], "at most 63 lowercase letters"),
         (["--strategy", "cpu"], "`launch` sets them"),
         (["--train.steps", "0"], "must be at least 1"),
     ],
 )
-def test_options_are_checked_before_anything_is_asked_for(arguments: list[str], message: str) -> None:
+def test_options_are_checked_before_any_request(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         config(*arguments)
 
 
-def test_dry_run_prints_what_would_be_asked_for(
+def test_dry_run_prints_the_request(
     run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for service, key in (("tpu", "tpu"), ("vertex", "jobSpec")):
@@ -251,7 +252,7 @@ def test_dry_run_prints_what_would_be_asked_for(
         assert key in yaml.safe_load(capsys.readouterr().out)
 
 
-def test_without_credentials_it_says_how_to_get_some(
+def test_without_credentials_the_message_has_the_command_that_gets_them(
     run_verb: Callable[..., int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Launches with lost answers, signals and kills: one training at most, and never a TPU that nothing gives back."""
+"""Launches with lost responses, signals and kills: at most one TPU trains, and none is left without a warning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def gcs() -> Iterator[Gcs]:
 
 
 def stand_in_for(service: str, gcs: Gcs) -> Loopback:
-    """A TPU, or a job, that trains and succeeds."""
+    """Returns a TPU or a job that trains successfully."""
     if service == "vertex":
         return Vertex("JOB_STATE_RUNNING", "JOB_STATE_RUNNING", "JOB_STATE_SUCCEEDED")
     life = ["WAITING_FOR_RESOURCES", "ACTIVE", ends(gcs, 0), "ACTIVE"]
@@ -57,14 +57,14 @@ def asked_for(stand_in: Loopback) -> int:
 
 
 def left(stand_in: Loopback) -> bool:
-    """Whether something runs that nothing ends."""
+    """Returns whether a resource exists that is not being deleted."""
     if isinstance(stand_in, Vertex):
         return bool(stand_in.active)
     return stand_in.existing is not None and not stand_in._deleting
 
 
 def on_request(stand_ins: list[Loopback], fault: Fault, when: Callable[[int, Request], bool]) -> None:
-    """Serves by `fault` the requests, counted over all stand-ins from 0, that `when` chooses."""
+    """Lets `fault` serve the requests that `when` selects by their number, counted over all stand-ins from 0."""
     count = itertools.count()
     for stand_in in stand_ins:
 
@@ -75,7 +75,7 @@ def on_request(stand_ins: list[Loopback], fault: Fault, when: Callable[[int, Req
 
 
 def requests_of(service: str) -> int:
-    """How many requests an undisturbed launch makes."""
+    """Returns the number of requests of a launch without faults."""
     seen: list[Request] = []
     with Gcs("bucket") as gcs, stand_in_for(service, gcs) as stand_in:
         on_request(
@@ -104,7 +104,7 @@ def failed_before(serve: Callable[[Request], Response], request: Request) -> Res
 @pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize(
     ("fault", "length"),
-    # Four times a request is made before its caller hears of it.
+    # GET and DELETE are sent four times before the caller gets the error.
     [(answer_lost, 5), (failed_after, 1), (failed_before, 9)],
 )
 def test_a_lost_answer_to_any_request_changes_nothing(service: str, fault: Fault, length: int) -> None:
@@ -115,7 +115,7 @@ def test_a_lost_answer_to_any_request_changes_nothing(service: str, fault: Fault
             try:
                 run_launch(stand_in, gcs, "--cloud.service", service)
             except CloudError:
-                # Only before anything was asked for does it give up.
+                # It gives up only before it has requested anything.
                 assert asked_for(stand_in) == 0, f"request {first}"
                 continue
             assert not left(stand_in), f"request {first}"
@@ -127,7 +127,7 @@ def test_a_lost_answer_to_any_request_changes_nothing(service: str, fault: Fault
 
 
 def test_a_job_made_by_a_request_that_seemed_lost_is_cancelled(gcs: Gcs) -> None:
-    """The request is carried out after the look that follows its lost answer."""
+    """The request is executed after the status check that follows its lost response."""
     late: list[Callable[[], Response]] = []
 
     def delayed(serve: Callable[[Request], Response], request: Request) -> Response:
@@ -159,7 +159,7 @@ def test_a_signal_at_any_request_leaves_nothing(service: str, capsys: pytest.Cap
                 return serve(request)
 
             on_request([stand_in, gcs], signalled, lambda count, _, number=number: count == number)
-            with pytest.raises(InterruptedRun, match="the same command continues the run"):
+            with pytest.raises(InterruptedRun, match="run the same command to continue"):
                 run_launch(stand_in, gcs, "--cloud.service", service)
             assert not left(stand_in), f"request {number}"
 
@@ -178,7 +178,9 @@ def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
         if service == "tpu"
         else "gcloud ai custom-jobs cancel JOB_ID --project p --region europe-west4"
     )
-    assert "may be left, billed and unwatched; the same command watches it again, and this ends it: " in lines
+    assert (
+        "may remain on Google Cloud and be billed; run the same command to monitor them again, or delete" in lines
+    )
     assert lines.rstrip().endswith(command)
 
 
@@ -226,9 +228,9 @@ def test_a_launch_that_is_killed_is_continued_by_the_next(
         with log.open("w") as file:
             process.append(subprocess.Popen(command, stderr=file))
             assert process[0].wait(timeout=120) == -signal.SIGKILL, log.read_text()
-        assert "should this command be killed, " in log.read_text()
+        assert "if this command is killed, " in log.read_text()
         run_launch(stand_in, gcs, *more)
-        # What was being deleted is not there to be watched: a new one finds that the run is finished.
+        # If the resource was being deleted, a new one finds that the run is finished.
         assert asked_for(stand_in) == (2 if method == "DELETE" else 1)
         assert not left(stand_in)
     assert LEASE not in [f"{RUN}/{name}" for name in gcs.below(RUN)]
@@ -249,18 +251,18 @@ def test_a_second_signal_ends_at_once_and_says_what_is_left(gcs: Gcs) -> None:
         process.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         _, log = process[0].communicate(timeout=120)
     assert process[0].returncode == 128 + signal.SIGTERM
-    assert log.splitlines()[-1].startswith("launch: ends at once; ") and log.rstrip().endswith(DELETE)
+    assert log.splitlines()[-1].startswith("launch: exiting at once; ") and log.rstrip().endswith(DELETE)
 
 
 def test_of_two_launches_of_one_run_the_second_is_refused(gcs: Gcs) -> None:
     refused: list[str] = []
 
-    def renewed(seconds: float) -> None:  # as the first one does, which this test has stopped
+    def renewed(seconds: float) -> None:  # in place of the first one, which waits for this test
         gcs.put(LEASE, gcs.below(RUN)["launch/launcher.json"])
 
     def second(seconds: float) -> None:
         if not refused:
-            with pytest.raises(CloudError, match=r"another `launch` .* follows this run") as error:
+            with pytest.raises(CloudError, match=r"another `launch` .* manages this run") as error:
                 run_launch(stand_in, gcs, sleep=renewed)
             refused.append(str(error.value))
 
@@ -277,11 +279,11 @@ def test_a_launch_whose_run_another_one_has_taken_over_ends_and_leaves_the_tpu(
 
     with Tpu(["ACTIVE"]) as stand_in:
         with pytest.raises(
-            CloudError, match=r"another `launch` \(process 1 on elsewhere\) follows this run now"
+            CloudError, match=r"another `launch` \(process 1 on elsewhere\) has taken this run over"
         ):
             run_launch(stand_in, gcs, sleep=taken_over)
         assert left(stand_in)
-    assert "may be left" not in capsys.readouterr().err
+    assert "may remain" not in capsys.readouterr().err
     assert "launch/launcher.json" in gcs.below(RUN)
 
 
@@ -293,7 +295,7 @@ def test_a_run_that_was_trained_elsewhere_is_not_started_twice(gcs: Gcs) -> None
         run_launch(stand_in, gcs, sleep=dies)
     with (
         Tpu() as other,
-        pytest.raises(CloudError, match="trained this run as tpu p/europe-west4-b/first, and this"),
+        pytest.raises(CloudError, match="trained this run as tpu p/europe-west4-b/first, but this"),
     ):
         run_launch(other, gcs, "--cloud.name", "second")
 
@@ -302,7 +304,7 @@ def test_a_queued_resource_of_another_run_is_left_alone(gcs: Gcs) -> None:
     foreign = queued_resource(config("--output_dir", "gs://bucket/other/first"), "1234abcd")
     with Tpu(["ACTIVE"]) as stand_in:
         stand_in.create(foreign)
-        with pytest.raises(CloudError, match="is there already, and not for gs://bucket/runs/first"):
+        with pytest.raises(CloudError, match="exists, but not for gs://bucket/runs/first"):
             run_launch(stand_in, gcs)
         assert left(stand_in)
 
@@ -313,13 +315,13 @@ def test_a_tpu_that_was_deleted_by_hand_is_not_asked_for_again(gcs: Gcs) -> None
         def deleted(seconds: float) -> None:
             stand_in._deleting = stand_in._deleting or 3
 
-        with pytest.raises(CloudError, match="was deleted, and not by this command"):
+        with pytest.raises(CloudError, match="was deleted, but not by this command"):
             run_launch(stand_in, gcs, sleep=deleted)
         assert asked_for(stand_in) == 1
     assert "launch/launcher.json" not in gcs.below(RUN)
 
 
-def test_without_credentials_any_more_it_says_what_is_left(
+def test_if_credentials_expire_the_message_has_the_command_that_deletes_the_tpu(
     gcs: Gcs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = requests.Session.request

@@ -1,4 +1,4 @@
-"""Verb launch: trains on a TPU of Google Cloud, from asking for it to giving it back."""
+"""Verb launch: requests a Google Cloud TPU, trains on it and deletes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from tpu_trainer.errors import InterruptedRun
 
 
 def main(config: LaunchConfig) -> None:
-    """Runs the verb; CloudError if Google Cloud refuses or the training fails, InterruptedRun after Ctrl-C."""
+    """Runs the verb.
+
+    Raises:
+        CloudError: If Google Cloud refuses a request or training fails.
+        InterruptedRun: After a signal, such as Ctrl-C.
+    """
     if config.cloud.dry_run:
         body = custom_job(config) if config.cloud.service == "vertex" else request(config, attempt="dry-run")
         print(json.dumps(body, indent=1))
@@ -29,7 +34,7 @@ def main(config: LaunchConfig) -> None:
 
 
 def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Trains as `config` says, through `api`; `sleep` waits between two looks."""
+    """Trains `config` through `api`; `sleep` waits between two status checks."""
     lease = Lease(api, config, sleep=sleep, say=say)
     watch = Watch(api, config, lease, sleep)
     kind = VertexTraining if config.cloud.service == "vertex" else TpuTraining
@@ -39,25 +44,25 @@ def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = ti
             _follow(config, training, lease, watch)
     except InterruptedBySignal:
         raise InterruptedRun(
-            f"{config.name}: interrupted; the same command continues the run from its last checkpoint"
+            f"{config.name}: interrupted; run the same command to continue from the last checkpoint"
         ) from None
     say(f"{config.name}: finished: {config.output_dir}")
 
 
 def _follow(config: LaunchConfig, training: TpuTraining | VertexTraining, lease: Lease, watch: Watch) -> None:
-    """Trains with the right to; says what may be left on Google Cloud, however it ends."""
+    """Trains while holding the lease; at the end, prints how to delete resources that may remain."""
     try:
-        lease.take()
+        lease.acquire()
         training.run()
     except InterruptedBySignal as interruption:
-        say(f"{config.name}: {interruption}: gives back what it asked for")
-        training.give_back_at_once()
+        say(f"{config.name}: {interruption}: deleting its resources")
+        training.cancel()
         raise
     except LostLeaseError:
-        watch.left = None
+        watch.cleanup_command = None
         raise
     finally:
-        if watch.left is None:
+        if watch.cleanup_command is None:
             lease.release()
         else:
-            say(f"{config.name}: {watch.last_words()}")
+            say(f"{config.name}: {watch.cleanup_hint()}")

@@ -1,4 +1,4 @@
-"""Google Cloud's REST interfaces, with the credentials of the machine that this runs on."""
+"""Google Cloud's REST APIs, with the credentials of this machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tpu_trainer.errors import CloudError, UsageError
 
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 _TIMEOUT = 30  # seconds
-_FOR_NOW = (408, 429, 500, 502, 503, 504)
-"""Statuses that may be followed by another answer, and that do not tell whether the request was carried out."""
+_TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
+"""Statuses of transient errors, after which the request may or may not have been executed."""
 
 
 class RefusedError(CloudError):
-    """The interface's answer is an error that would come again. `code` is the HTTP status."""
+    """A permanent error of the API. `code` is the HTTP status."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -31,18 +31,18 @@ class RefusedError(CloudError):
 
 
 class UnansweredError(CloudError):
-    """No answer, or one that is an error for now: the request may have been carried out, or not."""
+    """No response, or a transient error: the request may or may not have been executed."""
 
 
 def retries(*, backoff: float = 1) -> Retry:
-    """Three, for what can be asked twice without harm, with a wait that doubles from `backoff` seconds.
+    """Returns a policy of three retries, of GET and DELETE, with a wait that doubles from `backoff` seconds.
 
-    POST is not among it: a request whose answer was lost may have been carried out. Its caller looks that up first.
+    POST is not idempotent: if the response was lost, the caller must first find out whether the request was executed.
     """
     return Retry(
         total=3,
         backoff_factor=backoff,
-        status_forcelist=_FOR_NOW,
+        status_forcelist=_TRANSIENT_STATUSES,
         allowed_methods=("GET", "DELETE"),
         raise_on_status=False,
     )
@@ -50,26 +50,23 @@ def retries(*, backoff: float = 1) -> Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Api:
-    """Where the interfaces are, and who asks.
-
-    Attributes:
-      session: of `requests`, adding the credentials.
-      tpu, vertex, storage: without a slash at the end; `vertex` is a region's.
-    """
+    """Google Cloud's APIs: base URLs without a trailing slash, and a session."""
 
     session: Any
+    """A session of `requests` that adds the credentials."""
     tpu: str = "https://tpu.googleapis.com"
     vertex: str = "https://{region}-aiplatform.googleapis.com"
+    """Formatted by `connect`."""
     storage: str = "https://storage.googleapis.com"
 
     def call(
         self, method: str, url: str, body: dict | None = None, *, missing_ok: bool = False
     ) -> dict | None:
-        """The interface's answer; None if that is 404 and `missing_ok`.
+        """Sends a request and returns the response's JSON; None for status 404 if `missing_ok`.
 
         Raises:
-            RefusedError: It refuses, with its message.
-            UnansweredError: There is no answer.
+            RefusedError: If the API returns a permanent error, with its message.
+            UnansweredError: If there is no response, or a transient error.
         """
         response = self._request(method, url, json=body)
         if missing_ok and response.status_code == 404:
@@ -77,15 +74,18 @@ class Api:
         return _json(_checked(response, f"{method} {url}"), f"{method} {url}")
 
     def read_object(self, url: str, *, last_bytes: int | None = None) -> str | None:
-        """The text of a gs:// object, or its end; None if there is none. Raises what `call` raises."""
+        """Returns the text of a gs:// object, or of its last bytes; None if it is missing or empty.
+
+        Raises the errors of `call`.
+        """
         headers = {} if last_bytes is None else {"Range": f"bytes=-{last_bytes}"}
         response = self._request("GET", f"{self._object(url)}?alt=media", headers=headers)
-        if response.status_code in (404, 416):  # 416: it is empty
+        if response.status_code in (404, 416):  # 416: the object is empty
             return None
         return _checked(response, f"{url}: cannot be read").content.decode(errors="replace")
 
     def list_objects(self, prefix: str) -> list[str]:
-        """The URLs of the gs:// objects whose URLs start with `prefix`. Raises what `call` raises."""
+        """Returns the URLs of the gs:// objects that start with `prefix`. Raises the errors of `call`."""
         bucket, _, name = prefix.removeprefix("gs://").partition("/")
         found: list[str] = []
         token = ""
@@ -98,14 +98,14 @@ class Api:
                 return found
 
     def object_generation(self, url: str) -> str:
-        """The generation of a gs:// object, which every write changes; 0 if there is none."""
+        """Returns the generation of a gs:// object, which every write changes; 0 if the object is missing."""
         found = self.call("GET", self._object(url), missing_ok=True)
         return "0" if found is None else found["generation"]
 
     def write_object(self, url: str, data: dict, *, generation: str) -> str:
-        """Writes JSON to a gs:// object if `generation` is its own, 0 being none, and returns the new one.
+        """Writes JSON to a gs:// object if its generation is `generation` (0: missing), and returns the new generation.
 
-        Raises what `call` raises; the status of a RefusedError is 412 if the object has another generation.
+        Raises the errors of `call`: RefusedError with status 412 if the object has another generation.
         """
         bucket, _, name = url.removeprefix("gs://").partition("/")
         query = urlencode({"uploadType": "media", "name": name, "ifGenerationMatch": generation})
@@ -116,7 +116,7 @@ class Api:
         return _json(_checked(response, f"{url}: cannot be written"), url)["generation"]
 
     def delete_object(self, url: str, *, generation: str) -> None:
-        """Deletes a gs:// object if `generation` is its own; nothing happens if it is gone."""
+        """Deletes a gs:// object if its generation is `generation`; does nothing if it is missing."""
         self.call("DELETE", f"{self._object(url)}?ifGenerationMatch={generation}", missing_ok=True)
 
     def _object(self, url: str) -> str:
@@ -137,7 +137,7 @@ def _checked(response: Response, what: str) -> Response:
     if response.ok:
         return response
     message = f"{what}: {response.status_code}: {_message(response)}"
-    if response.status_code in _FOR_NOW:
+    if response.status_code in _TRANSIENT_STATUSES:
         raise UnansweredError(message)
     raise RefusedError(message, response.status_code)
 
@@ -147,19 +147,19 @@ def _json(response: Response, what: str) -> dict:
         return {}
     try:
         return response.json()
-    except ValueError as error:  # of a proxy on the way, or cut off
-        raise UnansweredError(f"{what}: the answer is no JSON: {response.text[:200]!r}") from error
+    except ValueError as error:  # from a proxy, or truncated
+        raise UnansweredError(f"{what}: the response is not JSON: {response.text[:200]!r}") from error
 
 
 def _message(response: Response) -> str:
     try:
         return response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):  # not of the interface itself, but of something on the way
+    except (ValueError, KeyError, TypeError):  # from a proxy instead of the API
         return response.text[:500]
 
 
 def connect(region: str) -> Api:
-    """The interfaces, with the application default credentials; UsageError if there are none."""
+    """Returns the APIs with the application default credentials; raises UsageError if there are none."""
     try:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     except GoogleAuthError as error:

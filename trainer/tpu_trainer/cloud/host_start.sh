@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs as root at every start of every host of a TPU that `tpu_trainer launch` asked for: starts the trainer's container,
-# and writes how it ended to the run's folder. On a slice of several hosts all run the same image: each serves its chips,
-# and the first one trains on all of them.
+# Startup script of the hosts of a TPU that `tpu_trainer launch` requested. Runs as root at every boot: starts the
+# trainer's container and reports its exit in the run folder. On a slice of several hosts, each host serves its chips,
+# and host 0 trains on all of them.
 set -euo pipefail
 
 metadata() {
@@ -13,10 +13,10 @@ token() {
   metadata service-accounts/default/token | sed 's/.*"access_token": *"\([^"]*\)".*/\1/'
 }
 
-report() { # STATUS: the first line; then the end of the container's log
+report() { # STATUS; writes the status and the end of the container's log
   local url bucket object container=tokenmill
   url=$(metadata attributes/tokenmill-report)
-  # The first host's report is the run's; the others' have their numbers in their names.
+  # The names of other hosts' reports contain the host's number.
   [ "${number:-0}" = 0 ] || { url=${url%.txt}-$number.txt; container=tokenmill-host; }
   bucket=${url#gs://}
   object=${bucket#*/}
@@ -31,7 +31,7 @@ report() { # STATUS: the first line; then the end of the container's log
     "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=${object//\//%2F}"
 }
 
-run() { # OPTION…: a container, to its end
+run() { # OPTION…; runs a container to its end and reports its exit
   local status=0
   started=yes
   exec 2>&3
@@ -39,7 +39,7 @@ run() { # OPTION…: a container, to its end
   report "$status"
 }
 
-failed() { # what could not be done before the container ran is reported, too; 1: as any bug
+failed() { # reports a failure before the container runs; status 1: an unexpected error
   trap - ERR
   exec 2>&3
   cat "$folder/start.log" >&2
@@ -48,7 +48,7 @@ failed() { # what could not be done before the container ran is reported, too; 1
 
 folder=${TOKENMILL_FOLDER:-/var/lib/tokenmill}
 mkdir -p "$folder"
-# What the commands below say is the reason if one of them fails.
+# If one of the commands below fails, the report contains their stderr.
 exec 3>&2 2> "$folder/start.log"
 trap failed ERR
 number=$(metadata attributes/agent-worker-number)
@@ -72,7 +72,7 @@ for attempt in 1 2 3 4 5; do
   sleep "$((attempt * 5))"
 done
 
-# The TPU's devices belong to root. --stop-timeout: a machine that is taken away leaves time to save.
+# The TPU's devices belong to root. --stop-timeout: time to save before a preemption.
 options=(--privileged --user 0 --net=host --shm-size 16g --stop-timeout 120 --label "run=$name"
   --log-driver gcplogs --log-opt labels=run --volume "$folder/fit.yaml:/config.yaml:ro")
 docker rm --force tokenmill tokenmill-host > /dev/null 2>&1 || true
@@ -84,7 +84,7 @@ if [ "${#addresses[@]}" -gt 1 ]; then
     exit 0
   fi
   docker run --detach "${serve[@]}"
-  # The chips are the server's of each host: the process that trains must not take them.
+  # The servers own the chips: the training process must not open them.
   options+=(--env TPU_LOAD_LIBRARY=0)
   fit+=(--tpu.name "grpc://${joined//,/,grpc://}")
 fi

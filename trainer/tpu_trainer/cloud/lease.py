@@ -1,7 +1,8 @@
-"""The right to follow a run: of several `launch` for one run folder, only one has it.
+"""A lease on a run folder, so that only one `launch` at a time manages the run.
 
-It is a file in the run's folder, which its holder rewrites all the time. Whoever finds it waits to see whether it
-changes: if so, its holder lives; if not, the right is taken over. So no two machines' clocks have to agree.
+The lease is a file in the run folder that its holder rewrites continually. A process that finds it waits to see whether
+the file changes. If it does, the holder is alive; if not, the process takes the lease over. This requires no
+synchronized clocks.
 """
 
 from __future__ import annotations
@@ -19,25 +20,18 @@ from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.errors import CloudError
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
-_PATIENCE = 60.0
-"""Seconds beyond two of its looks in which a living holder has written."""
-_LOOKS = 4
+_GRACE_SECONDS = 60.0
+"""A live holder writes within two of its polling intervals and this many seconds."""
+_CHECKS = 4
 _ATTEMPTS = 5
 
 
 class LostLeaseError(CloudError):
-    """Another `launch` follows the run; what runs on Google Cloud is for that one to end."""
+    """Another `launch` manages the run, and its resources on Google Cloud."""
 
 
 class Lease:
-    """The right to follow the run of `config`. `take` and `renew` raise LostLeaseError if another `launch` has it.
-
-    Args:
-        api: Cloud Storage's.
-        config: Names the run.
-        sleep: Waits some seconds.
-        say: Shows a line.
-    """
+    """The lease on the run of `config`. `acquire` and `renew` raise LostLeaseError if another `launch` holds it."""
 
     def __init__(
         self,
@@ -52,28 +46,28 @@ class Lease:
         self._say = say
         self._url = files.join(config.output_dir, LAUNCH_FOLDER, "launcher.json")
         self._poll = config.cloud.poll_seconds
-        self._place = f"{config.cloud.service} {config.cloud.project}/{config.cloud.zone}/{config.name}"
+        self._target = f"{config.cloud.service} {config.cloud.project}/{config.cloud.zone}/{config.name}"
         self._generation: str | None = None
         self._token = secrets.token_hex(8)
 
-    def take(self) -> None:
-        """Takes it: at once if it is free, else when its holder has not written for some time."""
+    def acquire(self) -> None:
+        """Acquires the lease: at once if it is free, otherwise once its holder has stopped renewing it."""
         generation = self._api.object_generation(self._url)
         if generation != "0":
             holder = self._holder()
-            seconds = 2 * float(holder.get("poll_seconds", 0)) + _PATIENCE
+            seconds = 2 * float(holder.get("poll_seconds", 0)) + _GRACE_SECONDS
             self._say(
-                f"{self._url}: another `launch` ({_who(holder)}) follows this run or was killed; looks for "
-                f"{seconds:.0f} s whether it still writes there"
+                f"{self._url}: another `launch` ({_describe_holder(holder)}) manages this run or was killed; waiting "
+                f"{seconds:.0f} s to see whether it still updates this file"
             )
-            for _ in range(_LOOKS):
-                self._sleep(seconds / _LOOKS)
+            for _ in range(_CHECKS):
+                self._sleep(seconds / _CHECKS)
                 if self._api.object_generation(self._url) != generation:
-                    raise LostLeaseError(f"{self._url}: another `launch` ({_who(holder)}) follows this run")
-            if holder.get("place", self._place) != self._place:
+                    raise LostLeaseError(f"{self._url}: another `launch` ({_describe_holder(holder)}) manages this run")
+            if holder.get("place", self._target) != self._target:
                 raise CloudError(
-                    f"{self._url}: a `launch` that was killed trained this run as {holder['place']}, and this command "
-                    f"would as {self._place}: give the same --cloud options, or delete what is left, then that file"
+                    f"{self._url}: a killed `launch` trained this run as {holder['place']}, but this command would "
+                    f"train it as {self._target}; use the same --cloud options, or delete that resource and this file"
                 )
         for attempt in range(_ATTEMPTS):
             try:
@@ -84,7 +78,7 @@ class Lease:
                 self._sleep(1)
 
     def renew(self) -> None:
-        """Shows that its holder lives. If Cloud Storage does not answer now, the next call does that."""
+        """Rewrites the file. If Cloud Storage does not respond, the next call tries again."""
         if self._generation is None:
             return
         try:
@@ -93,7 +87,7 @@ class Lease:
             self._say(f"{self._url}: not renewed yet: {error}")
 
     def release(self) -> None:
-        """Gives it back, if it is held. If that fails, the next `launch` waits a little."""
+        """Releases the lease, if held. If that fails, the next `launch` waits as it does for a killed one."""
         if self._generation is None:
             return
         try:
@@ -111,22 +105,22 @@ class Lease:
             "pid": os.getpid(),
             "token": self._token,
             "poll_seconds": self._poll,
-            "place": self._place,
+            "place": self._target,
         }
         try:
             self._generation = self._api.write_object(self._url, content, generation=generation)
         except RefusedError as error:
             if error.code != 412:
                 raise
-            # It may be a write of ours, whose answer was lost, that has made another generation of it.
+            # A write of this process whose response was lost may have changed the generation.
             holder = self._holder()
             if holder.get("token") != self._token:
                 self._generation = None
                 raise LostLeaseError(
-                    f"{self._url}: another `launch` ({_who(holder)}) follows this run now"
+                    f"{self._url}: another `launch` ({_describe_holder(holder)}) has taken this run over"
                 ) from error
             self._generation = self._api.object_generation(self._url)
 
 
-def _who(holder: dict[str, Any]) -> str:
-    return f"process {holder['pid']} on {holder['host']}" if holder else "of which nothing is known"
+def _describe_holder(holder: dict[str, Any]) -> str:
+    return f"process {holder['pid']} on {holder['host']}" if holder else "unknown process"

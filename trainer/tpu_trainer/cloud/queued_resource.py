@@ -1,8 +1,8 @@
-"""A TPU as a queued resource, with hosts that start training by themselves.
+"""A TPU as a queued resource whose hosts start training at boot.
 
-Each host runs `host_start.sh` at every start; its metadata holds what it needs to know. It runs the container and
-reports how that ended in a file of the run's folder, whose name contains the attempt and, except for the first host,
-the host's number. Every new TPU is another attempt.
+Each host runs `host_start.sh` at every boot, with arguments from its metadata. The script runs the container and
+reports its exit in a file of the run folder. The file's name contains the attempt, which is different for each
+requested TPU, and the host's number except for host 0.
 """
 
 from __future__ import annotations
@@ -18,39 +18,36 @@ from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.config_files import dump_fit_config
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
-WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
-TAKEN_AWAY = ("SUSPENDING", "SUSPENDED")
-NODE_TAKEN_AWAY = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
+WAITING_STATES = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+PREEMPTED_STATES = ("SUSPENDING", "SUSPENDED")
+PREEMPTED_NODE_STATES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
 _ATTEMPT = "tokenmill-attempt"
 _REPORT = "tokenmill-report"
-_START = Path(__file__).with_name("host_start.sh")
+_STARTUP_SCRIPT = Path(__file__).with_name("host_start.sh")
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How the container of a host ended.
-
-    Attributes:
-      host: The host's number. Host 0 runs `fit`; on a slice, the others run `host-server`.
-      status: The container's exit status.
-      log: The last lines that it printed.
-    """
+class ContainerExit:
+    """A host's report of its container's exit."""
 
     host: int
+    """The host's number. Host 0 runs `fit`; on a slice, the others run `host-server`."""
     status: int
+    """The exit status."""
     log: str
+    """The last lines of output."""
 
 
 def report_url(config: LaunchConfig, attempt: str) -> str:
-    """Where the first host reports how its container ended: the status in the first line, then the end of the log.
+    """Returns the URL of host 0's report: the exit status in the first line, then the end of the log.
 
-    Host N reports in `{attempt}-N.txt` beside it.
+    Host N writes `{attempt}-N.txt` in the same folder.
     """
     return files.join(config.output_dir, LAUNCH_FOLDER, f"{attempt}.txt")
 
 
 def request(config: LaunchConfig, attempt: str) -> dict:
-    """The queued resource to ask for: `QueuedResource` of the interface's version 2."""
+    """Returns the request's body, a `QueuedResource` of API version 2."""
     cloud = config.cloud
     node = {
         "acceleratorType": cloud.accelerator_type,
@@ -61,7 +58,7 @@ def request(config: LaunchConfig, attempt: str) -> dict:
         },
         "labels": {"run": config.name, **cloud.labels},
         "metadata": {
-            "startup-script": _START.read_text(encoding="utf-8"),
+            "startup-script": _STARTUP_SCRIPT.read_text(encoding="utf-8"),
             "tokenmill-image": cloud.image,
             "tokenmill-config": dump_fit_config(config.for_fit()),
             "tokenmill-name": config.name,
@@ -87,7 +84,7 @@ def _parent(config: LaunchConfig) -> str:
 
 
 class QueuedResource:
-    """The queued resource of a run: asked for, looked at, deleted. Its methods raise what Api.call raises."""
+    """The queued resource of a run. The methods raise the errors of Api.call."""
 
     def __init__(self, api: Api, config: LaunchConfig) -> None:
         self._api = api
@@ -100,21 +97,25 @@ class QueuedResource:
             f"gcloud compute tpus queued-resources delete {config.name} --project {cloud.project} --zone {cloud.zone} "
             "--force --quiet --async"
         )
-        """Deletes it by hand."""
+        """A shell command that deletes the queued resource."""
 
     def get(self) -> dict | None:
-        """What there is; None if there is none."""
+        """Returns the queued resource; None if it does not exist."""
         return self._api.call("GET", self._url, missing_ok=True)
 
-    def is_of_run(self, found: dict) -> bool:
-        """Whether `found` was asked for to train this run, by this process or another one."""
+    def belongs_to_run(self, found: dict) -> bool:
+        """Returns whether this or another process requested `found` for this run."""
         metadata = _metadata(found)
         return metadata.get(_REPORT) == report_url(self._config, metadata.get(_ATTEMPT, ""))
 
     def create(self, attempt: str) -> bool:
-        """Asks for one, once; False if there is one of this name already, maybe by a request whose answer was lost.
+        """Requests the queued resource, without retries.
 
-        The same `attempt` again is the same request to the interface.
+        Args:
+            attempt: Identifies the request, so that the API executes it only once.
+
+        Returns:
+            False if a queued resource of this name exists, perhaps from an unanswered request.
         """
         query = f"queuedResourceId={self._config.name}&requestId={uuid.uuid5(uuid.NAMESPACE_OID, attempt)}"
         try:
@@ -126,7 +127,7 @@ class QueuedResource:
         return True
 
     def delete(self) -> None:
-        """Has it deleted, with its node; that takes minutes. Nothing happens if it is gone or being deleted."""
+        """Starts to delete the queued resource and its node, which takes minutes; does nothing if it is gone."""
         try:
             self._api.call("DELETE", f"{self._url}?force=true", missing_ok=True)
         except RefusedError as error:
@@ -135,28 +136,28 @@ class QueuedResource:
                 raise error
 
     def node_state(self) -> str:
-        """The state of the TPU itself: READY, PREEMPTED, …"""
+        """Returns the state of the node, such as READY or PREEMPTED; empty if it does not exist."""
         node = self._api.call("GET", self._node, missing_ok=True)
         return "" if node is None else node.get("state", "")
 
-    def endings(self, found: dict) -> list[Ending]:
-        """How the containers of `found` ended, by the hosts' numbers; those that have not ended are left out."""
+    def exits(self, found: dict) -> list[ContainerExit]:
+        """Returns the container exits that the hosts of `found` have reported, by host number."""
         attempt = _metadata(found).get(_ATTEMPT)
         if attempt is None:
             return []
         prefix = report_url(self._config, attempt).removesuffix(".txt")
-        endings = []
+        exits = []
         for url in self._api.list_objects(prefix):
             name = re.fullmatch(r"(?:-(\d+))?\.txt", url.removeprefix(prefix))
             text = self._api.read_object(url) if name else None
             if text is not None:
                 status, _, log = text.partition("\n")
-                endings.append(Ending(host=int(name[1] or 0), status=int(status), log=log))
-        return sorted(endings, key=lambda ending: ending.host)
+                exits.append(ContainerExit(host=int(name[1] or 0), status=int(status), log=log))
+        return sorted(exits, key=lambda container: container.host)
 
 
 def state_of(found: dict) -> str:
-    """The state of a queued resource."""
+    """Returns the state of a queued resource."""
     return found.get("state", {}).get("state", "")
 
 

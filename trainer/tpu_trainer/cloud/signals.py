@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C as exceptions, so that what was asked for can be given back."""
+"""SIGTERM, SIGHUP and Ctrl-C as exceptions, so that `launch` can delete its resources."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class InterruptedBySignal(BaseException):
-    """A signal, by name. No error: nothing that handles errors may take it for one."""
+    """The named signal was received. A BaseException, so that no error handler catches it."""
 
 
 class Signals:
-    """While its context is open, the first signal raises InterruptedBySignal; a second one ends the process.
+    """A context in which the first signal raises InterruptedBySignal and a second one ends the process.
 
-    For the main thread only. A signal that is ignored already, as SIGHUP is below `nohup`, stays ignored.
-
-    Args:
-      last_words: called before the process ends at once; what it returns is written to stderr.
+    For the main thread only. Ignored signals, such as SIGHUP under `nohup`, stay ignored.
     """
 
-    def __init__(self, *, last_words: Callable[[], str]) -> None:
-        self._last_words = last_words
+    def __init__(self, *, exit_message: Callable[[], str]) -> None:
+        """
+        Args:
+            exit_message: Returns the text to write to stderr when a second signal ends the process.
+        """
+        self._exit_message = exit_message
         self._received: str | None = None
-        self._held = False
+        self._deferred = False
 
     def __enter__(self) -> Signals:
         self._old = {
@@ -45,20 +46,20 @@ class Signals:
             signal.signal(number, handler)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Puts a signal off to the end of the context: what is inside is not interrupted half-way."""
-        self._held = True
+    def deferred(self) -> Iterator[None]:
+        """A context without interruptions: a signal takes effect at its end."""
+        self._deferred = True
         try:
             yield
         finally:
-            self._held = False
+            self._deferred = False
             if self._received is not None:
                 raise InterruptedBySignal(self._received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received is not None:
-            os.write(sys.__stderr__.fileno(), f"launch: ends at once; {self._last_words()}\n".encode())
+            os.write(sys.__stderr__.fileno(), f"launch: exiting at once; {self._exit_message()}\n".encode())
             os._exit(128 + number)
         self._received = signal.Signals(number).name
-        if not self._held:
+        if not self._deferred:
             raise InterruptedBySignal(self._received)

@@ -1,4 +1,4 @@
-"""A training on a queued resource, and on the next ones if that is taken away."""
+"""Training on a queued resource, and after a preemption on a new one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.queued_resource import (
-    NODE_TAKEN_AWAY,
-    TAKEN_AWAY,
-    WAITING,
-    Ending,
+    PREEMPTED_NODE_STATES,
+    PREEMPTED_STATES,
+    WAITING_STATES,
+    ContainerExit,
     QueuedResource,
     state_of,
 )
@@ -21,17 +21,17 @@ from tpu_trainer.errors import CloudError, ExitStatus
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
 _STOPPED = (ExitStatus.INTERRUPTED, 128 + signal.SIGTERM)
-"""Exit statuses of a container that was told to stop, as is done before its machine is taken away."""
+"""Exit statuses of a container that got SIGTERM, as it does before a preemption."""
 _LOST_HOST = (ExitStatus.INTERRUPTED, ExitStatus.CLOUD)
-"""Exit statuses of `fit` if another host of the TPU is lost or missing: that host's report has the reason."""
-_MOST_LOGS = 3
-_MOST_CONFLICTS = 10
-_LOOKS = 3
-"""After a signal, whether a request without an answer was carried out."""
+"""Exit statuses of `fit` if another host of the TPU fails. The cause is in that host's report."""
+_MAX_LOGS = 3
+_MAX_CONFLICTS = 10
+_CHECKS = 3
+"""How often to check, after a signal, whether an unanswered request was executed."""
 
 
 class TpuTraining:
-    """The training of `config` on queued resources, one after another."""
+    """Trains `config` on one queued resource at a time."""
 
     def __init__(self, config: LaunchConfig, api: Api, watch: Watch) -> None:
         self._config = config
@@ -40,167 +40,168 @@ class TpuTraining:
         self._name = config.name
         self._attempt = secrets.token_hex(4)
         self._conflicts = 0
-        self._seen = False  # since it was last asked for
-        self._created = False  # by a request that was answered
-        self._unanswered = False  # the last request for it
+        self._seen = False  # whether the resource has existed since the last request
+        self._created = False  # whether a request was answered with success
+        self._unanswered = False  # whether the last request had no response
 
     def run(self) -> None:
-        """Trains to the end; CloudError if that does not succeed."""
+        """Trains to the end; raises CloudError if training fails."""
         preemptions = 0
         while True:
-            found = self._watch.patiently(self._resource.get)
+            found = self._watch.retry_until_answered(self._resource.get)
             if found is None:
-                self._ask()
+                self._request()
             elif state_of(found) == "DELETING":
                 self._seen = self._seen or self._created
-                self._watch.state(f"{self._name}: DELETING")
+                self._watch.log_state(f"{self._name}: DELETING")
             else:
-                self._recognize(found)
-                taken, endings = self._look(found)
-                if endings:
-                    self._give_back()
-                    return self._check(endings)
-                if taken:
+                self._check_owner(found)
+                preempted, exits = self._inspect(found)
+                if exits:
+                    self._delete()
+                    return self._raise_if_failed(exits)
+                if preempted:
                     preemptions += 1
-                    self._start_again(preemptions)
+                    self._restart(preemptions)
                     continue
             self._watch.wait()
 
-    def give_back_at_once(self) -> None:
-        """Has the queued resource deleted, if it may be there, and returns when that is under way."""
-        if self._watch.left is None:
+    def cancel(self) -> None:
+        """Starts to delete the queued resource if it may exist."""
+        if self._watch.cleanup_command is None:
             return
-        for _ in range(_LOOKS if self._unanswered else 1):
-            self._watch.patiently(self._resource.delete)
-            if self._watch.patiently(self._resource.get) is not None:
+        for _ in range(_CHECKS if self._unanswered else 1):
+            self._watch.retry_until_answered(self._resource.delete)
+            if self._watch.retry_until_answered(self._resource.get) is not None:
                 self._unanswered = False
             self._watch.wait(at_least=1)
-        # A request without an answer may still be carried out.
+        # An unanswered request may still be executed.
         if not self._unanswered:
-            self._watch.left = None
+            self._watch.cleanup_command = None
 
-    def _give_back(self) -> None:
-        """Deletes the queued resource, and returns when it is gone: a new one of its name can be asked for."""
-        self._watch.patiently(self._resource.delete)
-        while (found := self._watch.patiently(self._resource.get)) is not None:
+    def _delete(self) -> None:
+        """Deletes the queued resource and waits until its name is free for a new one."""
+        self._watch.retry_until_answered(self._resource.delete)
+        while (found := self._watch.retry_until_answered(self._resource.get)) is not None:
             if state_of(found) != "DELETING":
-                self._watch.patiently(self._resource.delete)
+                self._watch.retry_until_answered(self._resource.delete)
             self._watch.wait()
-        self._watch.left = None
+        self._watch.cleanup_command = None
 
-    def _ask(self) -> None:
-        """Asks for one. Whether that was carried out, the next look shows, also if there was no answer."""
+    def _request(self) -> None:
+        """Requests a queued resource. The next status check shows whether it exists, even if there is no response."""
         if self._seen:
-            self._watch.left = None
+            self._watch.cleanup_command = None
             raise CloudError(
-                f"{self._name}: the queued resource was deleted, and not by this command; the same command continues "
-                "the run"
+                f"{self._name}: the queued resource was deleted, but not by this command; run the same command to "
+                "continue"
             )
-        if self._watch.left is None:
+        if self._watch.cleanup_command is None:
             cloud = self._config.cloud
             say(
-                f"{self._name}: asks for a {cloud.accelerator_type} in {cloud.zone}; should this command be killed, "
-                f"give it back: {self._resource.delete_command}"
+                f"{self._name}: requesting a {cloud.accelerator_type} in {cloud.zone}; if this command is killed, "
+                f"delete it with: {self._resource.delete_command}"
             )
-        self._watch.left = self._resource.delete_command
+        self._watch.cleanup_command = self._resource.delete_command
         before, self._unanswered = self._unanswered, True
         try:
-            with self._watch.signals.held():
+            with self._watch.signals.deferred():
                 created = self._resource.create(self._attempt)
                 self._unanswered = False
         except UnansweredError as error:
-            self._watch.state(f"{self._name}: looks whether it was asked for: {error}")
+            self._watch.log_state(f"{self._name}: checking whether the request was executed: {error}")
             return
         except CloudError:
             self._unanswered = before
             if not before:
-                self._watch.left = None
+                self._watch.cleanup_command = None
             raise
         self._created = self._created or created
         self._conflicts = 0 if created else self._conflicts + 1
-        if self._conflicts > _MOST_CONFLICTS:
+        if self._conflicts > _MAX_CONFLICTS:
             raise CloudError(
-                f"{self._name}: Google Cloud says both that it exists and that it does not exist"
+                f"{self._name}: Google Cloud reports that the queued resource is missing, but refuses to create it "
+                "because it exists; choose another --cloud.name"
             )
 
-    def _recognize(self, found: dict) -> None:
-        if not self._resource.is_of_run(found):
-            self._watch.left = None
+    def _check_owner(self, found: dict) -> None:
+        if not self._resource.belongs_to_run(found):
+            self._watch.cleanup_command = None
             raise CloudError(
-                f"{self._name}: a queued resource of this name is there already, and not for "
-                f"{self._config.output_dir}; choose another --cloud.name"
+                f"{self._name}: a queued resource of this name exists, but not for {self._config.output_dir}; choose "
+                "another --cloud.name"
             )
-        self._watch.left = self._resource.delete_command
+        self._watch.cleanup_command = self._resource.delete_command
         self._seen, self._unanswered = True, False
 
-    def _look(self, found: dict) -> tuple[bool, list[Ending]]:
-        """Whether the TPU was taken away, and how the training has ended by itself, the cause first."""
+    def _inspect(self, found: dict) -> tuple[bool, list[ContainerExit]]:
+        """Returns whether the TPU was preempted, and the exits that ended the training, the cause first."""
         state = state_of(found)
-        if state in WAITING:
-            self._watch.state(f"{self._name}: {state}")
+        if state in WAITING_STATES:
+            self._watch.log_state(f"{self._name}: {state}")
             return False, []
         if state == "FAILED":
             why = found["state"].get("failedData", {}).get("error", {}).get("message", "no reason given")
-            self._give_back()
+            self._delete()
             raise CloudError(f"{self._name}: the request for a TPU failed: {why}")
-        if state not in (*TAKEN_AWAY, "ACTIVE"):
+        if state not in (*PREEMPTED_STATES, "ACTIVE"):
             raise CloudError(
-                f"{self._name}: the queued resource is in a state unknown to this program: {state!r}"
+                f"{self._name}: the queued resource is in an unknown state: {state!r}; check it in the console"
             )
-        node_state = self._watch.patiently(self._resource.node_state)
-        taken = state in TAKEN_AWAY or node_state in NODE_TAKEN_AWAY
-        endings = self._watch.patiently(lambda: self._resource.endings(found))
-        # A container that does not stop in time is killed, as is one that takes too much memory. A slice that loses a
-        # host before it has started ends as one whose hosts do not answer.
-        stopped = (*_STOPPED, 128 + signal.SIGKILL, ExitStatus.CLOUD) if taken else _STOPPED
-        if ended := _by_itself(endings, stopped):
-            return taken, ended
-        # If another host stops first, the first one still reports.
-        if taken or any(ending.host == 0 for ending in endings):
+        node_state = self._watch.retry_until_answered(self._resource.node_state)
+        preempted = state in PREEMPTED_STATES or node_state in PREEMPTED_NODE_STATES
+        exits = self._watch.retry_until_answered(lambda: self._resource.exits(found))
+        # SIGKILL ends a container that stops too slowly, and one that uses too much memory. `fit` ends with CLOUD if
+        # the slice loses a host during startup.
+        stopped = (*_STOPPED, 128 + signal.SIGKILL, ExitStatus.CLOUD) if preempted else _STOPPED
+        if ended := _own_exits(exits, stopped):
+            return preempted, ended
+        # If another host stops first, host 0 needs time to save and report.
+        if preempted or any(container.host == 0 for container in exits):
             return True, []
-        self._watch.state(f"{self._name}: the TPU is there")
-        self._watch.training()
+        self._watch.log_state(f"{self._name}: the TPU is active")
+        self._watch.log_progress()
         return False, []
 
-    def _start_again(self, preemptions: int) -> None:
+    def _restart(self, preemptions: int) -> None:
         if preemptions <= self._config.cloud.max_preemptions:
-            say(f"{self._name}: the TPU was taken away; the run continues on a new one")
-        self._give_back()
+            say(f"{self._name}: the TPU was preempted; the run continues on a new one")
+        self._delete()
         if preemptions > self._config.cloud.max_preemptions:
             raise CloudError(
-                f"{self._name}: the TPU was taken away {preemptions} times (--cloud.max_preemptions); the same command "
-                "continues the run"
+                f"{self._name}: the TPU was preempted {preemptions} times (--cloud.max_preemptions is "
+                f"{self._config.cloud.max_preemptions}); run the same command to continue"
             )
         self._attempt, self._seen, self._created = secrets.token_hex(4), False, False
 
-    def _check(self, endings: list[Ending]) -> None:
-        cause = endings[0]
+    def _raise_if_failed(self, exits: list[ContainerExit]) -> None:
+        cause = exits[0]
         if cause.host == 0 and cause.status == ExitStatus.DONE:
             return
-        lines = [_describe(ending) for ending in endings[:_MOST_LOGS]]
-        if more := ", ".join(str(ending.host) for ending in endings[_MOST_LOGS:]):
+        lines = [_describe(container) for container in exits[:_MAX_LOGS]]
+        if more := ", ".join(str(container.host) for container in exits[_MAX_LOGS:]):
             lines.append(
-                f"More hosts failed: {more}; their reports are in {files.join(self._config.output_dir, LAUNCH_FOLDER)}"
+                f"Other hosts that failed: {more}; their reports are in "
+                f"{files.join(self._config.output_dir, LAUNCH_FOLDER)}"
             )
         raise CloudError(f"{self._name}: " + "\n".join(lines))
 
 
-def _by_itself(endings: list[Ending], stopped: tuple[int, ...]) -> list[Ending]:
-    """The endings that decide how the training ended, the cause first; none if it goes on or was stopped from outside.
+def _own_exits(exits: list[ContainerExit], stopped: tuple[int, ...]) -> list[ContainerExit]:
+    """Returns the exits that ended the training, the cause first; none if it continues or was stopped externally.
 
     Args:
-        endings: Of all hosts that have reported.
-        stopped: The exit statuses of containers that were stopped from outside.
+        exits: Exits of all hosts that have reported.
+        stopped: Exit statuses of containers that were stopped externally.
     """
-    if any(ending.host == 0 and ending.status == ExitStatus.DONE for ending in endings):
-        return [ending for ending in endings if ending.host == 0]
-    failed = [ending for ending in endings if ending.status not in stopped]
-    return sorted(failed, key=lambda ending: ending.host == 0 and ending.status in _LOST_HOST)
+    if any(container.host == 0 and container.status == ExitStatus.DONE for container in exits):
+        return [container for container in exits if container.host == 0]
+    failed = [container for container in exits if container.status not in stopped]
+    return sorted(failed, key=lambda container: container.host == 0 and container.status in _LOST_HOST)
 
 
-def _describe(ending: Ending) -> str:
-    who = "`fit`" if ending.host == 0 else f"host {ending.host} of the TPU"
+def _describe(container: ContainerExit) -> str:
+    who = "`fit`" if container.host == 0 else f"host {container.host} of the TPU"
     return (
-        f"{who} ended with status {ending.status} (docs/training.md says what that means). The last of what it "
-        f"printed:\n{ending.log}"
+        f"{who} exited with status {container.status} (see docs/training.md). Its last output:\n{container.log}"
     )

@@ -1,4 +1,4 @@
-"""Training as a custom job of Vertex AI, on one TPU host."""
+"""Custom jobs of Vertex AI, on one TPU host."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RUNNING = (
     "JOB_STATE_UPDATING",
 )
 _RUN = "tokenmill_run"
-"""The label that tells a run's jobs from all others: a key of its folder."""
+"""The label of a run's jobs; its value is a hash of the run folder's path."""
 
 
 def custom_job(config: LaunchConfig) -> dict:
-    """The custom job to ask for: `CustomJob` of the interface's version 1."""
+    """Returns the request's body, a `CustomJob` of API version 1."""
     cloud = config.cloud
-    scheduling = {"restartJobOnWorkerRestart": True, "timeout": "604800s"}  # at most seven days
+    scheduling = {"restartJobOnWorkerRestart": True, "timeout": "604800s"}  # seven days, the maximum
     if cloud.spot:
         scheduling["strategy"] = "SPOT"
     spec = {
@@ -34,7 +34,7 @@ def custom_job(config: LaunchConfig) -> dict:
                 "machineSpec": {"machineType": cloud.machine_type, "tpuTopology": cloud.topology},
                 "containerSpec": {
                     "imageUri": cloud.image,
-                    # The text of the file itself; `--config` takes either.
+                    # `--config` accepts the file's content, too.
                     "args": ["fit", "--config", dump_fit_config(config.for_fit())],
                 },
             }
@@ -54,7 +54,7 @@ def _key(config: LaunchConfig) -> str:
 
 
 class CustomJobs:
-    """The custom jobs of a run. Its methods raise what Api.call raises."""
+    """The custom jobs of a run. The methods raise the errors of Api.call."""
 
     def __init__(self, api: Api, config: LaunchConfig) -> None:
         self._api = api
@@ -66,10 +66,10 @@ class CustomJobs:
             f"gcloud ai custom-jobs list {self._place} --filter labels.{_RUN}={_key(config)}; "
             f"gcloud ai custom-jobs cancel JOB_ID {self._place}"
         )
-        """Find by hand what a request whose answer was lost may have made, and cancel it."""
+        """Shell commands that find and cancel the run's jobs."""
 
-    def not_ended(self) -> list[dict]:
-        """The run's jobs that have not ended, whichever process asked for them; the oldest first."""
+    def active(self) -> list[dict]:
+        """Returns the run's active jobs, created by any process; the oldest first."""
         found: list[dict] = []
         token = ""
         while True:
@@ -85,15 +85,15 @@ class CustomJobs:
         )
 
     def create(self) -> dict:
-        """Asks for a job, once. The interface has no request ids: after UnansweredError look it up in `not_ended`."""
+        """Creates a job, without retries: the API has no request ids. After UnansweredError, check `active`."""
         return self._api.call("POST", self._all, custom_job(self._config))
 
     def get(self, name: str) -> dict:
-        """The job called `name`."""
+        """Returns the job `name`."""
         return self._api.call("GET", f"{self._api.vertex}/v1/{name}")
 
     def cancel(self, name: str) -> None:
-        """Has a job cancelled; nothing happens if it has ended or is being cancelled."""
+        """Starts to cancel a job; does nothing if it has ended or is being cancelled."""
         try:
             self._api.call("POST", f"{self._api.vertex}/v1/{name}:cancel", {})
         except (RefusedError, UnansweredError) as error:
@@ -102,5 +102,5 @@ class CustomJobs:
 
 
 def state_of(job: dict) -> str:
-    """The state of a job; a new one may have none yet."""
+    """Returns the state of a job; a new one may have none yet."""
     return job.get("state", "JOB_STATE_PENDING")

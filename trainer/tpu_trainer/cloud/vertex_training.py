@@ -1,4 +1,4 @@
-"""A training as a custom job of Vertex AI."""
+"""Training as a custom job of Vertex AI."""
 
 from __future__ import annotations
 
@@ -8,90 +8,90 @@ from tpu_trainer.cloud.vertex import CANCELLING, RUNNING, CustomJobs, state_of
 from tpu_trainer.cloud.watch import Watch, say
 from tpu_trainer.errors import CloudError
 
-_LOOKS = 3
-"""After a signal, whether a request without an answer was carried out."""
+_CHECKS = 3
+"""How often to check, after a signal, whether an unanswered request was executed."""
 
 
 class VertexTraining:
-    """The training of `config` as one custom job."""
+    """Trains `config` in one custom job."""
 
     def __init__(self, config: LaunchConfig, api: Api, watch: Watch) -> None:
         self._config = config
         self._jobs = CustomJobs(api, config)
         self._watch = watch
-        self._unanswered = False  # the last request for a job
+        self._unanswered = False  # whether the last request had no response
 
     def run(self) -> None:
-        """Trains to the end; CloudError if that does not succeed."""
-        name = self._job()
+        """Trains to the end; raises CloudError if training fails."""
+        name = self._find_or_create()
         say(f"{self._config.name}: {name}")
-        while (state := state_of(job := self._watch.patiently(lambda: self._jobs.get(name)))) in RUNNING:
-            self._watch.state(f"{self._config.name}: {state}")
+        while (state := state_of(job := self._watch.retry_until_answered(lambda: self._jobs.get(name)))) in RUNNING:
+            self._watch.log_state(f"{self._config.name}: {state}")
             self._cancel_others(name)
-            self._watch.training()
+            self._watch.log_progress()
             self._watch.wait()
         self._cancel_others(name)
-        self._watch.left = None
+        self._watch.cleanup_command = None
         if state != "JOB_STATE_SUCCEEDED":
             raise CloudError(f"{name}: {state}: {job.get('error', {}).get('message', 'no reason given')}")
 
-    def give_back_at_once(self) -> None:
-        """Cancels what may run."""
-        if self._watch.left is None:
+    def cancel(self) -> None:
+        """Cancels all jobs of the run that may exist."""
+        if self._watch.cleanup_command is None:
             return
-        for _ in range(_LOOKS if self._unanswered else 1):
+        for _ in range(_CHECKS if self._unanswered else 1):
             if self._cancel_others(None):
                 self._unanswered = False
             self._watch.wait(at_least=1)
-        # A request without an answer may still be carried out.
+        # An unanswered request may still be executed.
         if not self._unanswered:
-            self._watch.left = None
+            self._watch.cleanup_command = None
 
-    def _job(self) -> str:
-        """The name of the run's job: one that runs already, or a new one. One that is being cancelled ends first."""
+    def _find_or_create(self) -> str:
+        """Returns the name of the run's active job, or of a new one. Waits for jobs that are being cancelled."""
         while True:
-            jobs = self._watch.patiently(self._jobs.not_ended)
+            jobs = self._watch.retry_until_answered(self._jobs.active)
             if jobs:
-                self._watch.left = self._jobs.cancel_commands
+                self._watch.cleanup_command = self._jobs.cancel_commands
                 self._unanswered = False
             for job in jobs:
                 if state_of(job) != CANCELLING:
                     return job["name"]
             if jobs:
-                self._watch.state(f"{self._config.name}: {jobs[0]['name']}: {CANCELLING}")
-            elif (job := self._ask()) is not None:
+                self._watch.log_state(f"{self._config.name}: {jobs[0]['name']}: {CANCELLING}")
+            elif (job := self._request()) is not None:
                 return job["name"]
             self._watch.wait()
 
-    def _ask(self) -> dict | None:
-        """A new job; None if there is no answer: a look at the run's jobs shows whether it was made."""
-        if self._watch.left is None:
+    def _request(self) -> dict | None:
+        """Returns a new job; None if there is no response, so that the caller lists the run's jobs again."""
+        if self._watch.cleanup_command is None:
             cloud = self._config.cloud
             say(
-                f"{self._config.name}: asks for a {cloud.machine_type} in {cloud.region}; should this command be "
-                f"killed, cancel the job: {self._jobs.cancel_commands}"
+                f"{self._config.name}: requesting a {cloud.machine_type} in {cloud.region}; if this command is killed, "
+                f"cancel the job with: {self._jobs.cancel_commands}"
             )
-        self._watch.left = self._jobs.cancel_commands
+        self._watch.cleanup_command = self._jobs.cancel_commands
         before, self._unanswered = self._unanswered, True
         try:
-            with self._watch.signals.held():
+            with self._watch.signals.deferred():
                 job = self._jobs.create()
                 self._unanswered = False
                 return job
         except UnansweredError as error:
-            self._watch.state(f"{self._config.name}: looks whether it was asked for: {error}")
+            self._watch.log_state(f"{self._config.name}: checking whether the request was executed: {error}")
             return None
         except CloudError:
             self._unanswered = before
             if not before:
-                self._watch.left = None
+                self._watch.cleanup_command = None
             raise
 
     def _cancel_others(self, name: str | None) -> bool:
-        """Cancels the run's jobs beside `name`, made by requests whose answer was lost; whether there is any job."""
-        jobs = self._watch.patiently(self._jobs.not_ended)
+        """Cancels the run's jobs except `name`, as left by unanswered requests. Returns whether there is any job."""
+        jobs = self._watch.retry_until_answered(self._jobs.active)
         for job in jobs:
             if job["name"] != name and state_of(job) != CANCELLING:
-                say(f"{self._config.name}: cancels {job['name']}")
-                self._watch.patiently(lambda job=job: self._jobs.cancel(job["name"]))
+                say(f"{self._config.name}: cancelling {job['name']}")
+                self._watch.retry_until_answered(lambda job=job: self._jobs.cancel(job["name"]))
         return bool(jobs)

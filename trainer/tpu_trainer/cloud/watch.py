@@ -1,4 +1,4 @@
-"""What following a training has in common for all services: messages, waits, and patience with lost answers."""
+"""Code shared by the services for monitoring a run: progress messages, waits and retries."""
 
 from __future__ import annotations
 
@@ -19,73 +19,70 @@ _Answer = TypeVar("_Answer")
 
 
 def say(text: str) -> None:
-    """Shows a line on stderr."""
+    """Prints a line to stderr."""
     try:
         print(f"launch: {text}", file=sys.stderr, flush=True)
-    except OSError:  # its reader has gone, such as the terminal: giving the TPU back matters more
+    except OSError:  # the terminal or other reader is gone; deleting the TPU is more important
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 class Watch:
-    """Follows one run.
-
-    Attributes:
-        signals: While its context is open, they interrupt.
-        left: The command that ends what may be there and cost money; None: nothing is.
-    """
+    """Monitors one run."""
 
     def __init__(self, api: Api, config: LaunchConfig, lease: Lease, sleep: Callable[[float], Any]) -> None:
         self._api = api
         self._lease = lease
         self._sleep = sleep
         self._seconds = config.cloud.poll_seconds
-        self._log = files.join(config.output_dir, "metrics.jsonl")
-        self._said: dict[str, str] = {}
-        self.left: str | None = None
-        self.signals = Signals(last_words=self.last_words)
+        self._metrics = files.join(config.output_dir, "metrics.jsonl")
+        self._logged: dict[str, str] = {}
+        self.cleanup_command: str | None = None
+        """The command that deletes resources that may exist and be billed; None: there are none."""
+        self.signals = Signals(exit_message=self.cleanup_hint)
+        """In this context, signals interrupt."""
 
-    def last_words(self) -> str:
-        """What to do about what may be left on Google Cloud."""
-        if self.left is None:
-            return "nothing is left on Google Cloud"
+    def cleanup_hint(self) -> str:
+        """Says which resources may remain on Google Cloud, and how to delete them."""
+        if self.cleanup_command is None:
+            return "no resources remain on Google Cloud"
         return (
-            "what it asked for may be left, billed and unwatched; the same command watches it again, and this ends it: "
-            f"{self.left}"
+            "resources may remain on Google Cloud and be billed; run the same command to monitor them again, or delete "
+            f"them with: {self.cleanup_command}"
         )
 
     def wait(self, *, at_least: float = 0) -> None:
-        """Until the next look; seconds."""
+        """Waits until the next status check, at least `at_least` seconds, and renews the lease."""
         self._sleep(max(self._seconds, at_least))
         self._lease.renew()
 
-    def patiently(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What `ask` answers; asks again, for as long as it takes, when Google Cloud does not answer.
+    def retry_until_answered(self, call: Callable[[], _Answer]) -> _Answer:
+        """Returns the result of `call`, which is retried without limit until Google Cloud responds.
 
-        Giving up would leave a TPU that is billed and that nothing watches.
+        Giving up would leave a TPU that is billed and not monitored.
         """
         while True:
             try:
-                return ask()
+                return call()
             except UnansweredError as error:
-                self.state(f"asks again: {error}")
+                self.log_state(f"retrying: {error}")
                 self.wait(at_least=1)
 
-    def state(self, text: str) -> None:
-        """Says how what was asked for stands, if that has changed."""
-        self._say_once("state", text)
+    def log_state(self, text: str) -> None:
+        """Prints the resource's state if it has changed."""
+        self._log_if_changed("state", text)
 
-    def training(self) -> None:
-        """Says the last whole line of the run's log, if it is a new one."""
-        text = self.patiently(lambda: self._api.read_object(self._log, last_bytes=4096)) or ""
+    def log_progress(self) -> None:
+        """Prints the step and loss in the last complete line of metrics.jsonl if they have changed."""
+        text = self.retry_until_answered(lambda: self._api.read_object(self._metrics, last_bytes=4096)) or ""
         lines = text.split("\n")[:-1]
         if lines and lines[-1].startswith("{"):
             record = json.loads(lines[-1])
             figures = record.get("eval", record)
             kind = "validation loss" if "eval" in record else "loss"
             if "loss" in figures:
-                self._say_once("training", f"step {record['step']}: {kind} {figures['loss']:.3f}")
+                self._log_if_changed("progress", f"step {record['step']}: {kind} {figures['loss']:.3f}")
 
-    def _say_once(self, what: str, text: str) -> None:
-        if self._said.get(what) != text:
+    def _log_if_changed(self, topic: str, text: str) -> None:
+        if self._logged.get(topic) != text:
             say(text)
-            self._said[what] = text
+            self._logged[topic] = text
