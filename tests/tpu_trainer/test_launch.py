@@ -74,7 +74,7 @@ def test_a_tpu_is_requested_trains_and_is_deleted(gcs: Gcs, train: Any, ends: An
     assert node["metadata"]["tokenmill-image"] == IMAGE
     (tmp_path / "fit.yaml").write_text(node["metadata"]["tokenmill-config"])
     of_host = load_fit_config(str(tmp_path / "fit.yaml"))
-    assert (of_host.train.steps, told.output_dir, told.strategy) == (50, RUN, "tpu")
+    assert (of_host.train.steps, of_host.output_dir, of_host.strategy) == (50, RUN, "tpu")
 
 
 def test_training_continues_after_each_preemption(train: Any, ends: Any) -> None:
@@ -130,7 +130,10 @@ def test_a_failure_is_reported_and_the_tpu_deleted(
         ({3: 1}, r"first: host 3 of the TPU exited with status 1 .*\nhost 3's log$"),
         ({3: 137, 0: 75}, r"first: host 3 of the TPU exited with status 137 .*\nhost 3's log$"),
         ({3: 134, 0: 69}, r"first: host 3 of .* status 134 .*\nhost 3's log\n`fit` exited with status 69"),
-        ({3: 137, 0: 2}, r"first: `fit` exited with status 2 .*\nhost 0's log\nhost 3 of the TPU exited with"),
+        (
+            {3: 137, 0: 2},
+            r"first: `fit` exited with status 2 .*\nhost 0's log\nhost 3 of the TPU exited with",
+        ),
         (
             {1: 1, 2: 1, 3: 1, 4: 1, 10: 1},
             r"host 3's log\nOther hosts that failed: 4, 10; their reports are in gs://bucket/runs/first/launch$",
@@ -243,9 +246,7 @@ def test_options_are_checked_before_any_request(arguments: list[str], message: s
         config(*arguments)
 
 
-def test_dry_run_prints_the_request(
-    run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_prints_the_request(run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     for service, key in (("tpu", "tpu"), ("vertex", "jobSpec")):
         options = ["--cloud.image", IMAGE, "--cloud.dry_run", "true", "--cloud.service", service]
         assert run_verb(*NEEDED, *options) == 0

@@ -179,7 +179,8 @@ def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
         else "gcloud ai custom-jobs cancel JOB_ID --project p --region europe-west4"
     )
     assert (
-        "may remain on Google Cloud and be billed; run the same command to monitor them again, or delete" in lines
+        "may remain on Google Cloud and be billed; run the same command to monitor them again, or delete"
+        in lines
     )
     assert lines.rstrip().endswith(command)
 

@@ -129,7 +129,9 @@ class LaunchConfig(FitConfig):
         names += [("data.train", path) for path in self.data.train_weights]
         for name, path in names:
             if path is not None and not path.startswith("gs://"):
-                raise UsageError(f"--{name} is {path!r}: must be a gs:// path, which the TPU's hosts can access")
+                raise UsageError(
+                    f"--{name} is {path!r}: must be a gs:// path, which the TPU's hosts can access"
+                )
         if self.strategy not in ("auto", "tpu") or self.tpu.name != "local":
             raise UsageError(
                 "--strategy and --tpu.name are options of `fit`: omit them, as `launch` sets them for its TPU"
@@ -163,4 +165,6 @@ class HostServerConfig:
     def __post_init__(self) -> None:
         hosts = self.addresses.split(",")
         if not 0 <= self.index < len(hosts):
-            raise UsageError(f"--index is {self.index}: must be in [0, {len(hosts)}), the hosts in --addresses")
+            raise UsageError(
+                f"--index is {self.index}: must be in [0, {len(hosts)}), the hosts in --addresses"
+            )

@@ -63,7 +63,9 @@ class Lease:
             for _ in range(_CHECKS):
                 self._sleep(seconds / _CHECKS)
                 if self._api.object_generation(self._url) != generation:
-                    raise LostLeaseError(f"{self._url}: another `launch` ({_describe_holder(holder)}) manages this run")
+                    raise LostLeaseError(
+                        f"{self._url}: another `launch` ({_describe_holder(holder)}) manages this run"
+                    )
             if holder.get("place", self._target) != self._target:
                 raise CloudError(
                     f"{self._url}: a killed `launch` trained this run as {holder['place']}, but this command would "

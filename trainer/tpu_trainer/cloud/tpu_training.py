@@ -202,6 +202,4 @@ def _own_exits(exits: list[ContainerExit], stopped: tuple[int, ...]) -> list[Con
 
 def _describe(container: ContainerExit) -> str:
     who = "`fit`" if container.host == 0 else f"host {container.host} of the TPU"
-    return (
-        f"{who} exited with status {container.status} (see docs/training.md). Its last output:\n{container.log}"
-    )
+    return f"{who} exited with status {container.status} (see docs/training.md). Its last output:\n{container.log}"

@@ -25,7 +25,9 @@ class VertexTraining:
         """Trains to the end; raises CloudError if training fails."""
         name = self._find_or_create()
         say(f"{self._config.name}: {name}")
-        while (state := state_of(job := self._watch.retry_until_answered(lambda: self._jobs.get(name)))) in RUNNING:
+        while (
+            state := state_of(job := self._watch.retry_until_answered(lambda: self._jobs.get(name)))
+        ) in RUNNING:
             self._watch.log_state(f"{self._config.name}: {state}")
             self._cancel_others(name)
             self._watch.log_progress()
