@@ -146,7 +146,7 @@ def delete_if(url: str, generation: int) -> bool:
     return True
 
 
-def time_of_service(beside: str) -> datetime:
+def service_time(beside: str) -> datetime:
     """The time by the clock that `ObjectVersion.updated` is of: that of an object written for it, then deleted."""
     url = f"{beside}.time-{uuid.uuid4().hex}"
     probe = write_if(url, b"", 0)

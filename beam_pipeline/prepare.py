@@ -174,7 +174,7 @@ def _give_up(held: Lock, output: str, num_units: int) -> None:
     """Cleans up after a failed run. Logs a cleanup failure without masking the original error."""
     try:
         held.check()
-        units, shards = output_folder.give_up(output)
+        units, shards = output_folder.clean_up_failed_run(output)
     except LockLost:
         return  # the files may belong to another run
     except OSError as error:

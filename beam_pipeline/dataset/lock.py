@@ -1,10 +1,10 @@
-"""The lock of a folder: at most one run at a time writes there, from whatever machine.
+"""The lock of an output folder: at most one run writes there at a time, across machines.
 
-The lock is the file `run.lock` in the folder's staging folder; it names the run that holds it. On a local file system
-the launcher holds it with flock(2), so that it ends with the launcher, however that ends. In Cloud Storage it is an
-object that is created on the condition that there is none; the launcher renews it, and a lock that was not renewed for
-ten minutes (by the clock of the service) may be taken over, on the condition that it has not changed. A lock that
-names a Dataflow job is only stale if that job has ended.
+The lock is the file `run.lock` in the staging folder. Its content describes the run that holds it. On a local file
+system the launcher holds it with flock(2), so the lock ends when the launcher's process does. In Cloud Storage it is an
+object that is created only if none exists, and the launcher renews it. If it was not renewed for ten minutes (by the
+service's clock), another run may take it over, provided that it has not changed. A lock that names a Dataflow job is
+stale only if that job has ended.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ def hold(
     fingerprint: str,
     job_runs: Callable[[CloudJob], bool] | None = None,
 ) -> Iterator[Lock]:
-    """Holds the lock of a folder, to be taken before anything in it is judged, written or deleted.
+    """Holds the lock of an output folder. A run takes it before it examines, writes or deletes anything there.
 
     Args:
-      folder: the staging folder, in which the lock is.
-      verb, fingerprint: what the run does, for others to read.
-      job_runs: see `Lock`.
+        folder: The staging folder, which contains the lock.
+        verb: What the run does, for the messages of other runs.
+        fingerprint: Of what the run makes, recorded in the lock.
+        job_runs: See `Lock`.
 
     Raises:
-      UsageError: if another run holds it.
-      OSError: if the folder cannot be written to.
+        UsageError: If another run holds the lock.
+        OSError: If the folder cannot be written to.
     """
     path = filesystem.join(folder, NAME)
     kind = FileLock if filesystem.is_local(path) else ObjectLock if filesystem.is_bucket(path) else PlainLock
-    lock = kind(path, Holder.this_process(verb, fingerprint), job_runs or _refuse_to_ask)
+    lock = kind(path, Holder.this_process(verb, fingerprint), job_runs or _cannot_ask_dataflow)
     lock.acquire()
-    threading.Thread(target=lock.renew_until_the_end, daemon=True).start()
+    threading.Thread(target=lock.renew_until_ended, daemon=True).start()
     try:
         yield lock
     except BaseException:
         try:
             lock.end()
         except (OSError, LockLost) as error:
-            _log.warning("%s could not be released: %s", path, error)
+            _log.warning("%s: cannot release the lock: %s", path, error)
         raise
     lock.end()
 
@@ -65,20 +66,20 @@ def hold_dataset(dataset: str, *, verb: str) -> contextlib.AbstractContextManage
     """Holds the lock of a finished dataset, for a verb that adds files to it.
 
     Args:
-      dataset: the dataset's folder, or that of one of its splits.
-      verb: what is added.
+        dataset: The folder of the dataset or of one of its splits.
+        verb: The verb.
     """
     of_split = filesystem.exists(filesystem.join(dataset, MANIFEST))
     output = dataset.rpartition("/")[0] if of_split else dataset
     return hold(filesystem.join(output, STAGING), verb=verb, fingerprint="")
 
 
-def release_of_job(path: str, run: str) -> None:
-    """Deletes the lock of a run that is a job, as the job's last act; it may be gone already."""
+def release_job_lock(path: str, run: str) -> None:
+    """Deletes the lock of a Dataflow job's run, in the job's last step. Does nothing if it is already deleted."""
     if filesystem.exists(path):
         check_held(path, run)
         filesystem.delete([path])
 
 
-def _refuse_to_ask(job: CloudJob) -> bool:
+def _cannot_ask_dataflow(job: CloudJob) -> bool:
     raise DataError(f"this verb cannot ask Dataflow whether {job} is active")

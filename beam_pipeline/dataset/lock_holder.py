@@ -1,4 +1,4 @@
-"""A lock's content, and what every kind of lock does. See `dataset.lock`."""
+"""A lock's content, and the behavior that all kinds of locks share. See `dataset.lock`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class CloudJob:
-    """A Dataflow job; its id is None until it is submitted."""
+    """A Dataflow job."""
 
     project: str
     region: str
     name: str
     id: str | None = None
+    """None until the job is submitted."""
 
     def __str__(self) -> str:
         return f"the Dataflow job {self.name}" + (f" ({self.id})" if self.id else "")
@@ -38,28 +39,25 @@ class CloudJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The content of a lock: the run that holds it.
-
-    Attributes:
-      run: its id.
-      verb: what it does.
-      host, pid: of its launcher.
-      boot: tells machines of the same name apart, and a machine from itself before it was restarted.
-      since: when it took the lock, by its own clock; only for messages.
-      fingerprint: of what it makes.
-      job: its Dataflow job, if it has one.
-      renewed: whether its launcher still renews the lock.
-    """
+    """The content of a lock: the run that holds it."""
 
     run: str
+    """A random id."""
     verb: str
     host: str
+    """The machine of its launcher."""
     pid: int
+    """The process id of its launcher."""
     boot: str
+    """Identifies the machine and its last boot; several machines can have the same name."""
     since: str
+    """When it took the lock, by its own clock. Only for messages."""
     fingerprint: str
+    """Of what it makes."""
     job: CloudJob | None = None
+    """Its Dataflow job, if it has one."""
     renewed: bool = True
+    """Whether its launcher still renews the lock."""
 
     @classmethod
     def this_process(cls, verb: str, fingerprint: str) -> Holder:
@@ -75,14 +73,18 @@ class Holder:
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Holder:
-        """Raises a UsageError if the file is none of this program's locks."""
+        """Parses a lock.
+
+        Raises:
+            UsageError: If the file is not a lock of this program.
+        """
         try:
             fields = parse_own_json(data)
             job = fields.pop("job")
             return cls(**fields, job=CloudJob(**job) if job else None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(
-                f"{path}: is in the way, and is no lock of a run; move it away, or name another --output"
+                f"{path}: is not a lock that a run wrote; move it away, or choose another --output"
             ) from error
 
     def to_json(self) -> bytes:
@@ -94,30 +96,32 @@ class Holder:
 
 
 def check_held(path: str, run: str) -> None:
-    """Checks that a run still holds its lock: to be called before something is published.
+    """Checks that a run still holds its lock. Call it before publishing a file.
 
     Raises:
-      LockLost: if it does not.
+        LockLost: If it does not.
     """
     output = path.rpartition("/")[0].rpartition("/")[0]
     if not filesystem.exists(path):
-        raise LockLost(f"{path} is gone, so this run stops: another run, or a person, may be using {output}")
+        raise LockLost(
+            f"{path} was deleted, so this run stops: another run or a person may be using {output}"
+        )
     data = filesystem.read_bytes(path)
     try:
         holder = Holder.from_json(data, path)
     except UsageError:
         holder = None
     if holder is None or holder.run != run:
-        raise LockLost(f"{output}: another run has taken it over ({holder or 'unknown'}), so this one stops")
+        raise LockLost(f"{output}: another run has taken it over ({holder or 'unknown'}), so this run stops")
 
 
 class Lock(ABC):
     """A lock that this process takes.
 
     Args:
-      path: of the lock.
-      holder: this run.
-      job_runs: tells whether a Dataflow job is active; raises a DataError if that cannot be found out.
+        path: Of the lock.
+        holder: This run.
+        job_runs: Returns whether a Dataflow job is active. Raises a DataError if it cannot find out.
     """
 
     def __init__(self, path: str, holder: Holder, job_runs: Callable[[CloudJob], bool]):
@@ -129,11 +133,20 @@ class Lock(ABC):
         self._ended = threading.Event()
 
     def check(self) -> None:
-        """Raises a LockLost if another run has taken the lock."""
+        """Checks that this run still holds the lock.
+
+        Raises:
+            LockLost: If it does not.
+        """
         check_held(self.path, self.holder.run)
 
     def name_job(self, job: CloudJob, *, renewed: bool) -> None:
-        """Records the Dataflow job that writes the folder; with `renewed` False, the lock is the job's from now on."""
+        """Records the Dataflow job that writes the folder.
+
+        Args:
+            job: The job.
+            renewed: Whether this process keeps renewing the lock. If not, the lock belongs to the job from now on.
+        """
         with self._writing:
             self.holder = replace(self.holder, job=job, renewed=renewed)
             self._write()
@@ -142,30 +155,38 @@ class Lock(ABC):
 
     @property
     def kept(self) -> bool:
-        """Whether the lock stays in place when this process has ended."""
+        """Whether the lock outlives this process."""
         return self._kept
 
     def keep(self) -> None:
-        """Leaves the lock in place when this process has ended: the job that it names may be running."""
+        """Lets the lock outlive this process, because the job that it names may be running."""
         self._kept = True
         self._ended.set()
 
     @abstractmethod
     def acquire(self) -> None:
-        """Takes the lock, or raises a UsageError that names the run that holds it."""
+        """Takes the lock.
+
+        Raises:
+            UsageError: If another run holds it. The message names the run.
+        """
 
     @abstractmethod
     def release(self) -> None: ...
 
     @abstractmethod
     def _write(self) -> None:
-        """Writes `self.holder`. Raises a LockLost if the lock is another run's."""
+        """Writes `self.holder` to the lock.
+
+        Raises:
+            LockLost: If another run has taken the lock.
+        """
 
     def _renew(self) -> None:
         self._write()
 
-    def renew_until_the_end(self) -> None:
-        """For a thread of its own: renews the lock now and then, until it is released, kept or lost."""
+    def renew_until_ended(self) -> None:
+        """Renews the lock every minute until it is released, kept or lost. Blocks, so it needs its own thread."""
         while not self._ended.wait(_SECONDS_BETWEEN_RENEWALS):
             try:
                 with self._writing:
@@ -175,7 +196,12 @@ class Lock(ABC):
                 _log.error("%s", error)
                 return
             except OSError as error:
-                _log.warning("%s could not be renewed, and will be tried again: %s", self.path, error)
+                _log.warning(
+                    "%s: cannot renew the lock, trying again in %d s: %s",
+                    self.path,
+                    _SECONDS_BETWEEN_RENEWALS,
+                    error,
+                )
 
     def end(self) -> None:
         """Releases the lock, unless it is kept."""
@@ -187,7 +213,7 @@ class Lock(ABC):
     def _refuse(self, holder: Holder, remedy: str) -> None:
         output = self.path.rpartition("/")[0].rpartition("/")[0]
         raise UsageError(
-            f"{output}: another run writes there ({holder}); wait for its end or stop it, or name another --output; "
+            f"{output}: another run writes there ({holder}); wait until it ends, stop it, or choose another --output; "
             f"{remedy}"
         )
 

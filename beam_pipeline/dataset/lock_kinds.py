@@ -1,4 +1,4 @@
-"""How a lock is taken, by kind of file system. See `dataset.lock`."""
+"""The locks of local file systems, Cloud Storage and other file systems. See `dataset.lock`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class FileLock(Lock):
-    """On a local file system, by flock(2); by the file's existence if there is no flock."""
+    """The lock on a local file system: flock(2), or a file's existence if there is no flock."""
 
     _file: int | None = None
-    _made: tuple[str, ...] = ()
+    _created_folders: tuple[str, ...] = ()
 
     def acquire(self) -> None:
         for _ in range(_ATTEMPTS):
@@ -32,7 +32,7 @@ class FileLock(Lock):
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             except FileNotFoundError:  # a run that just ended has removed the folder
                 continue
-            except FileExistsError:  # or has removed it while it was made
+            except FileExistsError:  # a run that just ended has removed the folder while mkdir ran
                 if Path(self.path).parent.exists():
                     raise
                 continue
@@ -51,14 +51,16 @@ class FileLock(Lock):
                     raise
                 return
             os.close(file)
-        raise UsageError(f"{self.path}: cannot be locked: other runs take and leave it all the time")
+        raise UsageError(
+            f"{self.path}: cannot be locked, because other runs keep locking and releasing it; try again"
+        )
 
     def _take(self, file: int) -> bool:
-        """Locks the open file; False if it is no longer the one at the lock's path."""
+        """Locks the open file. Returns False if it is no longer the file at the lock's path."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._refuse(self._read(file), "if it hangs, end its process")
+            self._refuse(self._read(file), "if it hangs, kill its process")
         except OSError as error:
             if error.errno not in _NO_FLOCK:
                 raise
@@ -74,36 +76,43 @@ class FileLock(Lock):
         return True
 
     def _check_dead(self, holder: Holder, file: int) -> None:
-        """Refuses a lock whose holder may be alive on another machine: not every file system shares flock."""
+        """Checks that the lock's holder is not alive on another machine. Not every network file system shares flock.
+
+        Raises:
+            UsageError: If it may be alive.
+        """
         if holder.boot == self.holder.boot:  # flock would have refused it
             return
         with open(f"{self.path}.time-{self.holder.run}", "wb") as probe:  # noqa: PTH123 (as the lock itself)
-            silent = (
-                os.fstat(probe.fileno()).st_mtime - os.fstat(file).st_mtime
-            )  # both by the file server's clock
+            # Both times are by the file server's clock.
+            silent = os.fstat(probe.fileno()).st_mtime - os.fstat(file).st_mtime
         Path(probe.name).unlink(missing_ok=True)
         if silent < STALE_AFTER.total_seconds():
             self._refuse(
                 holder,
-                f"it was on another machine and alive {silent:.0f} s ago; the lock is free when it is silent for "
-                f"{STALE_AFTER}; if you know that it has ended, delete {self.path}",
+                f"it is on another machine and was alive {silent:.0f} s ago; its lock expires {STALE_AFTER} after its "
+                f"last sign of life; if you know that it has ended, delete {self.path}",
             )
 
     def _take_without_flock(self, file: int) -> bool:
-        """By a file that only one of two runs can create; if one is there, only a person knows if its run is alive."""
+        """Locks by creating a second file, which only one run can do. Only a person can tell if that run is alive.
+
+        Raises:
+            UsageError: If the second file exists.
+        """
         claim = f"{self.path}.held"
         try:
             os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         except FileExistsError:
             self._refuse(
                 self._read(file),
-                f"this file system has no file locks, so if that run has ended, delete {claim}",
+                f"this file system does not support flock, so if that run has ended, delete {claim}",
             )
         return True
 
     def _read(self, file: int) -> Holder:
         data = os.pread(file, 1 << 16, 0)
-        if not data:  # just created by a run that is about to write it
+        if not data:  # another run has just created it and is about to write it
             return replace(self.holder, host="?", pid=0, since="just now")
         return Holder.from_json(data, self.path)
 
@@ -121,7 +130,7 @@ class FileLock(Lock):
         with contextlib.suppress(FileNotFoundError):
             there = Path(self.path).lstat()
             if (there.st_dev, there.st_ino) == (os.fstat(self._file).st_dev, os.fstat(self._file).st_ino):
-                Path(self.path).unlink()  # while it is locked: who opened it before sees that it is gone
+                Path(self.path).unlink()  # while locked, so runs that have it open notice that it is gone
         Path(f"{self.path}.held").unlink(missing_ok=True)
         os.close(self._file)
         self._file = None
@@ -131,16 +140,16 @@ class FileLock(Lock):
         folder = Path(self.path).parent
         missing = [str(path) for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        self._made = tuple(dict.fromkeys([*self._made, *missing]))
+        self._created_folders = tuple(dict.fromkeys([*self._created_folders, *missing]))
 
     def _remove_folders(self) -> None:
-        """The folders made for the lock, if nothing else has come into them."""
-        for folder in (str(Path(self.path).parent), *self._made):
+        """Removes the folders that were created for the lock, if they are empty."""
+        for folder in (str(Path(self.path).parent), *self._created_folders):
             filesystem.remove_empty(folder)
 
 
 class ObjectLock(Lock):
-    """In Cloud Storage, by the object's generation."""
+    """The lock in Cloud Storage: an object whose writes depend on its generation."""
 
     _generation = 0
 
@@ -157,19 +166,21 @@ class ObjectLock(Lock):
                     continue
                 self._generation = found.generation
                 holder = Holder.from_json(found.data, self.path)
-                if holder.run == self.holder.run:  # the answer to our own attempt was lost
+                if holder.run == self.holder.run:  # this run wrote it, but the response was lost
                     return
                 self._check_stale(holder, found.updated)
-        raise UsageError(f"{self.path}: cannot be locked: other runs take and leave it all the time")
+        raise UsageError(
+            f"{self.path}: cannot be locked, because other runs keep locking and releasing it; try again"
+        )
 
     def _check_stale(self, holder: Holder, updated: datetime) -> None:
         if holder.renewed:
-            silent = buckets.time_of_service(self.path) - updated
+            silent = buckets.service_time(self.path) - updated
             if silent < STALE_AFTER:
                 self._refuse(
                     holder,
-                    f"it was alive {silent.total_seconds():.0f} s ago; if it has died, its lock can be taken over "
-                    f"{STALE_AFTER} after its last sign of life, or now, if you delete {self.path}",
+                    f"it was alive {silent.total_seconds():.0f} s ago; its lock expires {STALE_AFTER} after its last "
+                    f"sign of life; if you know that it has ended, delete {self.path}",
                 )
         if holder.job:
             try:
@@ -184,15 +195,15 @@ class ObjectLock(Lock):
             data = self.holder.to_json()
             for _ in range(_ATTEMPTS):
                 written = buckets.write_if(self.path, data, self._generation)
-                if written is None:  # the answer to an attempt was lost, unless another run has written
+                if written is None:  # the response to an attempt was lost, or another run has written
                     written = self._own_version()
                 self._generation = written.generation
                 if written.data == data:
                     return
-        raise OSError(f"{self.path}: could not be written")
+        raise OSError(f"{self.path}: cannot be written")
 
     def _renew(self) -> None:
-        if self.holder.job and not filesystem.exists(self.path):  # the job has ended, and given it up
+        if self.holder.job and not filesystem.exists(self.path):  # the job has ended and deleted the lock
             self.keep()
         else:
             self._write()
@@ -204,15 +215,17 @@ class ObjectLock(Lock):
         return found
 
     def release(self) -> None:
-        with filesystem.plain_errors(self.path):  # gone already, if a job has given it up
+        with filesystem.plain_errors(self.path):  # the job may have deleted the lock already
             if buckets.delete_if(self.path, self._generation) or not filesystem.exists(self.path):
                 return
             buckets.delete_if(self.path, self._own_version().generation)
 
 
 class PlainLock(Lock):
-    """On other file systems, none of which Beam can write to on a condition: it keeps out runs that come later, not
-    those that come at the same moment."""
+    """The lock on other file systems, where Beam has no conditional writes.
+
+    It excludes runs that start later, but not runs that start at the same moment.
+    """
 
     def acquire(self) -> None:
         if filesystem.exists(self.path):

@@ -1,4 +1,4 @@
-"""What a finished dataset says of itself (docs/dataset-format.md), and reading it back."""
+"""The manifest of a split (docs/dataset-format.md): writing, reading and checking it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from beam_pipeline.rows.routing import Layout
 
 FORMAT = "tokenmill-dataset"
 VERSION = 2
-VERSIONS = (1, 2)  # that are read
+VERSIONS = (1, 2)  # that can be read
 MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
 SCHEMA = "transformed_metadata/schema.pbtxt"
-TOKENIZER = "tokenizer"  # the folder, beside the splits'
+TOKENIZER = "tokenizer"  # a folder beside those of the splits
 TRANSFORM_FN = "transform_fn"
-REPORT = "report.html"  # in the dataset's folder, beside the splits'
+REPORT = "report.html"  # beside the folders of the splits
 
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 
 
 def to_bytes(data: Mapping[str, Any]) -> bytes:
-    """JSON with sorted keys: the same bytes for the same content. Long lists of numbers stay on their line."""
+    """Encodes JSON with sorted keys, so equal content gives equal bytes. Lists of numbers stay on one line."""
     lines = [f"  {json.dumps(key)}: {_value(data[key])}" for key in sorted(data)]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
@@ -43,16 +43,18 @@ def _value(value: Any) -> str:
 
 
 def describe_file(path: str, data: bytes) -> dict[str, Any]:
-    """The entry of a file in the manifest's `files`, or in its tokenizer's."""
+    """Returns the entry of a file in the `files` of the manifest or of its tokenizer."""
     return {"path": path, "bytes": len(data), "crc32c": f"{google_crc32c.value(data):08x}"}
 
 
 def fingerprint(bytes_version: int, config: Mapping, inputs: Sequence, tokenizer: Mapping) -> str:
-    """The fingerprint of a run: equal fingerprints, equal shards.
+    """Returns the fingerprint of a run. Runs with equal fingerprints write equal shards.
 
     Args:
-      bytes_version: of the code that makes the shards.
-      config, inputs, tokenizer: as in the manifest; the list of the tokenizer's files has no influence.
+        bytes_version: The version of the code that makes the shards.
+        config: As in the manifest.
+        inputs: As in the manifest.
+        tokenizer: As in the manifest. Its list of files is ignored.
     """
     tokenizer = {key: value for key, value in tokenizer.items() if key != "files"}
     description = {"config": config, "inputs": inputs, "tokenizer": tokenizer}
@@ -60,18 +62,22 @@ def fingerprint(bytes_version: int, config: Mapping, inputs: Sequence, tokenizer
 
 
 def with_checksum(manifest: Mapping[str, Any]) -> bytes:
-    """The bytes of manifest.json: of these keys, and of `checksum`."""
+    """Returns the bytes of manifest.json: these keys and `checksum`."""
     checksum = checksum_of(to_bytes(manifest))
     return to_bytes({**manifest, "checksum": checksum})
 
 
 def checksum_of(data: bytes) -> str:
-    """The `checksum` that a manifest of these bytes must have: of all its lines but the checksum's own."""
+    """Computes the `checksum` of a manifest from its bytes without the line of the checksum."""
     return hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
 
 
 def checksum_defect(data: bytes, manifest: Mapping[str, Any]) -> str | None:
-    """What is wrong with the checksum of a manifest, parsed from `data`; None if it is right, or of version 1."""
+    """Checks the checksum of a manifest that was parsed from `data`.
+
+    Returns:
+        The defect. None if the checksum is correct, or the manifest is of version 1, which has none.
+    """
     if manifest["version"] == 1:
         return None
     expected = checksum_of(data)
@@ -79,39 +85,42 @@ def checksum_defect(data: bytes, manifest: Mapping[str, Any]) -> str | None:
     if _CHECKSUM_LINE.findall(data) == [line]:
         return None
     return (
-        f"its checksum is {manifest.get('checksum')!r}, but its content has {expected}: it was changed after the "
-        "dataset was finished"
+        f"its checksum is {manifest.get('checksum')!r}, but that of its content is {expected}: it was changed after "
+        "the dataset was finished"
     )
 
 
 def finished_splits(dataset: str) -> list[str]:
-    """The names of the folders in a dataset's folder that have a manifest, sorted."""
+    """Returns the names of the folders in a dataset's folder that have a manifest, sorted."""
     names = filesystem.list_subfolders(dataset)
     return [name for name in names if filesystem.exists(filesystem.join(dataset, name, MANIFEST))]
 
 
 def read_manifest(folder: str) -> dict[str, Any]:
-    """The manifest of the split in `folder`.
+    """Reads and checks the manifest of the split in `folder`.
 
     Raises:
-      DataError: if there is none, it is of a version that this program does not read, or its checksum or form is wrong.
+        DataError: If there is none, its version cannot be read, or its checksum or form is wrong.
     """
     data, manifest = parse_manifest(folder)
     defect = checksum_defect(data, manifest) or next(form_defects(manifest), None)
     if defect:
-        raise DataError(f"{filesystem.join(folder, MANIFEST)}: {defect}; copy it again, or run prepare again")
+        raise DataError(f"{filesystem.join(folder, MANIFEST)}: {defect}; copy it again, or rerun prepare")
     return manifest
 
 
 def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
-    """The bytes and the content of the manifest in `folder`, whose checksum is not checked.
+    """Reads the manifest in `folder`, without checking its checksum and form.
+
+    Returns:
+        Its bytes, and its content.
 
     Raises:
-      DataError: if there is none, or it is of a version that this program does not read.
+        DataError: If there is none, or its version cannot be read.
     """
     path = filesystem.join(folder, MANIFEST)
     if not filesystem.exists(path):
-        raise DataError(f"{folder}: no {MANIFEST}, so this is no finished dataset")
+        raise DataError(f"{folder}: no {MANIFEST}, so this is not a finished dataset")
     data = filesystem.read_bytes(path)
     try:
         manifest = parse_own_json(data)
@@ -122,14 +131,14 @@ def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
     version = manifest.get("version")
     if type(version) is not int or version not in VERSIONS:
         raise DataError(
-            f"{path}: version {version!r} of the format; this program reads versions "
+            f"{path}: has version {version!r} of the format; this program reads versions "
             f"{' and '.join(map(str, VERSIONS))}"
         )
     return data, manifest
 
 
 def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """The (name, share) pairs of the run's splits, in their order."""
+    """Returns the name and share of each split of the run, in their order."""
     splits = manifest["config"]["splits"]
     if isinstance(splits, dict):  # version 1: its keys are sorted
         return tuple((name, splits[name]) for name in manifest["splits"])
@@ -137,12 +146,12 @@ def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 
 
 def layout_of(manifest: Mapping[str, Any]) -> Layout:
-    """The places of the split's rows, by their ranks."""
+    """Returns the layout of the split's rows."""
     config = manifest["config"]
     return Layout(
         split=manifest["split"],
         num_rows=manifest["num_records"],
-        shard_size=manifest["shard_size"],  # version 1 has one for --num_shards, too
+        shard_size=manifest["shard_size"],  # version 1 also has one for --num_shards
         requested_shards=config["num_shards"],
         shuffle=config["shuffle"],
         seed=manifest["seed"],
@@ -150,7 +159,7 @@ def layout_of(manifest: Mapping[str, Any]) -> Layout:
 
 
 def schema_pbtxt(features: tuple[str, ...], max_length: int, vocab_size: int) -> bytes:
-    """A tensorflow_metadata schema of the records: each feature an int64 of a fixed shape."""
+    """Returns a tensorflow_metadata schema of the records. Each feature is an int64 of a fixed shape."""
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 

@@ -9,7 +9,7 @@ from typing import Any
 from beam_pipeline.tokenization.description import SPECIAL_NAMES
 
 _HEX_8, _HEX_16, _HEX_64 = (re.compile(f"[0-9a-f]{{{digits}}}") for digits in (8, 16, 64))
-_COUNT = "a whole number, not negative"
+_COUNT = "a non-negative whole number"
 _NUMBER = "a whole number"
 _PATH = re.compile(r"(?!\.\.?(/|$))[^/]+(/(?!\.\.?(/|$))[^/]+)*")  # below its folder
 _NAME = re.compile(r"[^/]+\.tfrecord")
@@ -63,13 +63,13 @@ _VERSION_2 = {
 
 
 def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What of a manifest has not the form that its version says, a sentence each."""
+    """Yields a message for each deviation of a manifest from the form of its version."""
     if manifest["version"] > 1:
         yield from _mismatches(manifest, _VERSION_2, "")
         return
     yield from _mismatches(manifest, _VERSION_1, "")
     if "checksum" in manifest:
-        yield "version 1 with a checksum, which version 2 brought: its version was changed"
+        yield "version is 1, but it has a checksum, which only version 2 has: its version was changed"
     config = manifest.get("config")
     splits = config.get("splits") if isinstance(config, dict) else None
     if isinstance(splits, dict) and not all(type(share) is float for share in splits.values()):
@@ -77,7 +77,11 @@ def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _mismatches(value: Any, form: Any, place: str) -> Iterator[str]:
-    """Where a value has not its form: a dict's keys and a list's items have forms; a tuple holds alternatives."""
+    """Yields a message for each part of a value that does not match its form.
+
+    The form of an object is a dict of its values' forms. The form of a list is a list with one form for all items, or
+    with one form per item. A tuple holds alternatives.
+    """
     if isinstance(form, dict) and isinstance(value, dict):
         for key, part in form.items():
             name = f"{place}.{key}" if place else key

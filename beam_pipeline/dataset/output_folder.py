@@ -1,6 +1,6 @@
-"""The output folder before and after a run: what may be deleted, and what a run leaves.
+"""The output folder before and after a run: whether a run may use it, and deleting the files of earlier runs.
 
-All of it needs the folder's lock (`dataset.lock`).
+The caller holds the folder's lock (`dataset.lock`).
 """
 
 from __future__ import annotations
@@ -19,31 +19,42 @@ from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.errors import DataError, UsageError
 
-_OF_A_SPLIT = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
-_MOST_NAMED = 5
+_SPLIT_FILES = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
+_MAX_NAMED = 5
 
 
 def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
-    """Decides whether a run may use the folder, and deletes what an earlier run left in its way.
+    """Checks that a run may use the folder, and deletes files of earlier runs that it would replace.
 
-    What a run left that ended before its first shard, and what the very same run left at any time, can safely be
-    deleted. Files that are not this program's own are never deleted.
+    Without `overwrite`, files are deleted only if they are of a run with the same fingerprint, or of a run that ended
+    before its first shard. Files that this program did not write are never deleted.
+
+    Args:
+        output: The folder.
+        splits: The names of the run's splits.
+        fingerprint: The run's.
+        overwrite: Whether to delete another run's dataset.
+        resume: Whether to keep what an earlier run with the same fingerprint has finished.
 
     Returns:
-      True if the folder holds the finished dataset already, and `resume` asks to keep it.
+        True if the folder contains the finished dataset, and `resume` is set, so nothing is left to do.
 
     Raises:
-      UsageError: if the folder is used by something else.
+        UsageError: If the folder contains another dataset or other files.
+        DataError: If the finished dataset is to be kept, but files of it are missing or changed.
     """
     content = inspect_output(output)
     if set(splits) <= {name for name, found in content.finished.items() if found == fingerprint}:
         if not overwrite and not resume:
             raise UsageError(
-                f"--output {output}: holds this very dataset, finished; --resume keeps it, --overwrite makes it again"
+                f"--output {output}: contains the same dataset, finished; use --resume to keep it, or --overwrite to "
+                "make it again"
             )
         if resume:
             _refuse_damaged(content)
-            clear_staging(output, fingerprint)  # a run killed in its last moment leaves it
+            clear_staging(
+                output, fingerprint
+            )  # exists if a run was killed right after it finished the dataset
             return True
     same = fingerprint[:16] in content.staged
     if same and resume:
@@ -51,11 +62,11 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
         return False
     used = content.shards or content.finished
     if not overwrite and not same and (used or content.kept):
-        foreign = f"other files, {filesystem.join(output, content.kept[0])} for one" if content.kept else ""
-        what = "another run's dataset" if used else foreign
+        found = "another run's dataset" if used else "files that prepare did not write"
+        example = "" if used else f", such as {filesystem.join(output, content.kept[0])}"
         raise UsageError(
-            f"--output {output}: already in use, it holds {what}; name an empty folder, or use --overwrite, which "
-            "deletes what this program has written there, and nothing else"
+            f"--output {output}: contains {found}{example}; choose an empty folder, or use --overwrite, which deletes "
+            "only files that this program has written"
         )
     _refuse_in_the_way(content, splits)
     delete_own(content)
@@ -63,9 +74,9 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
 
 
 def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
-    """Whether the folder holds the finished dataset, with nothing left to clear away; needs no lock.
+    """Returns whether the folder contains the finished dataset, and nothing is left to delete. Needs no lock.
 
-    Of the files, the names and sizes are compared with the manifests: their content is for `verify` to read.
+    Compares the files' names and sizes with the manifests, but does not read their content; `verify` does.
     """
     sizes = {path[len(output) :].lstrip("/"): size for path, size in filesystem.list_files(output)}
     if any(path.startswith(f"{STAGING}/") for path in sizes):
@@ -76,7 +87,7 @@ def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
             return False
         try:
             found = manifest.read_manifest(folder)
-        except DataError:  # another program's file
+        except DataError:  # damaged, or another program's file
             return False
         if found["fingerprint"] != fingerprint or not listed_sizes(split, found).items() <= sizes.items():
             return False
@@ -86,16 +97,16 @@ def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
 def refuse_overlap(
     output: str, splits: Sequence[str], inputs: Iterable[str], tokenizer: str | None = None
 ) -> None:
-    """Refuses an output folder that holds what the run reads.
+    """Checks that the output folder contains nothing that the run reads. Resolves symbolic links.
 
     Args:
-      output: the folder, absolute.
-      splits: the names of the folders that the run writes in it.
-      inputs: the paths of the input files.
-      tokenizer: the tokenizer's folder, or its name on the hub; None if the run reads none.
+        output: The folder, absolute.
+        splits: The names of the folders that the run writes in it.
+        inputs: The paths of the input files.
+        tokenizer: The tokenizer's folder, or its name on the hub. None if the run reads none.
 
     Raises:
-      UsageError: if the tokenizer or an input file is inside, symbolic links resolved.
+        UsageError: If the tokenizer or an input file is in a folder that the run writes.
     """
     inside = _Inside(
         [output, *(filesystem.join(output, name) for name in (*splits, TOKENIZER, BAD_RECORDS, STAGING))]
@@ -103,21 +114,21 @@ def refuse_overlap(
     source = filesystem.absolute(tokenizer) if tokenizer else ""
     if source and (not filesystem.is_local(source) or _identity(source)) and inside(source):
         raise UsageError(
-            f"--output {output}: the folder of --tokenizer {tokenizer} is inside; a run must not write where it reads: "
-            "copy the tokenizer to another place, or name another --output"
+            f"--output {output}: contains the folder of --tokenizer {tokenizer}, but a run must not write where it "
+            "reads; copy the tokenizer to another place, or choose another --output"
         )
     for path in inputs:
         if inside(path.rpartition("/")[0]) or (
             filesystem.is_local(path) and Path(path).is_symlink() and inside(path)
         ):
             raise UsageError(
-                f"--output {output}: the input file {path} is inside; a run must not write where it reads: name "
+                f"--output {output}: contains the input file {path}, but a run must not write where it reads; choose "
                 "another --output"
             )
 
 
 class _Inside:
-    """Whether a path is one of some folders, or is in one, whatever the names and links it is reached by."""
+    """Tests whether a path is one of some folders or below one. Local folders are compared by device and inode."""
 
     def __init__(self, folders: Sequence[str]):
         self._prefixes = tuple(folder.rstrip("/") + "/" for folder in folders)
@@ -143,7 +154,7 @@ class _Inside:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """A local file's or folder's device and inode; None if there is none."""
+    """Returns the device and inode of a local file or folder; None if it is missing or remote."""
     if not filesystem.is_local(path):
         return None
     try:
@@ -153,11 +164,11 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def give_up(output: str) -> tuple[int, int]:
-    """After a run that failed: deletes what it left, if there is nothing that `--resume` can use; not bad records.
+def clean_up_failed_run(output: str) -> tuple[int, int]:
+    """Deletes the files of a failed run, except for bad records, unless `--resume` can use some of them.
 
     Returns:
-      The numbers of finished work units and of finished shards.
+        The number of finished work units, and the number of finished shards.
     """
     content = inspect_output(output)
     units = count_finished([path for path in content.own if path.startswith(f"{STAGING}/")])
@@ -172,46 +183,53 @@ def clear_staging(output: str, fingerprint: str) -> None:
 
 
 def _refuse_damaged(content: FolderContent) -> None:
-    """Refuses to keep a finished dataset of which files are missing or changed; its views can be made again."""
+    """Refuses to keep a finished dataset with missing or changed files. Ignores the output of `analyze`."""
     damaged = sorted(
         path for path in content.missing | content.changed if f"/{manifest.TRANSFORM_FN}" not in path
     )
     if damaged:
         raise DataError(
-            f"{content.output}: holds this very dataset, but {', '.join(damaged[:_MOST_NAMED])}"
-            f"{' and more' * (len(damaged) > _MOST_NAMED)} {'is' if len(damaged) == 1 else 'are'} missing or changed: "
-            "`verify` names every defect; move changed files away, and use --overwrite to make the dataset again"
+            f"{content.output}: contains the same dataset, but {_some(damaged)} "
+            f"{'is' if len(damaged) == 1 else 'are'} missing or changed; `verify` lists all defects; move changed "
+            "files away, and use --overwrite to make the dataset again"
         )
 
 
 def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
-    """Refuses files that a run would replace, or that a reader would take for a part of its dataset."""
+    """Refuses files of others that the run would replace, or that a reader would mistake for a part of its dataset."""
 
     def in_the_way(path: str) -> bool:
         folder, _, name = path.partition("/")
         if not name:
             return folder in (*splits, TOKENIZER, BAD_RECORDS, STAGING)
         if folder in splits:
-            return name in _OF_A_SPLIT or SHARD_NAME.fullmatch(name) is not None
+            return name in _SPLIT_FILES or SHARD_NAME.fullmatch(name) is not None
         return folder == TOKENIZER or (folder == BAD_RECORDS and name.startswith("unit-"))
 
     found = [path for path in content.kept if in_the_way(path)]
     if found:
         changed = content.changed.intersection(found)
+        what = "changed since an earlier run" if changed else "which prepare did not write"
         raise UsageError(
-            f"--output {content.output}: {', '.join(found[:_MOST_NAMED])}{' and more' * (len(found) > _MOST_NAMED)} "
-            f"{'differ from what a run wrote there' if changed else 'were not written by this program'}, so they are "
-            "not deleted, and are in the way; move them away, or name another --output"
+            f"--output {content.output}: contains {_some(found)}, {what}, at paths that this run would write; move "
+            "them away, or choose another --output"
         )
 
 
+def _some(paths: Sequence[str]) -> str:
+    """Lists the first paths for a message."""
+    return ", ".join(paths[:_MAX_NAMED]) + " and more" * (len(paths) > _MAX_NAMED)
+
+
 def delete_own(content: FolderContent, keep: str = "\0") -> None:
-    """Deletes this program's files: manifests first, so that no part of a dataset ever has one; then the staging
-    folder's temporary files, so that a process left over from a run can publish none; then the rest.
+    """Deletes this program's files.
+
+    Manifests go first, so an incomplete dataset never has one. The temporary files in the staging folder are next, so
+    a leftover process of an earlier run cannot publish them.
 
     Args:
-      content: the folder's.
-      keep: the beginning of the paths to keep.
+        content: The folder's content.
+        keep: Keeps paths that start with this.
     """
     temporary = f"/{TEMPORARY}/"
     order: tuple[list[str], ...] = ([], [], [], [])
@@ -224,7 +242,9 @@ def delete_own(content: FolderContent, keep: str = "\0") -> None:
         elif staged and temporary in path:
             order[1].append(path)
         else:
-            order[3 if staged else 2].append(path)  # the records after the files that they list
+            order[3 if staged else 2].append(
+                path
+            )  # the lists in the staging folder after the files they list
     for paths in order:
         filesystem.delete(filesystem.join(content.output, path) for path in paths)
     folders = {folder for path in (p for paths in order for p in paths) for folder in _folders(path)}
@@ -235,6 +255,6 @@ def delete_own(content: FolderContent, keep: str = "\0") -> None:
 
 
 def _folders(path: str) -> list[str]:
-    """The folders that a relative path is in, without the output folder."""
+    """Returns the folders above a relative path, without the output folder."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -1,7 +1,7 @@
-"""Which files of an output folder are this program's own: those that a record of ours lists, and that still fit it.
+"""Finds the files in an output folder that this program wrote: those that a record lists and that still match it.
 
-The records are the manifests of finished splits and, while a run is not finished, the lists in its staging folder,
-each of which is written before the files it lists. A file is deleted only if it is here.
+The records are the manifests of finished splits and, until a run is finished, the lists in its staging folder. Each
+list is written before the files that it lists. Only files that this module finds are ever deleted.
 """
 
 from __future__ import annotations
@@ -29,34 +29,36 @@ _BAD_RECORDS = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
 _SMALL = 64 << 20  # files up to this size are compared by checksum
 _READS_AT_ONCE = 32
-# What version 1 of the format wrote without recording it.
-_OF_A_SPLIT = (manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
+# Version 1 of the format wrote these files but did not list them.
+_UNLISTED_FILES = (manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
 _TOKENIZER_FILES = (".json", ".txt", ".model", ".jinja")
 _SAVED_MODEL = re.compile(
     r"(saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+)"
 )
-# In the folder of the function that `analyze` saves.
+# Lists the files of the function that `analyze` saves, in the same folder.
 SAVED_MODEL_RECORD = "tokenmill_files.json"
 _PAGE_HEAD = b'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '
-_PAGE_TITLE = b"<title>Dataset report</title>"  # of pages without a last line, by earlier versions
+_PAGE_TITLE = (
+    b"<title>Dataset report</title>"  # identifies the pages of earlier versions, which are not signed
+)
 _PAGE_END = re.compile(rb"<!-- tokenmill: crc32c ([0-9a-f]{8}) of all lines above -->\n\Z")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a record says of a file; None for what it does not say."""
+    """A file's size and checksum according to a record; None if the record has none."""
 
     size: int | None = None
     crc32c: str | None = None
 
 
 def signed_page(page: bytes) -> bytes:
-    """An HTML page with a last line that tells, with a checksum, that this program wrote it."""
+    """Appends a line with a checksum to an HTML page, by which `is_own_page` recognizes it."""
     return page + f"<!-- tokenmill: crc32c {google_crc32c.value(page):08x} of all lines above -->\n".encode()
 
 
 def is_own_page(page: bytes) -> bool:
-    """Whether this program wrote the page, and it is unchanged."""
+    """Returns whether this program wrote the page, and it is unchanged."""
     end = _PAGE_END.search(page)
     if end:
         return f"{google_crc32c.value(page[: end.start()]):08x}".encode() == end[1]
@@ -64,31 +66,28 @@ def is_own_page(page: bytes) -> bool:
 
 
 def _is_unfinished_page(page: bytes) -> bool:
-    """Whether it is the beginning of a page of ours: of a run that was killed while it wrote it."""
+    """Returns whether it is the beginning of a page of this program, from a run that was killed while writing it."""
     return page.startswith(_PAGE_HEAD) or _PAGE_HEAD.startswith(page)
 
 
 @dataclass(frozen=True)
 class FolderContent:
-    """What an output folder holds; all paths are relative to it.
-
-    Attributes:
-      output: the folder.
-      own: this program's files.
-      changed: files that a record lists, but that differ from it.
-      foreign: all other files.
-      missing: files that the manifest of a finished split lists, but that are not there.
-      finished: the fingerprint of each finished split, by its name.
-      staged: the names of the runs' folders in the staging folder.
-    """
+    """The content of an output folder. All paths are relative to it."""
 
     output: str
+    """The folder."""
     own: frozenset[str]
+    """This program's files, unchanged."""
     changed: frozenset[str]
+    """Files that differ from the record that lists them."""
     foreign: frozenset[str]
+    """All other files."""
     missing: frozenset[str]
+    """Files that do not exist, though the manifest of a finished split lists them."""
     finished: Mapping[str, str]
+    """The fingerprint of each finished split, by its name."""
     staged: frozenset[str]
+    """The names of the runs' folders in the staging folder."""
 
     @property
     def kept(self) -> list[str]:
@@ -101,7 +100,7 @@ class FolderContent:
 
 
 def inspect_output(output: str) -> FolderContent:
-    """Reads the records in a folder, and compares its files with them. The lock is no part of the content."""
+    """Compares the files in a folder with the records there. Ignores the lock."""
     sizes = {path[len(output) :].lstrip("/"): size for path, size in filesystem.list_files(output)}
     sizes = {path: size for path, size in sizes.items() if not path.startswith(f"{STAGING}/{lock.NAME}")}
     expected: dict[str, Expected] = {}
@@ -112,7 +111,7 @@ def inspect_output(output: str) -> FolderContent:
         if name == manifest.MANIFEST and folder and "/" not in folder:
             try:
                 found = manifest.read_manifest(filesystem.join(output, folder))
-            except DataError:  # another program's manifest.json, or a damaged one: not known to be ours
+            except DataError:  # damaged, or another program's manifest.json
                 continue
             finished[folder] = found["fingerprint"]
             expected |= _of_manifest(output, folder, found, sizes)
@@ -145,10 +144,10 @@ def _children(paths: Iterable[str], folder: str) -> set[str]:
 def _of_manifest(
     output: str, split: str, found: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> dict[str, Expected]:
-    """The files of a finished split, and of its tokenizer, report and analysis."""
+    """Returns the files of a finished split, and of its tokenizer, report and analysis."""
     expected = {f"{split}/{manifest.MANIFEST}": Expected(), **_files_of(split, found)}
     if "files" not in found:
-        expected |= {f"{split}/{name}": Expected() for name in _OF_A_SPLIT}
+        expected |= {f"{split}/{name}": Expected() for name in _UNLISTED_FILES}
         expected |= _tokenizer_of_version_1(output, found, sizes)
     for folder in {folder for path in sizes if (folder := _saved_model_folder(path, split))}:
         expected |= _saved_model(output, folder, sizes)
@@ -164,7 +163,7 @@ def _of_manifest(
 
 
 def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
-    """The files that a manifest lists; in version 1 those are the shards alone."""
+    """Returns the files that a manifest lists. A manifest of version 1 lists only the shards."""
     shards = {
         f"{split}/{shard['name']}": Expected(shard["bytes"], shard["crc32c"]) for shard in found["shards"]
     }
@@ -173,12 +172,12 @@ def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
 
 
 def listed_sizes(split: str, found: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of the files that a manifest lists, by their paths below the dataset's folder."""
+    """Returns the sizes of the files that a manifest lists, by their paths below the dataset's folder."""
     return {path: expected.size for path, expected in _files_of(split, found).items()}
 
 
 def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Expected]:
-    """What a list says of the files below `folder`; of paths below the output folder if that is empty."""
+    """Returns the files of a list whose paths are relative to `folder`; "" is the output folder."""
     above = f"{folder}/" if folder else ""
     return {above + entry["path"]: Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
 
@@ -186,7 +185,7 @@ def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Exp
 def _tokenizer_of_version_1(
     output: str, found: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> dict[str, Expected]:
-    """The copied tokenizer, if its model is the one that the manifest names."""
+    """Returns the files of the copied tokenizer, if the SHA-256 of its tokenizer.json matches the manifest."""
     model = f"{TOKENIZER}/tokenizer.json"
     if model not in sizes:
         return {}
@@ -201,16 +200,16 @@ def _tokenizer_of_version_1(
 
 
 def _saved_model_folder(path: str, split: str) -> str | None:
-    """The folder of a saved function that a file is in, complete or as a killed run left it."""
+    """Returns the folder of the saved function that contains a file; its name has a suffix if a run was killed."""
     found = re.match(rf"{re.escape(split)}/{manifest.TRANSFORM_FN}(\.[0-9a-f]{{32}})?(?=/)", path)
     return found[0] if found else None
 
 
 def own_saved_model(folder: str) -> list[str]:
-    """The paths of the files of the function that `analyze` saved in a folder; [] if there is none.
+    """Returns the paths of the files of the function that `analyze` saved in a folder; [] if there is none.
 
     Raises:
-      DataError: if the folder holds other files, too.
+        DataError: If the folder contains other files, too.
     """
     above, _, name = folder.rpartition("/")
     sizes = {path[len(above) + 1 :]: size for path, size in filesystem.list_files(folder)}
@@ -218,13 +217,13 @@ def own_saved_model(folder: str) -> list[str]:
     foreign = (sizes.keys() - listed.keys()) | _changed(above, listed, sizes)
     if foreign:
         raise DataError(
-            f"{above}/{min(foreign)}: was not written by this program, or was changed since; move it away"
+            f"{above}/{min(foreign)}: `analyze` did not write this file, or it was changed since; move it away"
         )
     return [filesystem.join(above, path) for path in listed]
 
 
 def _saved_model(output: str, folder: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
-    """The function that `analyze` saved: by its list of files, or by the names of a saved model if it has no list."""
+    """Returns the files of the function that `analyze` saved, by its list or, without a list, by their names."""
     record = f"{folder}/{SAVED_MODEL_RECORD}"
     if record in sizes:
         listed = _listed(output, [record], partial(_entries, folder))
@@ -237,7 +236,7 @@ def _saved_model(output: str, folder: str, sizes: Mapping[str, int]) -> dict[str
 
 
 def _of_run(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
-    """What the lists in an unfinished run's staging folder say."""
+    """Returns the files in the lists in an unfinished run's staging folder."""
     records = [path for path in sizes if path.startswith(f"{staging}/{WRITTEN}/")]
     shards = [path for path in sizes if path.startswith(f"{staging}/{FINISHED}/")]
     return _listed(output, records, partial(_entries, "")) | _listed(output, shards, _shard_of)
@@ -251,26 +250,29 @@ def _shard_of(info: Mapping[str, Any]) -> dict[str, Expected]:
 def _listed(
     output: str, paths: Sequence[str], read: Callable[[Any], dict[str, Expected]]
 ) -> dict[str, Expected]:
-    """What `read` finds in the JSON of some files, several of which are read at a time."""
+    """Merges what `read` returns for the JSON of each file. Reads several files at a time."""
     listed: dict[str, Expected] = {}
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         for data in pool.map(lambda path: filesystem.read_bytes(filesystem.join(output, path)), paths):
-            # Of a machine that crashed, or another program's: what it would list is kept.
+            # A broken list, from a machine that crashed or another program, lists nothing: nothing is deleted for it.
             with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
                 listed |= read(parse_own_json(data))
     return listed
 
 
 def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> dict[str, Expected]:
-    """The files of bad records, known by their names and the form of their lines: a failed run leaves them, and no
-    list of them. Incomplete ones are only known beside other traces of a run (`unfinished`)."""
+    """Returns the files of bad records, by their names and the form of their lines.
+
+    A failed run leaves these files without a list. Temporary files count only if the folder has other files of a run
+    (`unfinished`).
+    """
     folder = bad_records.FOLDER + "/"
     paths = [
         path for path in sizes if path.startswith(folder) and _BAD_RECORDS.fullmatch(path[len(folder) :])
     ]
 
     def is_own(path: str) -> bool:
-        if path.endswith(".tmp"):  # the run was killed while it wrote it
+        if path.endswith(".tmp"):  # the run was killed while writing it
             return unfinished
         try:
             lines = filesystem.read_bytes(filesystem.join(output, path)).splitlines()
@@ -283,7 +285,7 @@ def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> 
 
 
 def _changed(output: str, listed: Mapping[str, Expected], sizes: Mapping[str, int]) -> frozenset[str]:
-    """The files that differ from their records: all by size, small ones that are no shards by checksum, too."""
+    """Returns the files that differ from their records, by size. Also compares the checksums of small non-shards."""
 
     def differs(path: str) -> bool:
         expected = listed[path]

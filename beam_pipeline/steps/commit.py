@@ -114,7 +114,7 @@ def _make_durable(job: Job, paths: Sequence[str], run: Mapping[str, Any]) -> Non
 def _finish(job: Job) -> None:
     clear_staging(job.output, job.fingerprint)
     if job.detached:
-        lock.release_of_job(job.lock_path, job.run)
+        lock.release_job_lock(job.lock_path, job.run)
 
 
 def _is_committed(job: Job) -> bool:

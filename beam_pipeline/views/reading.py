@@ -225,7 +225,9 @@ def open_dataset(path: str) -> list[Split]:
         return [open_split(path)]
     found = manifests.finished_splits(path)
     if not found:
-        raise DataError(f"{path}: no split in it has a {manifests.MANIFEST}, so this is no finished dataset")
+        raise DataError(
+            f"{path}: no split in it has a {manifests.MANIFEST}, so this is not a finished dataset"
+        )
     names = open_split(filesystem.join(path, found[0])).manifest["splits"]
     return [open_split(filesystem.join(path, name)) for name in names]
 

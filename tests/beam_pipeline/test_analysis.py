@@ -102,7 +102,7 @@ def test_nothing_else_changes_and_it_can_be_done_again(analyzed: Path, dataset: 
     analysis.main([str(analyzed / "train")])
     assert sorted(path.name for path in (analyzed / "train").iterdir()) == before
     (analyzed / "train" / "transform_fn" / "mine").touch()
-    with pytest.raises(DataError, match="transform_fn/mine: was not written by this program"):
+    with pytest.raises(DataError, match="transform_fn/mine: `analyze` did not write this file"):
         analysis.main([str(analyzed / "train")])
     (analyzed / "train" / "transform_fn" / "mine").unlink()
 
@@ -157,5 +157,5 @@ def test_on_object_stores_the_model_itself_comes_last(tmp_path: Path, monkeypatc
 
 
 def test_no_dataset(tmp_path: Path):
-    with pytest.raises(DataError, match="no finished dataset"):
+    with pytest.raises(DataError, match="finished dataset"):
         analysis.main([str(tmp_path)])

@@ -212,9 +212,9 @@ def test_without_attention_mask_the_pad_id_marks_padding(run):
 def test_an_output_folder_in_use_is_refused(run, tmp_path):
     out = run()
     before = content(out)
-    with pytest.raises(UsageError, match="holds this very dataset, finished"):
+    with pytest.raises(UsageError, match="contains the same dataset, finished"):
         run()
-    with pytest.raises(UsageError, match="already in use, it holds another run's dataset"):
+    with pytest.raises(UsageError, match="contains another run's dataset"):
         run("--seed", "1")
     with pytest.raises(UsageError, match="another run's dataset"):
         run("--seed", "1", "--resume")
@@ -226,7 +226,7 @@ def test_an_output_folder_in_use_is_refused(run, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"other files, .*thesis\.txt"):
+    with pytest.raises(UsageError, match=r"contains files that prepare did not write, .*thesis\.txt"):
         run(output="other")
     run("--overwrite", output="other")
     assert (other / "thesis.txt").read_text() == "mine"

@@ -103,7 +103,7 @@ def test_of_two_that_start_together_one_makes_the_dataset(
     for status, error in zip(statuses, errors, strict=True):
         if status:  # it came while the other ran, or after it had ended
             assert status == 2, error
-            assert "another run writes there" in error or "holds" in error
+            assert "another run writes there" in error or "contains" in error
             assert "Traceback" not in error
     assert defects(tmp_path / "out") == []
 
@@ -131,7 +131,7 @@ def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_st
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     second = start("--seed", "1")
     error = second.communicate(timeout=300)[1]
-    assert second.returncode == 2 and "holds another run's dataset" in error
+    assert second.returncode == 2 and "contains another run's dataset" in error
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert {path for path in after if path.is_file()} <= {path for path in before if path.name != "run.lock"}
     third = start("--seed", "1", "--overwrite")

@@ -99,7 +99,7 @@ DAMAGE = {
     ),
     "no manifest": (
         lambda d: (d / "validation" / "manifest.json").unlink(),
-        "validation: no manifest.json, so this is no finished dataset",
+        "validation: no manifest.json, so this is not a finished dataset",
     ),
     "a split gone": (lambda d: shutil.rmtree(d / "validation"), "validation: no manifest.json"),
     "a broken manifest": (
@@ -236,7 +236,7 @@ def test_splits_of_two_runs_are_told_apart(dataset: Path):
 
 def test_what_is_no_dataset_is_said(tmp_path: Path):
     (_, defects), *_ = check_dataset(str(tmp_path))
-    assert "no finished dataset" in defects[0]
+    assert "finished dataset" in defects[0]
 
 
 def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys):

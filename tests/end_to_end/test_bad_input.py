@@ -174,7 +174,7 @@ def test_output_folder_holds_other_files(prepare, generated: Path, tmp_path: Pat
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
     result = prepare(generated / "lines.txt")
     assert result.status == WRONG_USAGE
-    assert "already in use" in result.err
+    assert "contains files that prepare did not write" in result.err
     assert "thesis.txt" in result.err
     assert contents(tmp_path / "out") == {"thesis.txt": b"years of work"}
 
@@ -186,7 +186,7 @@ def test_output_folder_holds_another_dataset(prepare, tmp_path: Path) -> None:
     before = contents(tmp_path / "out")
     result = prepare(tmp_path / "two.txt")
     assert result.status == WRONG_USAGE
-    assert "already in use" in result.err
+    assert "contains another run's dataset" in result.err
     assert "--overwrite" in result.err
     assert contents(tmp_path / "out") == before
 

@@ -1,4 +1,4 @@
-"""The lock of a folder: one holder at a time, whatever becomes of the others."""
+"""The lock of a folder has one holder at a time, even if others die, hang or lose their connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs]:
         yield stand_in
 
 
-def test_a_second_run_is_refused_with_the_firsts_name_and_leaves_nothing(tmp_path: Path):
+def test_a_second_run_is_refused_with_a_message_that_names_the_first(tmp_path: Path):
     folder = tmp_path / "deep" / "out" / "_staging"
     with hold(folder) as held:
         check_held(held.path, held.holder.run)
@@ -53,7 +53,7 @@ def test_a_second_run_is_refused_with_the_firsts_name_and_leaves_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("room", [0, 8])
-def test_a_disk_too_full_for_the_lock_leaves_nothing_and_is_named(
+def test_a_full_disk_is_an_error_that_names_the_lock_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ):
     write = os.pwrite
@@ -73,7 +73,7 @@ def test_a_disk_too_full_for_the_lock_leaves_nothing_and_is_named(
         pass
 
 
-def test_folders_that_were_there_before_stay(tmp_path: Path):
+def test_folders_that_existed_before_are_not_removed(tmp_path: Path):
     with hold(tmp_path / "_staging"):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -84,9 +84,9 @@ def test_folders_that_were_there_before_stay(tmp_path: Path):
     assert [path.name for path in (tmp_path / "_staging").iterdir()] == ["mine"]
 
 
-def test_a_users_file_of_the_locks_name_is_left_alone(tmp_path: Path):
+def test_a_users_file_named_run_lock_is_not_deleted(tmp_path: Path):
     (tmp_path / "run.lock").write_text("my notes")
-    with pytest.raises(UsageError, match="is no lock of a run"), hold(tmp_path):
+    with pytest.raises(UsageError, match="is not a lock that a run wrote"), hold(tmp_path):
         pass
     assert (tmp_path / "run.lock").read_text() == "my notes"
 
@@ -101,7 +101,7 @@ with lock.hold(sys.argv[1], verb="prepare", fingerprint="f"):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lock_ends_with_its_process_but_not_while_that_only_stands_still(
+def test_a_lock_ends_when_its_process_dies_but_not_while_it_is_stopped(
     tmp_path: Path, number: signal.Signals
 ):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE)
@@ -121,7 +121,7 @@ def test_a_lock_ends_with_its_process_but_not_while_that_only_stands_still(
         holder.communicate(timeout=60)
 
 
-def test_of_many_that_come_at_once_one_at_a_time_holds_it(tmp_path: Path):
+def test_only_one_of_several_contenders_holds_the_lock_at_a_time(tmp_path: Path):
     inside: list[int] = []
     most: list[int] = []
     taken: list[int] = []
@@ -147,14 +147,14 @@ def test_of_many_that_come_at_once_one_at_a_time_holds_it(tmp_path: Path):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def left_by(folder: Path, **fields: object) -> None:
-    """A lock that a run on another machine has left: no process here holds its flock."""
+def write_lock_of_another_machine(folder: Path, **fields: object) -> None:
+    """Writes the lock of a run on another machine. No process here holds its flock."""
     holder = json.loads(Holder.this_process("prepare", "f").to_json())
     (folder / "run.lock").write_text(json.dumps({**holder, "boot": "another", "host": "node-7", **fields}))
 
 
-def test_a_lock_of_another_machine_is_only_free_when_it_is_silent_for_ten_minutes(tmp_path: Path):
-    left_by(tmp_path)
+def test_a_lock_of_another_machine_expires_after_ten_minutes_without_renewal(tmp_path: Path):
+    write_lock_of_another_machine(tmp_path)
     with pytest.raises(UsageError, match=r"on node-7, .*alive 0 s ago.*delete .*/run.lock"), hold(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
@@ -174,19 +174,19 @@ def test_a_local_lock_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             time.sleep(0.01)
 
 
-def test_without_flock_the_files_existence_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def none(*_: object) -> None:
+def test_without_flock_the_lock_depends_on_a_files_existence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", none)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     refused = pytest.raises(UsageError, match=r"if that run has ended, delete .*run\.lock\.held")
     with hold(tmp_path / "out"), refused, hold(tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_has_lost_the_lock_is_told(tmp_path: Path):
-    with pytest.raises(LockLost, match=r"run\.lock is gone"), hold(tmp_path) as held:
+def test_checking_a_lost_lock_raises_lock_lost(tmp_path: Path):
+    with pytest.raises(LockLost, match=r"run\.lock was deleted"), hold(tmp_path) as held:
         Path(held.path).unlink()
         held.check()
     with hold(tmp_path) as held:
@@ -195,12 +195,12 @@ def test_who_has_lost_the_lock_is_told(tmp_path: Path):
         check_held(path, run)
 
 
-def test_in_a_bucket(gcs: Gcs):
+def test_a_lock_in_a_bucket_excludes_a_second_run(gcs: Gcs):
     with hold(URL) as held:
         held.check()
         with (
             pytest.raises(
-                UsageError, match=rf"prepare, run by process {os.getpid()} .*taken over 0:10:00 after"
+                UsageError, match=rf"prepare, run by process {os.getpid()} .*expires 0:10:00 after"
             ),
             hold(URL),
         ):
@@ -209,8 +209,8 @@ def test_in_a_bucket(gcs: Gcs):
     assert gcs.below(URL) == {}
 
 
-class LosingAnswers(Gcs):
-    """Does what it is asked to, but loses every second answer to an upload or a deletion."""
+class DroppingResponses(Gcs):
+    """Executes every request, but drops every second response to an upload or a deletion."""
 
     lost = 0
     asked = 0
@@ -225,8 +225,10 @@ class LosingAnswers(Gcs):
         return answer
 
 
-def test_in_a_bucket_with_errors_and_lost_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with LosingAnswers("data", faults=Faults(error_every=5)) as gcs:
+def test_a_lock_in_a_bucket_survives_errors_and_lost_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with DroppingResponses("data", faults=Faults(error_every=5)) as gcs:
         use(gcs, tmp_path, monkeypatch)
         with hold(URL) as held:
             held.check()
@@ -239,7 +241,7 @@ def test_in_a_bucket_with_errors_and_lost_answers(tmp_path: Path, monkeypatch: p
         assert gcs.lost > 4 and gcs.failures
 
 
-def test_a_stale_lock_in_a_bucket_is_taken_over_by_exactly_one(gcs: Gcs):
+def test_exactly_one_of_several_runs_takes_over_a_stale_lock_in_a_bucket(gcs: Gcs):
     with hold(URL) as dead:
         gcs.age(f"{URL}/run.lock", 11 * MINUTES)
         start, refused, took = threading.Barrier(4), [], []
@@ -269,7 +271,7 @@ def test_a_stale_lock_in_a_bucket_is_taken_over_by_exactly_one(gcs: Gcs):
     assert gcs.below(URL) == {}
 
 
-def test_a_lock_in_a_bucket_is_renewed_and_so_not_stale(gcs: Gcs, monkeypatch: pytest.MonkeyPatch):
+def test_a_renewed_lock_in_a_bucket_is_not_stale(gcs: Gcs, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lock_holder, "_SECONDS_BETWEEN_RENEWALS", 0.05)
     with hold(URL):
         gcs.age(f"{URL}/run.lock", 11 * MINUTES)
@@ -283,9 +285,9 @@ def test_a_lock_in_a_bucket_is_renewed_and_so_not_stale(gcs: Gcs, monkeypatch: p
     assert gcs.below(URL) == {}
 
 
-def test_a_jobs_lock_is_stale_when_the_job_has_ended(gcs: Gcs):
+def test_a_jobs_lock_is_stale_only_after_the_job_has_ended(gcs: Gcs):
     with hold(URL) as held:
-        held.name_job(JOB, renewed=False)  # and the launcher does not wait
+        held.name_job(JOB, renewed=False)  # the launcher does not wait
     assert set(gcs.below(URL)) == {"run.lock"}
     asked: list[CloudJob] = []
 
@@ -318,11 +320,11 @@ def test_a_jobs_lock_is_stale_when_the_job_has_ended(gcs: Gcs):
     assert gcs.below(URL) == {}
 
 
-def test_a_jobs_last_act_gives_up_its_lock_once(gcs: Gcs):
+def test_a_jobs_last_step_releases_its_lock_and_can_be_retried(gcs: Gcs):
     with hold(URL) as held:
         held.name_job(JOB, renewed=True)
-        lock.release_of_job(held.path, held.holder.run)
-        lock.release_of_job(held.path, held.holder.run)  # the step may run again
+        lock.release_job_lock(held.path, held.holder.run)
+        lock.release_job_lock(held.path, held.holder.run)  # the step may run again
     assert gcs.below(URL) == {}
     with hold(URL) as other, pytest.raises(LockLost):
-        lock.release_of_job(other.path, held.holder.run)
+        lock.release_job_lock(other.path, held.holder.run)

@@ -88,9 +88,9 @@ def test_what_is_not_there_is_a_usage_error_that_says_what_is(dataset: Path, sha
 
 
 def test_no_dataset(tmp_path: Path):
-    with pytest.raises(DataError, match="no finished dataset"):
+    with pytest.raises(DataError, match="finished dataset"):
         open_dataset(str(tmp_path))
-    with pytest.raises(DataError, match="no finished dataset"):
+    with pytest.raises(DataError, match="finished dataset"):
         open_split(str(tmp_path / "absent"))
 
 
