@@ -1,4 +1,4 @@
-"""The last step: checks that nothing was lost, writes the manifests, and clears the staging folder away."""
+"""The last step: checks that no data was lost, writes the manifests, and deletes the staging folder."""
 
 from __future__ import annotations
 
@@ -31,21 +31,24 @@ def commit(
     tail_sizes: Mapping[int, np.ndarray],
     shards: Sequence[ShardInfo],
 ) -> None:
-    """Makes the shards a dataset. May run again after a failure at any point, also after its very end (a worker may be
-    lost before its runner knows that the work is done): it writes the same files, or finds them all.
+    """Turns the shards into a dataset.
+
+    This may run again after a failure at any point, even after its end (the runner may lose a worker before it learns
+    that the work is done). It then writes the same files, or finds that the dataset is already finished.
 
     Args:
-      job: the run.
-      table: how many rows each unit gave.
-      layouts: of each split.
-      statistics: of each split, by its index.
-      excluded: counts of the records that became no documents.
-      tail_sizes: int64 [units], tokens in each unit's tail, by the split's index; splits without tails may miss.
-      shards: all shards of all splits, in any order.
+        job: The run.
+        table: The number of rows from each unit.
+        layouts: The layout of each split.
+        statistics: The statistics of each split, by its index.
+        excluded: Counts of the records that did not become documents.
+        tail_sizes: int64 [units], the tokens in each unit's tail, by the split's index. Splits without tails may be
+            absent.
+        shards: All shards of all splits, in any order.
 
     Raises:
-      DataError: where the input holds no documents, or too many bad records.
-      AssertionError: where rows, tokens or shards were lost or doubled.
+        DataError: If the input contains no documents or too many bad records.
+        AssertionError: If rows, tokens or shards were lost or duplicated.
     """
     if not filesystem.exists(job.description_path) and _is_committed(job):
         _finish(job)
@@ -55,9 +58,9 @@ def commit(
     excluded.check(job.config.max_bad_ratio)
     if not any(counted.documents for counted in statistics.values()):
         raise DataError(
-            f"the input ({len(run['inputs'])} files) holds no documents, only blank records or none at all"
+            f"the input ({len(run['inputs'])} files) contains no documents, only blank records or none at all"
         )
-    files: dict[str, bytes] = {}  # by their paths below the output folder
+    files: dict[str, bytes] = {}  # by path below the output folder
     manifests: dict[str, bytes] = {}
     for split, layout in enumerate(layouts):
         own = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
@@ -68,8 +71,8 @@ def commit(
             if not job.config.resume:
                 raise
             raise DataError(
-                f"{error}; what an earlier run finished does not fit: if the input was changed since, --overwrite "
-                "makes all of it again"
+                f"{error}; files of an earlier run do not match this one. If the input has changed since, use "
+                "--overwrite instead of --resume"
             ) from error
         own_files = {
             manifest.STATISTICS: manifest.to_bytes(counted.to_json()),
@@ -106,7 +109,7 @@ def commit(
 
 
 def _make_durable(job: Job, paths: Sequence[str], run: Mapping[str, Any]) -> None:
-    """Makes the files that the manifests list survive a loss of power, so that no manifest outlives them."""
+    """Flushes the files that the manifests list to disk, so that after a loss of power no manifest lists lost files."""
     tokenizer = [f"{manifest.TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]]
     filesystem.make_durable(filesystem.join(job.output, path) for path in [*paths, *tokenizer])
 
@@ -118,7 +121,7 @@ def _finish(job: Job) -> None:
 
 
 def _is_committed(job: Job) -> bool:
-    """Whether every split's manifest is there, and is this run's."""
+    """Returns whether every split has a manifest of this run."""
     for split in range(len(job.config.splits)):
         folder = job.split_folder(split)
         if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
@@ -129,7 +132,11 @@ def _is_committed(job: Job) -> bool:
 
 
 def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Sequence[ShardInfo]) -> None:
-    """Rows and tokens in equal rows and tokens out, by count and by checksum."""
+    """Checks that the shards contain exactly the packed rows and tokens, by count and by checksum.
+
+    Raises:
+        AssertionError: If they do not.
+    """
     split = layout.split
     times = Counter(info.shard for info in shards)
     wrong = [shard for shard in range(layout.num_shards) if times[shard] != 1]
@@ -150,13 +157,12 @@ def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Se
     checksum = sum(int(info.rows_checksum, 16) for info in shards) % 2**64
     if checksum != counted.rows_checksum:
         raise AssertionError(
-            f"{split}: the checksum of the written rows, {checksum:016x}, is not that of the packed ones, "
-            f"{counted.rows_checksum:016x}"
+            f"{split}: the written rows have the checksum {checksum:016x}, the packed rows {counted.rows_checksum:016x}"
         )
 
 
 def _units(job: Job, table: RowTable, split: int, tail_sizes: Mapping[int, np.ndarray]) -> bytes:
-    """units.jsonl: the plan's lines, each with what the unit gave to this split: rows, and the tokens of its tail."""
+    """Returns units.jsonl: the plan's lines, each with the unit's number of rows and of tail tokens in this split."""
     tails = tail_sizes.get(split, np.zeros(job.num_units, np.int64))
     lines = []
     for line in filesystem.read_bytes(job.plan_path).decode().splitlines():

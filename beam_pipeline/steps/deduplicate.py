@@ -1,12 +1,12 @@
-"""Exact duplicates: of documents with the same text, the first (by unit, then by place in it) stays.
+"""Exact deduplication: keeps only the first document with a text, in the order of units and of places within a unit.
 
-Documents are known by a 128-bit hash of their text. A unit drops its own repeats at once and sends the other hashes, in
-arrays, to buckets by the hash; a bucket finds what is in several units and sends each later unit the numbers of the
-documents that it is to leave out. So a text that occurs millions of times is one entry a unit, whatever the text is.
+Documents are identified by a 128-bit hash of their text. Each unit finds the repeats within itself and distributes the
+other hashes, as arrays, to buckets by hash. A bucket finds the hashes that several units have, and sends each later
+unit the numbers of its duplicate documents. A text that occurs millions of times thus costs one entry per unit.
 
-10 TB of text in documents of 1 kB: 298,000 units of 33,500 documents, 4096 buckets. A unit sends each bucket 8 entries
-of 20 bytes: 1.2 billion elements, 200 GB in all. A bucket gets 2.4 million entries, which took 0.9 s:
-an hour of one core for all. Buckets of more than 4 million entries take several passes, of 0.5 GB each.
+Costs for 10 TB of text in documents of 1 kB: 298,000 units of 33,500 documents, and 4096 buckets. A unit sends 8
+entries of 20 bytes to each bucket: 1.2 billion elements, 200 GB in total. A bucket gets 2.4 million entries, which
+took 0.9 s: one hour of one core for all buckets. Buckets of more than 4 million entries take several passes of 0.5 GB.
 """
 
 from __future__ import annotations
@@ -34,27 +34,31 @@ from beam_pipeline.sources.units import WorkUnit
 HASHES, DUPLICATES = "hashes", "duplicates"
 NO_DUPLICATES = np.empty(0, np.int64)
 
-# Each unit sends an element to each bucket: with a bucket for 64 MiB of input there are some hundred thousand hashes in
-# one, up to 4096 buckets; from then on they grow.
+# Each unit sends an element to each bucket. With one bucket per 64 MiB of input, a bucket has some hundred thousand
+# hashes. Above 4096 buckets, their number stays and their sizes grow.
 _BYTES_PER_BUCKET = 64 << 20
 _MOST_BUCKETS = 4096
 _ENTRIES_PER_PASS = 1 << 22
 
-# A document by its hash: "low" and "high" are its halves, "document" its number in its unit.
-_SEEN = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4")])
+# A document's hash, as its two halves, and the document's number in its unit.
+_ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4")])
 
-# What a unit sends to a bucket: (the unit's number, its `_SEEN` entries there as bytes).
-Seen = tuple[int, bytes]
+# What a unit sends to a bucket: (the unit's number, `_ENTRY` entries as bytes).
+UnitEntries = tuple[int, bytes]
 
 
 def num_buckets(input_bytes: int) -> int:
-    """How many buckets the hashes of so much input are spread over."""
+    """Returns the number of buckets for an input of this size."""
     return max(1, min(_MOST_BUCKETS, input_bytes // _BYTES_PER_BUCKET))
 
 
-def first_of_each(hashes: np.ndarray) -> np.ndarray:
-    """bool [documents]: whether no earlier document has the same hash (uint64 [documents, 2])."""
-    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: equal hashes stay in their order
+def first_occurrences(hashes: np.ndarray) -> np.ndarray:
+    """Returns bool [documents]: whether a document is the first with its hash.
+
+    Args:
+        hashes: uint64 [documents, 2].
+    """
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # a stable sort: equal hashes keep their order
     ordered = hashes[order]
     first = np.ones(len(hashes), bool)
     first[order[1:]] = (ordered[1:] != ordered[:-1]).any(axis=1)
@@ -62,36 +66,37 @@ def first_of_each(hashes: np.ndarray) -> np.ndarray:
 
 
 def bucket_entries(hashes: np.ndarray, wanted: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
-    """The wanted documents (bool [documents]) by bucket: (bucket, `_SEEN` entries as bytes)."""
-    seen = np.empty(int(wanted.sum()), _SEEN)
+    """Yields (bucket, `_ENTRY` entries as bytes) for the documents that `wanted`, bool [documents], selects."""
+    seen = np.empty(int(wanted.sum()), _ENTRY)
     seen["high"], seen["low"] = hashes[wanted].T
     seen["document"] = np.flatnonzero(wanted)
     bucket = seen["high"] % np.uint64(buckets)
-    for part in _runs(bucket):
+    for part in _indices_by_key(bucket):
         yield int(bucket[part[0]]), seen[part].tobytes()
 
 
-def _runs(keys: np.ndarray) -> list[np.ndarray]:
-    """For each key, in ascending order: the indices where it is."""
+def _indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
+    """Returns the indices of each distinct key, in ascending order of the keys."""
     order = np.argsort(keys, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
 
 
 def find_duplicates(
-    seen: Iterable[Seen], entries_per_pass: int = _ENTRIES_PER_PASS
+    seen: Iterable[UnitEntries], entries_per_pass: int = _ENTRIES_PER_PASS
 ) -> Iterator[tuple[int, bytes]]:
-    """What is in several units: (unit, its documents that an earlier unit has, int64 as bytes).
+    """Yields (unit, numbers of its documents that an earlier unit also has; int64 as bytes).
 
     Args:
-      seen: what the units sent to one bucket, in any order; a unit has no hash twice. Iterated over several times.
-      entries_per_pass: about how many entries are in memory at a time.
+        seen: What the units sent to one bucket, in any order. No unit has a hash twice. It is iterated over several
+            times.
+        entries_per_pass: Approximate number of entries in memory at a time.
     """
-    total = sum(len(data) for _, data in seen) // _SEEN.itemsize
+    total = sum(len(data) for _, data in seen) // _ENTRY.itemsize
     passes = -(-total // entries_per_pass)
     for number in range(passes):
         units, entries = [], []
         for unit, data in seen:
-            part = np.frombuffer(data, _SEEN)
+            part = np.frombuffer(data, _ENTRY)
             if passes > 1:
                 part = part[part["low"] % np.uint64(passes) == number]
             units.append(np.full(len(part), unit, np.int64))
@@ -99,15 +104,17 @@ def find_duplicates(
         unit, entry = np.concatenate(units), np.concatenate(entries)
         order = np.lexsort((unit, entry["low"], entry["high"]))
         unit, entry = unit[order], entry[order]
-        again = (entry["high"][1:] == entry["high"][:-1]) & (entry["low"][1:] == entry["low"][:-1])
-        unit, document = unit[1:][again], entry["document"][1:][again].astype(np.int64)
-        for part in _runs(unit):
+        repeated = (entry["high"][1:] == entry["high"][:-1]) & (entry["low"][1:] == entry["low"][:-1])
+        unit, document = unit[1:][repeated], entry["document"][1:][repeated].astype(np.int64)
+        for part in _indices_by_key(unit):
             yield int(unit[part[0]]), document[part].tobytes()
 
 
 class HashDocuments(beam.DoFn):
-    """A unit → the hashes of its distinct documents, by bucket; and the numbers of its documents that repeat earlier
-    ones of its own. The hashes are kept in a file: an attempt that finds it intact does not read the text again."""
+    """A unit → its distinct hashes by bucket, and the numbers of its documents that repeat earlier ones of the unit.
+
+    The hashes are also stored in a file. Another attempt that finds this file intact does not read the text again.
+    """
 
     def __init__(self, job: Job, buckets: int):
         self._job = job
@@ -118,17 +125,17 @@ class HashDocuments(beam.DoFn):
 
     def process(self, unit: WorkUnit) -> Iterator[TaggedOutput]:
         hashes = self._hashes(unit)
-        first = first_of_each(hashes)
+        first = first_occurrences(hashes)
         repeats = np.flatnonzero(~first).astype(np.int64)
         if len(repeats):
             self._duplicates.inc(len(repeats))
             yield TaggedOutput(DUPLICATES, (unit.index, repeats.tobytes()))
         for bucket, entries in bucket_entries(hashes, first, self._buckets):
-            # Repeats that a mixture asks for are no duplicates of each other.
+            # The repeats that --mix requests are not duplicates of each other.
             yield TaggedOutput(HASHES, ((unit.repeat, bucket), (unit.index, entries)))
 
     def _hashes(self, unit: WorkUnit) -> np.ndarray:
-        """uint64 [documents, 2]: of all documents of the unit, in their order."""
+        """Returns uint64 [documents, 2], the hashes of the unit's documents in their order."""
         path = hashes_path(self._job.staging, unit.index)
         identity = identity_of(self._job.fingerprint, unit)
         kept = _kept_hashes(path, identity)
@@ -142,7 +149,7 @@ class HashDocuments(beam.DoFn):
 
 
 def _kept_hashes(path: str, identity: dict) -> np.ndarray | None:
-    """The hashes that an earlier attempt kept, if every byte of their file is as it was written; else None."""
+    """Returns the hashes that an earlier attempt stored, or None if there is no intact file of them."""
     data = read_if_intact(
         path, identity, lambda file, index: read_section(file, Section(*index["hashes"]), path)
     )
@@ -150,12 +157,12 @@ def _kept_hashes(path: str, identity: dict) -> np.ndarray | None:
 
 
 class FindDuplicates(beam.DoFn):
-    """A bucket's hashes → (unit, the numbers of its documents that are in earlier units, too)."""
+    """A bucket's hashes → (unit, the numbers of its documents that earlier units also have)."""
 
     def setup(self) -> None:
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
 
-    def process(self, element: tuple[tuple[int, int], Iterable[Seen]]) -> Iterator[tuple[int, bytes]]:
+    def process(self, element: tuple[tuple[int, int], Iterable[UnitEntries]]) -> Iterator[tuple[int, bytes]]:
         for unit, documents in find_duplicates(element[1]):
             self._duplicates.inc(len(documents) // 8)
             yield unit, documents
@@ -164,10 +171,10 @@ class FindDuplicates(beam.DoFn):
 def join_duplicates(
     element: tuple[int, dict[str, Iterable[Any]]],
 ) -> tuple[WorkUnit, np.ndarray]:
-    """A unit's number, its `WorkUnit` and what was found for it → the unit and the documents that it leaves out.
+    """Joins a unit with the duplicates that were found in it.
 
     Returns:
-      The unit, and int64, ascending, the numbers of its documents that are duplicates of others.
+        The unit, and the numbers of its duplicate documents: int64, ascending.
     """
     (unit,) = element[1]["unit"]
     found = [np.frombuffer(documents, np.int64) for documents in element[1]["duplicates"]]

@@ -1,8 +1,8 @@
-"""Where rows go: from the files of the finished units to the shards.
+"""Routes rows from the files of the finished units to the shards.
 
-Rows reach their shards in one of two ways. If the dataset's folder is local, each shard takes its rows out of the
-units' files: no row passes through the runner, whose memory stays the same however much text there is. In Cloud
-Storage, where reading single rows would cost a request each, blocks of rows are read and grouped by the runner.
+There are two ways. If the dataset's folder is local, each shard reads its rows from the units' files. No row passes
+through the runner, so its memory does not depend on the size of the input. In Cloud Storage, reading a single row would
+cost a request, so whole blocks are read and the runner groups their rows by shard.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.tables import BlockTable, KeptTable
 
-# Of 16 MiB at most each: what of a process's memory may be pages of these files, which the kernel takes back at need.
+# Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.
 _OPEN_BLOCKS = 64
 
 
 def layout_of(job: Job, split: int, table: RowTable) -> Layout:
-    """Where the split's rows go."""
+    """Returns the layout of a split, which maps its rows to places in shards."""
     config = job.config
     return Layout(
         split=config.split_names[split],
@@ -44,7 +44,7 @@ def layout_of(job: Job, split: int, table: RowTable) -> Layout:
 
 
 class KeptShards(beam.DoFn):
-    """The record that an earlier run left of a shard it finished → its ShardInfo, if the file is still so."""
+    """The record of a shard that an earlier run finished → its ShardInfo, if the shard's file still matches it."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -55,28 +55,31 @@ class KeptShards(beam.DoFn):
     def process(self, path: str) -> Iterator[ShardInfo]:
         try:
             info = ShardInfo(**parse_own_json(filesystem.read_bytes(path)))
-        except (ValueError, TypeError):  # of a machine that crashed: the shard is written again, and compared
+        except (ValueError, TypeError):  # truncated by a crash; the shard is written again and compared
             return
         shard = filesystem.join(self._job.split_folder(info.split), info.name)
         if filesystem.exists(shard):
             if matches_file(info, shard):
                 self._kept.inc()
                 yield info
-            else:  # damaged: it is in the way of the one that is written now
+            else:  # damaged; the shard that this run writes needs its place
                 self._job.check_lock()
                 filesystem.delete([shard])
 
 
 def block_path(job: Job, place: BlockPlace) -> str:
-    """The file that a block of rows is kept in."""
+    """Returns the path of the file that contains a block of rows."""
     if place.unit < job.num_units:
         return unit_path(job.staging, place.unit)
-    most = rows_per_block(job.config.max_length, job.vocab_size)
-    return tails_path(job.staging, place.split, place.first // most)
+    block_rows = rows_per_block(job.config.max_length, job.vocab_size)
+    return tails_path(job.staging, place.split, place.first // block_rows)
 
 
 class RouteRows(beam.DoFn):
-    """A block of rows → the part of it that goes to each (split, shard), with slots; none to shards that are kept."""
+    """A block of rows → ((split, shard), the rows of the block that belong there, with their slots).
+
+    Shards of an earlier run that are kept get no rows.
+    """
 
     def __init__(self, job: Job):
         self._job = job
@@ -99,7 +102,7 @@ class RouteRows(beam.DoFn):
 
 
 def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[tuple[int, int]]:
-    """The (split, shard) pairs that are to be written: all but those that are kept."""
+    """Yields the (split, shard) pairs that must be written: all except those that are kept."""
     for split in range(len(job.config.splits)):
         shards = np.arange(layout_of(job, split, table).num_shards)
         for shard in np.setdiff1d(shards, kept.get(split, ())).tolist():
@@ -109,7 +112,7 @@ def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[tuple[in
 def gather_rows(
     job: Job, split: int, shard: int, *, table: RowTable, blocks: BlockTable
 ) -> Iterator[RowBlock]:
-    """The rows of a shard, with slots, out of the local files that they are kept in."""
+    """Yields the rows of a shard, with their slots, from the local files of the units."""
     layout = layout_of(job, split, table)
     records = layout.records_in(shard)
     ranks = layout.rank(np.full(records, shard), np.arange(records))
@@ -119,9 +122,9 @@ def gather_rows(
 
 @lru_cache(maxsize=_OPEN_BLOCKS)
 def open_block(path: str, section: Section) -> RowBlock:
-    """A block as views of its file: only the rows that are taken are read.
+    """Maps a block's file into memory, so that only the requested rows are read.
 
-    The section's checksum is part of the cache's key, so that a file that replaced another is not taken for it.
+    The section includes its checksum and is part of the cache's key, so a file that was replaced is opened again.
     """
     with Path(path).open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

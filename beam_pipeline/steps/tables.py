@@ -1,4 +1,4 @@
-"""Side inputs that every worker needs whole: what all units gave, and where their rows are kept."""
+"""Side inputs that every worker needs as a whole: the counts of all units, and the places of their rows."""
 
 from __future__ import annotations
 
@@ -12,30 +12,27 @@ from beam_pipeline.dataset.sections import Section
 from beam_pipeline.rows.routing import RowTable
 from beam_pipeline.rows.tails import TailTable
 
-# The shards of each split that an earlier run finished, by the split's index: int64, ascending.
+# The shards that an earlier run finished, by the split's index: int64, ascending.
 KeptTable = dict[int, np.ndarray]
 
 
 @dataclass(frozen=True)
 class UnitCounts:
-    """What a work unit gave to each split.
-
-    Attributes:
-      unit: its number.
-      rows: the number of rows.
-      tails: tokens in the tail.
-    """
+    """The numbers of rows and tail tokens that a work unit contributes to each split."""
 
     unit: int
+    """Its number."""
     rows: tuple[int, ...]
+    """Rows, by the split's index."""
     tails: tuple[int, ...]
+    """Tokens in the tail, by the split's index."""
 
 
 def build_tail_table(counts: list[UnitCounts], num_units: int, num_splits: int) -> TailTable:
-    """The sizes of all units' tails.
+    """Builds the table of the sizes of all units' tails.
 
     Raises:
-      AssertionError: if a unit is missing or counted twice.
+        AssertionError: If a unit is missing or counted twice.
     """
     sizes = np.zeros((num_units, num_splits), np.int64)
     seen = np.zeros(num_units, np.int64)
@@ -51,7 +48,7 @@ def build_tail_table(counts: list[UnitCounts], num_units: int, num_splits: int) 
 def build_row_table(
     counts: list[UnitCounts], tails: TailTable, num_units: int, num_splits: int, max_length: int
 ) -> RowTable:
-    """The rows of all units, and those packed from their tails."""
+    """Builds the table of the number of rows from each unit, and from the tails."""
     rows = np.zeros((num_units + 1, num_splits), np.int64)
     for counted in counts:
         rows[counted.unit] = counted.rows
@@ -60,25 +57,26 @@ def build_row_table(
 
 
 class BlockTable:
-    """Where the row of each rank is kept.
+    """Finds the block that contains the row of a rank.
 
     Args:
-      blocks: int64 [blocks, 8], sorted. Each line is a block: its split, the rank of its first row, then the other
-        numbers of its `BlockPlace`.
+        blocks: int64 [blocks, 8], sorted. The columns are the split, the rank of the block's first row, and the other
+            numbers of its `BlockPlace`.
     """
 
     def __init__(self, blocks: np.ndarray):
         self._blocks = blocks
 
     def find(self, split: int, ranks: np.ndarray) -> Iterator[tuple[BlockPlace, np.ndarray, np.ndarray]]:
-        """Finds the blocks that hold some rows of a split.
+        """Finds the blocks that contain some rows of a split.
 
         Args:
-          split: its index.
-          ranks: int64 [rows], in any order.
+            split: The split's index.
+            ranks: int64 [rows], in any order.
 
         Yields:
-          (where a block is, int64 indices into `ranks` of the rows in it, int64 numbers of these rows in the block).
+            The place of a block, the int64 indices into `ranks` of its rows, and the int64 numbers of these rows in the
+            block.
         """
         begin, end = np.searchsorted(self._blocks[:, 0], [split, split + 1])
         blocks = self._blocks[begin:end]
@@ -98,10 +96,10 @@ class BlockTable:
 
 
 def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:
-    """The places of all blocks of rows.
+    """Builds the table of the places of all blocks.
 
     Raises:
-      AssertionError: if some rows are in no block, or in two.
+        AssertionError: If a row is in no block or in several.
     """
     blocks = np.array(
         sorted(
@@ -112,14 +110,15 @@ def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:
     ).reshape(-1, 8)
     for split, rows in enumerate(table.totals.tolist()):
         first_ranks, counts = blocks[blocks[:, 0] == split][:, [1, 4]].T
-        # Each block begins where the one before ends, the first at 0, and the last ends with the split.
+        # The first block must begin at rank 0, each other one where its predecessor ends, and the last must end with
+        # the split.
         if not np.array_equal(np.append(first_ranks, rows), np.cumsum(np.append(0, counts))):
             raise AssertionError(f"the blocks of split {split} do not hold each of its {rows} rows once")
     return BlockTable(blocks)
 
 
 def build_kept_table(kept: Iterable[tuple[int, int]]) -> KeptTable:
-    """The kept shards among these (split, shard) pairs, by split."""
+    """Groups (split, shard) pairs of kept shards by split."""
     shards: dict[int, list[int]] = {}
     for split, shard in sorted(kept):
         shards.setdefault(split, []).append(shard)

@@ -1,4 +1,4 @@
-"""From the units' tails to a split's last rows: each block of them by itself."""
+"""Packs the units' tails into a split's last rows, each block of rows on its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from beam_pipeline.tokenization.token_arrays import id_dtype
 
 
 class CutTails(beam.DoFn):
-    """A unit's tail → its pieces, by (split, number of the block of tails that they belong in)."""
+    """A unit's tail → ((split, number of a block of tails), the piece of the tail that belongs there)."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -37,7 +37,7 @@ class CutTails(beam.DoFn):
 
 
 class PackTails(beam.DoFn):
-    """The pieces of a block of tails → where its rows are kept, ranked after all others; and their statistics."""
+    """The pieces of a block of tails → the place of its rows, ranked after all other rows, and their statistics."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -52,11 +52,11 @@ class PackTails(beam.DoFn):
     ) -> Iterator[TaggedOutput]:
         job, ((split, number), pieces) = self._job, element
         config = job.config
-        most = rows_per_block(config.max_length, job.vocab_size)
-        tokens = int(table.totals[split]) - number * most * config.max_length
+        block_rows = rows_per_block(config.max_length, job.vocab_size)
+        tokens = int(table.totals[split]) - number * block_rows * config.max_length
         block = pack_pieces(
             pieces,
-            tokens=min(tokens, most * config.max_length),
+            tokens=min(tokens, block_rows * config.max_length),
             max_length=config.max_length,
             pad_id=job.pad_id,
             keep_starts=job.keep_starts,
@@ -67,7 +67,7 @@ class PackTails(beam.DoFn):
         with create_sections(tails_path(job.staging, split, number)) as sections:
             section = sections.add(block.to_bytes())
             sections.end({"fingerprint": job.fingerprint, "tails": [split, number]})
-        yield TaggedOutput(BLOCKS, BlockPlace(split, job.num_units, number * most, len(block), section))
+        yield TaggedOutput(BLOCKS, BlockPlace(split, job.num_units, number * block_rows, len(block), section))
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))
         self._padding.inc(statistics.padding)

@@ -1,4 +1,4 @@
-"""From a work unit to its rows, kept in a file of their own, and to its tails, counts and statistics."""
+"""Tokenizes and packs a work unit: writes its rows to a file, and emits its tails, counts and statistics."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "counts", "stat
 
 
 class TokenizeUnit(beam.DoFn):
-    """A work unit → where its blocks of rows are kept, and for each split its tail, counts and statistics.
+    """A work unit → the places of its blocks of rows, and its tail, counts and statistics for each split.
 
-    A unit that an earlier attempt finished is read from its file instead of being tokenized again.
+    If an earlier attempt finished the unit, its file is read instead of tokenizing again.
     """
 
     def __init__(self, job: Job):
@@ -65,10 +65,10 @@ class TokenizeUnit(beam.DoFn):
         )
 
     def process(self, element: tuple[WorkUnit, np.ndarray]) -> Iterator[TaggedOutput]:
-        """Emits what one unit gives.
+        """Processes one unit.
 
         Args:
-          element: the unit, and int64, ascending, the numbers of its documents that are duplicates of others.
+            element: The unit, and the numbers of its duplicate documents (int64, ascending).
         """
         unit, duplicates = element
         path = unit_path(self._job.staging, unit.index)
@@ -83,9 +83,9 @@ class TokenizeUnit(beam.DoFn):
     def _tokenize(
         self, unit: WorkUnit, path: str, identity: Mapping[str, Any], duplicates: np.ndarray
     ) -> FinishedUnit:
-        """Tokenizes and packs the unit; its rows are in the file `path` afterwards."""
+        """Tokenizes and packs the unit, and writes its rows to the file `path`."""
         job, config = self._job, self._job.config
-        if self._tokenizer is None:  # only now: an engine takes seconds to start
+        if self._tokenizer is None:  # not in `setup`, since an engine takes seconds to start
             self._tokenizer = self._make_tokenizer()
         excluded, bad = Excluded(), []
         packing = {
@@ -100,13 +100,13 @@ class TokenizeUnit(beam.DoFn):
             packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
         )
-        most = rows_per_block(config.max_length, job.vocab_size)
+        block_rows = rows_per_block(config.max_length, job.vocab_size)
         misses = self._tokenizer.misses
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 for split, packed in rows.blocks(self._documents(unit, duplicates, excluded, bad)):
-                    for first in range(0, len(packed), most):
-                        writer.add(split, packed.take(slice(first, first + most)))
+                    for first in range(0, len(packed), block_rows):
+                        writer.add(split, packed.take(slice(first, first + block_rows)))
             except EngineMismatch as error:
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
@@ -140,7 +140,7 @@ class TokenizeUnit(beam.DoFn):
     def _documents(
         self, unit: WorkUnit, duplicates: np.ndarray, excluded: Excluded, bad: list[BadRecord]
     ) -> Iterator[DocumentBatch]:
-        """The unit's documents less the duplicates; counts what is left out, and gathers the bad records."""
+        """Yields the unit's documents without the duplicates. Adds to `excluded` and to the list of `bad` records."""
         first = 0
         for batch in read_unit(unit, self._job.read_options):
             if batch.bad and self._job.config.on_bad_record == "fail":
@@ -157,7 +157,7 @@ class TokenizeUnit(beam.DoFn):
 
 
 class MergeStatistics(beam.CombineFn):
-    """Adds up `SplitStatistics`, a split's units before they leave their worker."""
+    """Adds up `SplitStatistics`. As a combiner, it does so on the workers before any shuffle."""
 
     def __init__(self, vocab_size: int):
         self._vocab_size = vocab_size

@@ -1,4 +1,4 @@
-"""One work unit's documents → each split's rows, tail and statistics: what the pipeline's first step does."""
+"""Turns one work unit's documents into the rows, tail and statistics of each split."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 
 class UnitRows:
-    """Tokenizes and packs one unit. When `blocks` has ended, the rest of what the unit gave can be read off.
+    """Tokenizes and packs one unit. Exhaust `blocks` before you read the other attributes.
 
     Args:
-      tokenizer: makes ids of texts.
-      choose: sends documents to splits.
-      packers: a new one for each split.
-      vocab_size: ids are below it.
-
-    Attributes:
-      statistics: of each split.
-      tails: of each split; None where nothing is left.
+        tokenizer: Tokenizes the documents.
+        choose: Assigns documents to splits.
+        packers: A new packer for each split.
+        vocab_size: Size of the tokenizer's vocabulary.
     """
 
     def __init__(
@@ -38,10 +34,12 @@ class UnitRows:
         self._choose = choose
         self._packers = packers
         self.statistics = [SplitStatistics.empty(vocab_size) for _ in packers]
+        """The statistics of each split."""
         self.tails: list[Tail | None] = [None] * len(packers)
+        """The tail of each split, or None if it has no tail."""
 
     def blocks(self, batches: Iterable[DocumentBatch]) -> Iterator[tuple[int, RowBlock]]:
-        """The rows of the unit's documents, which come in order: (the split's index, its next rows)."""
+        """Packs the unit's documents, given in order; yields (the split's index, its next rows)."""
         for batch in batches:
             documents = self._tokenizer.encode(batch)
             splits = self._choose(batch)

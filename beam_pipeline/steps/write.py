@@ -1,4 +1,4 @@
-"""From rows to shards, and from shards to a dataset."""
+"""Writes shards, and commits them as a dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from beam_pipeline.steps.tables import BlockTable
 
 
 class WriteShard(beam.DoFn):
-    """All rows of a shard → its file; emits what the manifest says of it."""
+    """All rows of a shard → the ShardInfo of the file that it writes, for the manifest."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -66,14 +66,14 @@ class WriteShard(beam.DoFn):
         return info
 
     def _record(self, info: ShardInfo) -> None:
-        """Records a shard before it appears: so every shard has a record, by which a later run may delete it."""
+        """Writes the record of a shard before the shard appears, so that a later run may delete or keep it."""
         path = filesystem.join(self._job.finished_folder, f"{info.name}.json")
         self._job.write(path, json.dumps(asdict(info)).encode())
         self._job.check_lock()
 
 
 class GatherShard(WriteShard):
-    """(split, shard) → the shard's file, its rows taken out of the local files that they are kept in."""
+    """(split, shard) → the ShardInfo of the file that it writes, with rows from the local files of the units."""
 
     def process(self, element: tuple[int, int], table: RowTable, blocks: BlockTable) -> Iterator[ShardInfo]:
         rows = gather_rows(self._job, *element, table=table, blocks=blocks)
@@ -84,7 +84,7 @@ class GatherShard(WriteShard):
 
 
 class CommitDataset(beam.DoFn):
-    """Once, when every shard is there: the manifests."""
+    """Writes the manifests, once, after all shards are written."""
 
     def __init__(self, job: Job):
         self._job = job

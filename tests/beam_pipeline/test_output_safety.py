@@ -148,7 +148,7 @@ def test_no_manifest_can_outlive_the_files_it_lists_when_the_power_fails(
 def test_an_input_without_documents_leaves_an_empty_folder(tmp_path: Path, tokenizer_folder: Path):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "out").mkdir()
-    with pytest.raises(DataError, match="holds no documents"):
+    with pytest.raises(DataError, match="contains no documents"):
         prepare.main(command(tmp_path / "empty.txt", tokenizer_folder, tmp_path / "out"))
     assert list((tmp_path / "out").iterdir()) == []
 

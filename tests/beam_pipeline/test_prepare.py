@@ -259,7 +259,7 @@ def test_resume_keeps_good_shards_and_makes_the_others(run, monkeypatch):
 def test_an_input_of_nothing_but_blanks_is_an_error(run, tmp_path):
     source = tmp_path / "blank.txt"
     source.write_text("\n \n\t\n")
-    with pytest.raises(DataError, match="holds no documents"):
+    with pytest.raises(DataError, match="contains no documents"):
         run(source=source)
 
 

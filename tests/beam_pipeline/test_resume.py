@@ -141,7 +141,7 @@ def test_shards_of_an_input_that_was_edited_in_place_end_the_run_with_the_remedy
     fewer_rows = json.dumps({"text": "o" * (len(data) - len('{"text": ""}'))}).encode()
     edited.write_bytes(fewer_rows if fewer else data.replace(b" a", b" b", 50))
     assert edited.stat().st_size == len(data)
-    with pytest.raises(DataError, match="if the input was changed since, --overwrite makes all of it again"):
+    with pytest.raises(DataError, match="If the input has changed since, use --overwrite"):
         run("--input", str(edited), "--resume")
     out = run("--input", str(edited), "--overwrite")
     assert content(out) == content(run("--input", str(edited), output="whole"))

@@ -137,7 +137,7 @@ def test_nothing_but_blank_lines(prepare, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("\n \n\t\n")
     result = prepare(tmp_path / "in.txt")
     assert result.status == BAD_DATA
-    assert "holds no documents" in result.err
+    assert "contains no documents" in result.err
     assert no_dataset(tmp_path / "out")
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.hashing import text_hashes
-from beam_pipeline.steps.deduplicate import bucket_entries, find_duplicates, first_of_each
+from beam_pipeline.steps.deduplicate import bucket_entries, find_duplicates, first_occurrences
 
 texts = st.text("ab", max_size=2)
 
@@ -17,7 +17,7 @@ def duplicates(
     found, by_bucket = [], {}
     for unit, documents in enumerate(units):
         hashes = text_hashes(documents)
-        first = first_of_each(hashes)
+        first = first_occurrences(hashes)
         found += [(unit, document) for document in np.flatnonzero(~first).tolist()]
         for bucket, entries in bucket_entries(hashes, first, buckets):
             by_bucket.setdefault(bucket, []).append((unit, entries))
@@ -47,7 +47,7 @@ def test_all_but_the_first_of_equal_documents_are_found(units, buckets, entries_
 
 def test_a_text_that_is_everywhere_sends_one_entry_a_unit():
     hot = np.frombuffer(blake2b(b"hot", digest_size=16).digest() * 100_000, np.uint64).reshape(-1, 2)
-    first = first_of_each(hot)
+    first = first_occurrences(hot)
     ((_, entries),) = bucket_entries(hot, first, buckets=4096)
     assert len(entries) == 20
     # In 30,000 units of 100,000 copies each, that is 600 kB in one group, and each later unit leaves its first out.
