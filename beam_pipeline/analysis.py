@@ -1,15 +1,15 @@
-"""The verb `analyze`: tensorflow-transform over a dataset's statistics, saved as each split's `transform_fn/`.
+"""The verb `analyze`: runs tensorflow-transform on a dataset's statistics and saves each split's `transform_fn/`.
 
-It analyzes aggregates (how often each token occurs, how many documents have which length), never rows: so it takes
-seconds whatever the dataset's size, and runs in the launcher whichever runner made the dataset. Only this module
-imports TensorFlow, and only while it analyzes.
+It analyzes aggregates (the count of each token, histograms of document lengths), not rows. It therefore takes seconds
+whatever the dataset's size, and runs in the launcher whichever runner made the dataset. Only this module imports
+TensorFlow, and only while it analyzes.
 
-`transform_fn/` maps what is known of a document or a record to what the whole split says of it:
+`transform_fn/` computes, from features of a document or a record, their position within the whole split:
 
-    input_ids        → input_ids_rank: each id's rank by frequency; `assets/token_ids` lists all ids by frequency,
-                       and `assets/token_counts` with their counts
-    document_tokens, → …_percentile: how many hundredths of the documents are shorter (0 to 99);
-    document_bytes     …_quantiles: the 99 lengths between the hundredths; …_mean: the mean length
+    input_ids        → input_ids_rank: each id's rank by frequency. `assets/token_ids` lists all ids by frequency, and
+                       `assets/token_counts` also has their counts.
+    document_tokens, → …_percentile: the percentage of documents that are shorter (0 to 99);
+    document_bytes     …_quantiles: the 99 percentiles of the lengths; …_mean: the mean length
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the verb with these arguments.
 
     Raises:
-      DataError: where it is no finished dataset.
+        DataError: If the folder is not a finished dataset.
     """
     config, _ = parse(AnalyzeConfig, argv)
     dataset = filesystem.absolute(config.dataset)
@@ -54,13 +54,16 @@ def main(argv: Sequence[str]) -> None:
 
 
 def analyze(dataset: str) -> Iterator[str]:
-    """Analyzes every split of a dataset's folder, or of one split's folder.
+    """Analyzes every split of a dataset.
+
+    Args:
+        dataset: The folder of a dataset, or of one of its splits.
 
     Yields:
-      A line on each split, when it is done.
+        A line about each split when it is done.
 
     Raises:
-      DataError: where that is no finished dataset.
+        DataError: If the folder is not a finished dataset.
     """
     for split in open_dataset(dataset):
         yield _analyze_split(split)
@@ -68,7 +71,7 @@ def analyze(dataset: str) -> Iterator[str]:
 
 def _analyze_split(split: Split) -> str:
     if not split.manifest["totals"]["documents"]:
-        return f"{split.name}: holds no documents: nothing to analyze"
+        return f"{split.name}: contains no documents: nothing to analyze"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
     import tensorflow_transform as tft
@@ -103,7 +106,7 @@ def _analyze_split(split: Split) -> str:
 
 
 def _instances(statistics: Mapping[str, Any], features: Sequence[str]) -> Iterator[dict[str, list]]:
-    """The aggregates as instances of tensorflow-transform; features that an instance says nothing of are empty."""
+    """Yields the aggregates as instances for tensorflow-transform. In each, features without values are empty."""
     empty: dict[str, list] = {name: [] for name in features}
     counts = np.array(statistics["token_counts"], np.int64)
     ids = np.flatnonzero(counts)
@@ -113,12 +116,16 @@ def _instances(statistics: Mapping[str, Any], features: Sequence[str]) -> Iterat
     for name in _LENGTHS:
         values, weights = _points(statistics[name])
         total = statistics["tokens" if name == "document_tokens" else "bytes"]
-        # The sum of the lengths is exact, as those of the histogram's points are not.
+        # The sum of the lengths is exact; a sum over the histogram's points would not be.
         yield {**empty, name: values, f"{name}_count": weights, f"{name}_sum": [total]}
 
 
 def _points(histogram: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-    """Lengths and how many documents have about that length: each bin's documents spread over the bin."""
+    """Approximates a histogram by weighted points: spreads the documents of each bin evenly over it.
+
+    Returns:
+        Lengths, and the number of documents for each.
+    """
     values: list[int] = []
     weights: list[float] = []
     for count, low, high in zip(
@@ -132,7 +139,7 @@ def _points(histogram: Mapping[str, Any]) -> tuple[list[int], list[float]]:
 
 
 def _preprocessing_fn(tf: Any, tft: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What tensorflow-transform analyzes, and what `transform_fn` gives for its inputs."""
+    """Returns the function from which tensorflow-transform derives its analysis and `transform_fn`."""
 
     def preprocessing_fn(inputs: Mapping[str, Any]) -> dict[str, Any]:
         ids, counts = inputs["input_ids"], inputs["input_ids_count"]
@@ -156,7 +163,7 @@ def _preprocessing_fn(tf: Any, tft: Any) -> Callable[[Mapping[str, Any]], dict[s
 
 
 def _look_up(tf: Any, tft: Any, folder: str) -> dict[str, tuple[float, float]]:
-    """(mean, median) of each length, as the saved function has them: so it can be loaded."""
+    """Returns (mean, median) of each length from the saved function. This also proves that it can be loaded."""
     lengths = {name: tf.ragged.constant([[1]], tf.int64) for name in _LENGTHS}
     outputs = tft.TFTransformOutput(folder).transform_raw_features(lengths)
     return {
@@ -166,10 +173,10 @@ def _look_up(tf: Any, tft: Any, folder: str) -> dict[str, tuple[float, float]]:
 
 
 def _publish(made: Path, split_folder: str) -> None:
-    """Puts the saved function into the split's folder: whole, or without what makes it one.
+    """Copies the saved function into the split's folder. An interrupted copy cannot be mistaken for a model.
 
     Raises:
-      DataError: if the folder holds files that this program did not write.
+        DataError: If the target contains files that this program did not write.
     """
     target = filesystem.join(split_folder, manifest.TRANSFORM_FN)
     old = own_saved_model(target)
@@ -188,6 +195,6 @@ def _publish(made: Path, split_folder: str) -> None:
             raise
         return
     filesystem.delete(old)
-    # Loading begins with saved_model.pb: while it is not there, nothing takes this for a model.
+    # saved_model.pb is written last, since without it nothing can be loaded.
     for file in [made / SAVED_MODEL_RECORD, *files]:
         filesystem.write_bytes(filesystem.join(target, file.relative_to(made).as_posix()), file.read_bytes())

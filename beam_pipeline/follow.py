@@ -1,4 +1,4 @@
-"""The verb `follow`: what does a Dataflow job do, how does it end, and why?"""
+"""The verb `follow`: shows the state, messages and counters of a Dataflow job until it ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from beam_pipeline.options import FollowConfig
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb: returns when the job is done.
+    """Runs the verb; returns when the job is done.
 
     Raises:
-      DataError: where the job failed, or was cancelled, or cannot be looked at.
+        DataError: If the job failed, was cancelled, or cannot be found.
     """
     config, rest = parse(FollowConfig, argv)
     options = beam_options.parse([*rest, "--project", config.project, "--region", config.region])

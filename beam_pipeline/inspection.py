@@ -1,4 +1,4 @@
-"""The verb `inspect`: what a dataset holds, what one record says and where it came from, and where some text is."""
+"""The verb `inspect`: shows a summary of a dataset, one record with its origin, or the records that contain a text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 
 _ROWS_PER_SEARCH = 1024
-_CONTEXT = 60  # characters shown on each side of what `--grep` found
-_AUTO_SECONDS = 10.0  # what `--trace auto` may take, about
+_CONTEXT = 60  # characters shown on each side of a match of `--grep`
+_AUTO_SECONDS = 10.0  # approximate limit of `--trace auto`
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the verb with these arguments.
 
     Raises:
-      UsageError: where the dataset has no such record.
-      DataError: where it is no finished dataset, or `--grep` finds nothing.
+        UsageError: If options are wrong, or the dataset has no such record.
+        DataError: If the folder is not a finished dataset, or `--grep` finds nothing.
     """
     config, _ = parse(InspectConfig, argv)
     splits = open_dataset(filesystem.absolute(config.dataset))
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _summary(splits: Sequence[Split]) -> Iterator[str]:
-    """The splits in figures."""
+    """Yields the lines of the summary."""
     first = splits[0].manifest
     tokenizer = first["tokenizer"]
     sources = len(first["inputs"])
@@ -90,12 +90,12 @@ def _figures(split: Split) -> tuple[str, ...]:
 
 
 def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
-    """One record: where it is, where it came from, and what it says."""
+    """Yields the lines for one record: where it is, where it came from, and its content."""
     name, shard, record = config.record
     split = next((split for split in splits if split.name == name), None)
     if split is None:
         names = ", ".join(split.name for split in splits)
-        raise UsageError(f"--record {name}:{shard}:{record}: there is no split {name!r}; there is {names}")
+        raise UsageError(f"--record {name}:{shard}:{record}: there is no split {name!r}, only {names}")
     row = split.row(shard, record)
     origin = split.origin(shard, record)
     decoder = RowDecoder(split.tokenizer_json())
@@ -115,7 +115,7 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
             parts = tracer.trace(origin, row, most_seconds=most_seconds)
         except NotTraced as reason:
             hint = "; --trace always takes the time it needs" if isinstance(reason, TraceTooSlow) else ""
-            yield f"traced  to its work unit only: {visible(str(reason), one_line=True)}{hint}"
+            yield f"traced  only to its work unit: {visible(str(reason), one_line=True)}{hint}"
     yield ""
     stretches = stretches_of(row, parts, tracer.starts(origin, row))
     yield from _content(row, stretches, decoder, config.tokens)
@@ -123,7 +123,7 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
 
 def _source_lines(origin: Origin) -> Iterator[str]:
     if origin.is_of_tails:
-        yield "tail    what is left over at a unit's end, less than a row, is packed together, so that nothing is lost"
+        yield "tail    this row was packed from the ends of work units, which did not fill a row there"
     for number, line in enumerate(describe_units(origin.units)):
         yield f"{'source' if number == 0 else '':<6}  {line}"
 
@@ -131,9 +131,9 @@ def _source_lines(origin: Origin) -> Iterator[str]:
 def _content(
     row: Row, stretches: Sequence[tuple[int, int, str]], decoder: RowDecoder, tokens: bool
 ) -> Iterator[str]:
-    """The row's text, or its tokens, stretch by stretch."""
-    for first, end, remark in stretches:
-        remark = f"; {visible(remark, one_line=True)}" if remark else ""
+    """Yields the row's text or tokens, for each stretch in turn."""
+    for first, end, description in stretches:
+        remark = f"; {visible(description, one_line=True)}" if description else ""
         yield f"── tokens {first} to {end - 1}{remark}"
         if tokens:
             for piece in decoder.pieces(row.ids[first:end].tolist()):
@@ -146,7 +146,11 @@ def _content(
 
 
 def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
-    """The records whose text matches, a line each."""
+    """Yields a line for each record whose text matches.
+
+    Raises:
+        DataError: If no record matches.
+    """
     flags = re.IGNORECASE if config.ignore_case else 0
     pattern = re.compile(config.grep if config.regex else re.escape(config.grep), flags)
     decoder = RowDecoder(splits[0].tokenizer_json())
@@ -159,18 +163,18 @@ def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
                 for (record, _), text in zip(batch, texts, strict=True):
                     if match := pattern.search(text):
                         if found == config.most:
-                            yield f"… and maybe more: these are the first {found} (--most)"
+                            yield f"… and perhaps more: these are the first {found} (--most)"
                             return
                         yield f"{split.name}:{shard}:{record}  {_around(text, *match.span())}"
                         found += 1
     if not found:
         raise DataError(
-            f"no record holds {config.grep!r} (a text that a row's end cuts in two is not found in either)"
+            f"no record contains {config.grep!r} (a text that continues in the next row is not found)"
         )
 
 
 def _around(text: str, first: int, end: int) -> str:
-    """What was found, in one line with what stands around it."""
+    """Returns a match with the text around it, as one line."""
     before, after = max(0, first - _CONTEXT), min(len(text), end + _CONTEXT)
     shown = visible(text[before:after], one_line=True)
     return f"{'…' * (before > 0)}{shown}{'…' * (after < len(text))}"

@@ -1,4 +1,4 @@
-"""JSON in files that may be damaged, or another program's."""
+"""Parses JSON from files that may be damaged or written by another program."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ def parse_json(data: bytes | str) -> Any:
     """Parses JSON.
 
     Raises:
-      ValueError: the text is not JSON, or is nested too deeply.
+        ValueError: If the text is not valid JSON, or is nested too deeply.
     """
     return _parse(data)
 
 
 def parse_own_json(data: bytes | str) -> Any:
-    """Parses JSON that this program has written: it names no key twice, and holds no NaN and no infinity.
+    """Parses JSON that this program has written, which has no duplicate keys, no NaN and no infinity.
 
     Raises:
-      ValueError: as `parse_json`, or the text is not such JSON.
+        ValueError: As `parse_json`, or if the text has any of these.
     """
     return _parse(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
 
@@ -35,9 +35,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {max(names, key=names.count)!r} is there twice")
+        raise ValueError(f"the key {max(names, key=names.count)!r} occurs twice")
     return found
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a JSON number")

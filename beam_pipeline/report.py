@@ -1,4 +1,4 @@
-"""The verb `report`: writes a dataset's report, one HTML page, into its folder."""
+"""The verb `report`: writes an HTML report of a dataset into its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the verb with these arguments.
 
     Raises:
-      DataError: if the folder is not a finished dataset.
+        DataError: If the folder is not a finished dataset.
     """
     config, _ = parse(ReportConfig, argv)
     dataset = filesystem.absolute(config.dataset)
@@ -28,14 +28,14 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write_report(dataset: str) -> str:
-    """Writes `report.html` into the folder of a dataset or of one split; returns its path.
+    """Writes `report.html` into the folder of a dataset or of one split, and returns its path.
 
     Raises:
-      DataError: if the folder is not a finished dataset, or holds a `report.html` that this program did not write.
+        DataError: If the folder is not a finished dataset, or has a `report.html` that this program did not write.
     """
     path = filesystem.join(dataset, manifests.REPORT)
     page = signed_page(render(open_dataset(dataset)))
     if filesystem.exists(path) and not is_own_page(filesystem.read_bytes(path)):
-        raise DataError(f"{path}: was not written by this program, or was changed since; move it away")
+        raise DataError(f"{path}: was not written by this program, or has changed since; move it elsewhere")
     filesystem.write_bytes(path, page)
     return path

@@ -1,4 +1,4 @@
-"""The verb `verify`: is this dataset whole? Every defect is named."""
+"""The verb `verify`: checks that a dataset is complete and undamaged, and names every defect."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from beam_pipeline.options import VerifyConfig
 from beam_pipeline.progress import ProgressDisplay, Reporter
 
 _SHARDS_AT_A_TIME = 8
-_BYTES_FOR_ALL_CORES = 2 << 30  # below, starting other processes would take longer than the work
+_BYTES_FOR_ALL_CORES = 2 << 30  # for less, starting other processes would take longer than the work
 
-# What reads the shards of some splits: (folder, what was found in its shards) of each.
+# Reads the shards of some splits; yields (folder, findings) for each split.
 ShardReader = Callable[[Sequence[SplitFindings]], Iterator[tuple[str, ShardFindings]]]
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb: prints a line for each split, and one for each defect.
+    """Runs the verb: prints a line for each split and each defect.
 
     Raises:
-      UsageError: Beam's options are wrong.
-      DataError: the dataset has defects; the message has their number.
+        UsageError: Beam's options are wrong.
+        DataError: If the dataset has defects. The message has their number.
     """
     config, rest = parse(VerifyConfig, argv)
     dataset = filesystem.absolute(config.dataset)
@@ -57,23 +57,26 @@ def main(argv: Sequence[str]) -> None:
 
 
 def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
-    """Checks a dataset's folder, or the folder of one of its splits, in this process or on all cores.
+    """Checks a dataset on this machine.
+
+    Args:
+        dataset: The folder of a dataset, or of one of its splits.
 
     Yields:
-      (a split's folder, its defects, a sentence each).
+        A split's folder, and its defects as one sentence each.
     """
     for folder, defects, _ in _check_all(dataset, read_shards):
         yield folder, defects
 
 
 def check_split(folder: str) -> Iterator[str]:
-    """The defects of one split; its siblings are not looked at."""
+    """Yields the defects of one split, without checking the other splits."""
     for _, defects, _ in _check_folders([folder], read_shards):
         yield from defects
 
 
 def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(folder, defects, notes) of each split, and of the dataset's folder if there is something to say about it."""
+    """Yields (folder, defects, notes) of each split, and of the dataset's folder if it has any."""
     if filesystem.exists(filesystem.join(dataset, manifests.MANIFEST)):
         yield from _check_folders([dataset], read)
         return
@@ -82,11 +85,11 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
     if not names:
         yield (
             dataset,
-            [f"{dataset}: no split in it has a {manifests.MANIFEST}, so there is no finished dataset"],
+            [f"{dataset}: is not a finished dataset: no split in it has a {manifests.MANIFEST}"],
             [],
         )
         return
-    for name in sorted(names):  # a split that is missing altogether is known from its siblings
+    for name in sorted(names):  # the manifest of one split also names a split whose folder is missing
         try:
             siblings = manifests.parse_manifest(filesystem.join(dataset, name))[1].get("splits")
         except DataError:
@@ -98,15 +101,15 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
 
 
 def _check_staging(dataset: str, names: Sequence[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """What runs have left in the staging folder is a defect; a lock, or a file of the user's, is not."""
-    left = [f"{dataset}/{STAGING}/{name}" for name in names if RUN_FOLDER.fullmatch(name)]
+    """Reports the folders of runs in the staging folder as defects, and other files as notes."""
+    run_folders = [f"{dataset}/{STAGING}/{name}" for name in names if RUN_FOLDER.fullmatch(name)]
     others = [f"{dataset}/{STAGING}/{name}" for name in names if not RUN_FOLDER.fullmatch(name)]
     if names:
         yield (
             dataset,
             [
-                f"{path}: left behind by a run that did not end well; prepare with --resume deletes it"
-                for path in left
+                f"{path}: left behind by a run that failed; prepare with --resume deletes it"
+                for path in run_folders
             ],
             [f"{path}: is not part of the dataset" for path in others],
         )
@@ -129,12 +132,14 @@ def _check_folders(
 
 
 def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
-    """Adds what in the splits of a dataset does not fit together to their defects."""
+    """Adds contradictions between the splits of a dataset to their defects."""
     known = [split for split in splits if split.manifest is not None]
     for split in known:
         manifest, folder_name = split.manifest, split.folder.rpartition("/")[2]
         if folder_name != manifest["split"]:
-            split.defects.append(f"{split.folder}: holds the split {manifest['split']!r}: rename the folder")
+            split.defects.append(
+                f"{split.folder}: contains the split {manifest['split']!r}; rename the folder"
+            )
         for other in known:
             theirs = other.manifest
             if other is split:
@@ -142,7 +147,7 @@ def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
             if manifest["fingerprint"] != theirs["fingerprint"]:
                 split.defects.append(f"{split.folder}: made by another run than {other.folder}")
             elif folder_name not in theirs["splits"]:
-                split.defects.append(f"{split.folder}: is none of the splits that {other.folder} names")
+                split.defects.append(f"{split.folder}: is not one of the splits that {other.folder} names")
             for key in ("splits", "excluded", "tokenizer", "versions"):
                 if manifest.get(key) != theirs.get(key):
                     split.defects.append(
@@ -153,18 +158,21 @@ def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
         read = documents_read(known[0].manifest["excluded"])
         if documents != read:
             known[0].defects.append(
-                f"{dataset}: {documents} documents in all splits, but {read} of the records became documents"
+                f"{dataset}: the splits have {documents} documents, but {read} records became documents"
             )
 
 
 def read_shards(
     splits: Sequence[SplitFindings], done: Callable[[int], None] = lambda size: None
 ) -> Iterator[tuple[str, ShardFindings]]:
-    """Checks the shards of each split in turn; if there is much to check, on all cores.
+    """Checks the shards of each split in turn, on all cores if there is much to read.
 
     Args:
-      splits: with their manifests.
-      done: called with the sizes of the shards that were read.
+        splits: Splits that have a manifest.
+        done: Called with the number of bytes read, after every few shards.
+
+    Yields:
+        A split's folder, and what was found in its shards.
     """
     tasks = {split.folder: _tasks(split) for split in splits}
     size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
@@ -179,7 +187,7 @@ def read_shards(
             yield split.folder, found
     except BrokenProcessPool as error:
         raise WorkerDied(
-            f"a process that read shards died, of too little memory perhaps ({error})"
+            f"a process that read shards died, perhaps because memory ran out ({error})"
         ) from error
     finally:
         if pool:
@@ -187,10 +195,10 @@ def read_shards(
 
 
 def _process_pool() -> ProcessPoolExecutor:
-    """A process for each core; they end with this one, even if it is killed."""
+    """Starts a process for each core. They end with this process, even if it is killed."""
     return ProcessPoolExecutor(
         len(os.sched_getaffinity(0)),
-        get_context("spawn"),  # not forked: the file systems' clients have threads
+        get_context("spawn"),  # a fork would be unsafe, since clients of file systems have threads
         initializer=worker_process.end_with,
         initargs=(os.getpid(),),
     )
@@ -209,7 +217,7 @@ def _run_task(task: Callable[[], ShardFindings]) -> ShardFindings:
 
 
 def _read_with_progress(splits: Sequence[SplitFindings]) -> Iterator[tuple[str, ShardFindings]]:
-    """`read_shards`, with a bar if that takes long."""
+    """Does what `read_shards` does, with a progress bar if it takes long."""
     size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
     if size < _BYTES_FOR_ALL_CORES:
         yield from read_shards(splits)

@@ -1,1 +1,1 @@
-"""The report: one self-contained HTML page of a dataset's figures, charts and some of its rows."""
+"""The report: one self-contained HTML page with a dataset's figures and charts, and some of its rows."""

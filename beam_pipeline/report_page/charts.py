@@ -1,4 +1,4 @@
-"""Charts as inline SVG: text in, text out, the same bytes for the same numbers; colours come from the page's CSS."""
+"""Charts as inline SVG, with the same bytes for the same numbers. Their colours come from the page's CSS."""
 
 from __future__ import annotations
 
@@ -12,28 +12,24 @@ from beam_pipeline.report_page.text import short
 
 _WIDTH, _HEIGHT = 540, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 14, 40
-_MOST_COLUMNS = 240
-_WIDEST_COLUMN = 44.0
+_MAX_COLUMNS = 240
+_MAX_COLUMN_WIDTH = 44.0
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often values fall into bins.
-
-    Attributes:
-      name: of the series.
-      edges: ascending, one more than `counts`.
-      counts: of each bin.
-    """
+    """Counts of values by bin."""
 
     name: str
+    """Name of the series."""
     edges: Sequence[float]
+    """Edges of the bins, ascending: one more than `counts`."""
     counts: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points with ascending positive x and positive y."""
+    """A series of points with positive, ascending x and positive y."""
 
     name: str
     x: Sequence[float]
@@ -48,14 +44,14 @@ def histogram_chart(
     log: bool = False,
     marker: tuple[float, str] | None = None,
 ) -> Markup:
-    """Histograms as shares of their sums, the first filled, the others as lines.
+    """Draws histograms as shares of their sums: the first one filled, the others as lines.
 
     Args:
-      histograms: one for each series; all-zero ones are left out.
-      x_label: under the chart.
-      of: what is counted: "documents", say.
-      log: whether bins are as wide as the logarithms of their edges; the first then begins at 1.
-      marker: a value to mark with a line, and its label.
+        histograms: One for each series. Those without counts are omitted.
+        x_label: Label of the x axis.
+        of: What is counted, e.g. "documents".
+        log: Whether the x axis is logarithmic. It then begins at 1 or above.
+        marker: A value to mark with a line, and its label.
     """
     shown = [(number, one) for number, one in enumerate(histograms) if sum(one.counts)]
     if not shown:
@@ -95,7 +91,14 @@ def histogram_chart(
 def log_log_chart(
     curves: Sequence[Curve], *, x_label: str, y_label: str, slope: float | None = None
 ) -> Markup:
-    """Curves on two logarithmic axes; `slope` adds a dashed line of that slope from the first curve's first point."""
+    """Draws curves on two logarithmic axes.
+
+    Args:
+        curves: One for each series. Those without points are omitted.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        slope: Slope of a dashed line to add, which starts at the first curve's first point.
+    """
     shown = [(number, curve) for number, curve in enumerate(curves) if len(curve.x)]
     if not shown:
         return _empty("no tokens")
@@ -127,17 +130,18 @@ def log_log_chart(
 def column_chart(
     values: Sequence[float], labels: Sequence[str], *, series: int, x_label: str, y_label: str
 ) -> Markup:
-    """A column for each value from 0 on; neighbours share one, of their mean, where there are very many.
+    """Draws a column for each value. If there are very many values, neighbours share a column, which shows their mean.
 
     Args:
-      values: of the columns.
-      labels: what each one's tooltip says.
-      series: the colour's number.
-      x_label, y_label: of the axes.
+        values: Values of at least 0.
+        labels: Tooltips of the values.
+        series: Number of the colour.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
     """
     if not values:
         return _empty("no shards")
-    size = -(-len(values) // _MOST_COLUMNS)
+    size = -(-len(values) // _MAX_COLUMNS)
     groups = [values[first : first + size] for first in range(0, len(values), size)]
     x = _axis(0, len(values), _LEFT, _WIDTH - _RIGHT, False)
     top = max(values) * 1.06
@@ -148,7 +152,7 @@ def column_chart(
     gap = 2.0 if len(groups) < 120 else 0.0
     for index, group in enumerate(groups):
         slot = x(index * size + len(group)) - x(index * size)
-        width = max(0.5, min(slot - gap, _WIDEST_COLUMN))
+        width = max(0.5, min(slot - gap, _MAX_COLUMN_WIDTH))
         first = x(index * size) + (slot - width) / 2
         height = y(0) - y(sum(group) / len(group))
         label = labels[index * size]
@@ -177,7 +181,7 @@ def _empty(text: str) -> Markup:
 
 
 def _axis(low: float, high: float, first: float, last: float, log: bool) -> Callable[[float], float]:
-    """From values to positions."""
+    """Returns a function that maps values from `low` to `high` to positions from `first` to `last`."""
     if high <= low:
         high = low * 2 if low else 1.0
     if log:
@@ -187,7 +191,11 @@ def _axis(low: float, high: float, first: float, last: float, log: bool) -> Call
 
 
 def _ticks(low: float, high: float, log: bool) -> list[float]:
-    """Round values from low to high: powers of ten and parts of them, or up to 7 steps of 1, 2 or 5."""
+    """Returns round values from `low` to `high`.
+
+    These are powers of ten and multiples of them on a logarithmic axis, else up to 7 steps of 1, 2 or 5 times a power
+    of ten.
+    """
     if log:
         decades = math.log10(high / low)
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -215,7 +223,7 @@ def _frame(
     y_label: str,
     y_format: str,
 ) -> Iterator[str]:
-    """Grid, axes and their labels."""
+    """Yields the grid, the axes and their labels."""
     bottom = _HEIGHT - _BOTTOM
     for tick in y_ticks:
         text = _tick_text(tick, y_format)
@@ -240,7 +248,7 @@ def _tick_text(tick: float, kind: str) -> str:
 
 
 def _used_range(histograms: Sequence[Histogram], log: bool) -> tuple[float, float]:
-    """From the lower edge of the first bin that is not empty to the upper edge of the last."""
+    """Returns the lower edge of the first non-empty bin and the upper edge of the last one."""
     lows, highs = [], []
     for one in histograms:
         used = [index for index, count in enumerate(one.counts) if count]
@@ -250,7 +258,7 @@ def _used_range(histograms: Sequence[Histogram], log: bool) -> tuple[float, floa
 
 
 def _bins(one: Histogram, low: float) -> Iterator[tuple[int, float, float]]:
-    """(count, lower edge, upper edge) of the bins within the range that is shown."""
+    """Yields (count, lower edge, upper edge) of the bins above `low`, up to the last non-empty one."""
     last = max(index for index, count in enumerate(one.counts) if count)
     for count, first, end in zip(one.counts[: last + 1], one.edges, one.edges[1:], strict=False):
         if end > low:
@@ -262,7 +270,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _hit(first: float, end: float, label: str) -> str:
-    """An invisible column that shows a tooltip."""
+    """Returns an invisible column that shows a tooltip."""
     return (
         f'<rect class="hit" x="{first:.1f}" y="{_TOP}" width="{end - first:.1f}" '
         f'height="{_HEIGHT - _BOTTOM - _TOP}"><title>{escape(label)}</title></rect>'

@@ -1,7 +1,7 @@
-"""Renders the page: gathers a dataset's figures and charts and fills `page.html.jinja` with them.
+"""Renders the page: collects a dataset's figures and charts, and fills them into `page.html.jinja`.
 
-The charts are drawn by `charts`, not by a plotting library: an inline SVG follows the page's light or dark colours and
-shows each bin's count as a tooltip.
+The charts are inline SVG from `charts` rather than from a plotting library, so that they follow the page's light or
+dark colours and show each bin's count as a tooltip.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from beam_pipeline.views.reading import Split
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _TOP_TOKENS = 40
 _MAX_INPUTS = 20
-_FULL = 0.995  # above this mean fill, a histogram of the rows' fill shows one column only
+_FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill would have only one column
 
 
 def render(splits: Sequence[Split]) -> bytes:
-    """The page as UTF-8; the same bytes for the same dataset and the same surviving source files."""
+    """Renders the page as UTF-8. The bytes depend only on the dataset and on which of its source files still exist."""
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -68,7 +68,7 @@ def render(splits: Sequence[Split]) -> bytes:
 
 @dataclass(frozen=True)
 class _ShownSplit:
-    """A split and its statistics; `number` chooses its colour."""
+    """A split and its statistics. `number` selects its colour."""
 
     split: Split
     statistics: Mapping[str, Any]
@@ -88,12 +88,12 @@ class _ShownSplit:
 
     @property
     def fill(self) -> float:
-        """The share of the rows' slots that hold tokens."""
+        """The share of the rows' slots that contain tokens."""
         return self.totals["tokens"] / max(1, self.totals["tokens"] + self.totals["padding"])
 
     @cached_property
     def token_counts(self) -> np.ndarray:
-        """int64[vocabulary size]."""
+        """int64 [vocabulary size]."""
         return np.array(self.statistics["token_counts"], np.int64)
 
     def histogram(self, name: str, *, scale: float = 1) -> Histogram:
@@ -108,7 +108,7 @@ class _ShownSplit:
 
     @property
     def balance(self) -> str:
-        """How evenly the rows are spread over the shards."""
+        """Describes how evenly the rows are distributed over the shards."""
         shards = self.shards
         if not shards:
             return "none"
@@ -117,13 +117,13 @@ class _ShownSplit:
         full = [shard["bytes"] for shard in shards if shard["records"] == shards[0]["records"]]
         spread = (max(full) - min(full)) / (sum(full) / len(full))
         return (
-            f"{len(shards):,} of {shards[0]['records']:,} records, the last of {shards[-1]['records']:,}; full ones "
-            f"differ by {spread:.2%} in bytes"
+            f"{len(shards):,} of {shards[0]['records']:,} records, the last one of {shards[-1]['records']:,}; sizes of "
+            f"full shards differ by {spread:.2%}"
         )
 
 
 def quantile(histogram: Histogram, share: float) -> float:
-    """Approximates the value that `share` of the counted ones are below, assuming they are even within each bin."""
+    """Approximates a quantile, assuming that values are evenly distributed within each bin."""
     counts = np.array(histogram.counts, np.float64)
     wanted = share * counts.sum()
     index = min(int(np.searchsorted(np.cumsum(counts), wanted)), len(counts) - 1)
@@ -133,7 +133,7 @@ def quantile(histogram: Histogram, share: float) -> float:
 
 
 def _quantiles(shown: Sequence[_ShownSplit]) -> list[dict[str, Any]]:
-    """Lengths of documents: a table row for each split and unit."""
+    """Returns the quantiles of document lengths: a table row for each split and unit."""
     return [
         {
             "split": one,
@@ -148,7 +148,7 @@ def _quantiles(shown: Sequence[_ShownSplit]) -> list[dict[str, Any]]:
 
 
 def _tokens(shown: Sequence[_ShownSplit], decoder: RowDecoder) -> dict[str, Any]:
-    """How often tokens occur in all splits together: totals, the most frequent ones and the special ones."""
+    """Counts tokens over all splits: totals, the most frequent tokens and the special tokens."""
     counts = np.sum([one.token_counts for one in shown], axis=0)
     total = max(1, int(counts.sum()))
     order = np.argsort(-counts, kind="stable")
@@ -200,7 +200,7 @@ def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
         ),
         "row_fill": histogram_chart(
             [one.histogram("row_fill", scale=100) for one in shown],
-            x_label="% of a row's slots that hold tokens",
+            x_label="% of a row's slots that contain tokens",
             of="rows",
         )
         if has_partly_filled_rows
@@ -209,7 +209,7 @@ def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
 
 
 def _zipf(one: _ShownSplit) -> Curve:
-    """Shares by rank, at ranks evenly spaced on a logarithmic axis."""
+    """Returns the tokens' shares by rank, at ranks that are evenly spaced on a logarithmic axis."""
     counts = np.sort(one.token_counts[one.token_counts > 0])[::-1]
     if not len(counts):
         return Curve(one.name, [], [])

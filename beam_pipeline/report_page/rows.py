@@ -1,4 +1,4 @@
-"""Some of a dataset's rows for its report: their text, where documents meet in them, and where they came from."""
+"""Selects some of a dataset's rows for its report: their text, the boundaries of documents, and their origin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from beam_pipeline.views.tracing import NotTraced, Tracer
 
 _ROWS_PER_SPLIT = 3
 
-# Up to this many bytes of source are read again to name the documents: about two seconds with the slowest engine.
+# The most bytes of source to read again for a row's exact documents: about two seconds with the slowest engine.
 _MAX_BYTES_TO_TRACE = 2 << 20
 
 
@@ -26,24 +26,25 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a row that came from one document: the tokens from `first` to `end`, and what is known of it."""
+    """A part of a row that came from one document: its tokens from `first` to `end` (exclusive)."""
 
     first: int
     end: int
     remark: str
+    """Describes the document if it is known."""
     pieces: Sequence[Piece]
 
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row as the page shows it."""
+    """A row with everything that the page shows of it."""
 
     place: str
-    """split:shard:record."""
+    """SPLIT:SHARD:RECORD."""
     tokens: int
     padding: int
     position: int
-    """Among the `of` rows that came from `source`."""
+    """Its number among the `of` rows that came from `source`."""
     of: int
     source: str
     stretches: Sequence[Stretch]
@@ -51,7 +52,7 @@ class ShownRow:
 
 
 def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[ShownRow]:
-    """Yields up to three rows of each split, the first of them unfolded."""
+    """Yields up to three rows of each split. The page shows only the first of them unfolded."""
     for split in splits:
         tracer = Tracer(split) if split.manifest["num_records"] else None
         special = set(split.manifest["tokenizer"]["all_special_ids"])
@@ -83,7 +84,7 @@ def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[ShownRo
 
 
 def _chosen(split: Split) -> Iterator[tuple[int, int]]:
-    """(shard, record) of rows from all over the split, near the beginnings of shards."""
+    """Yields (shard, record) of rows that are spread over the split, near the beginnings of shards."""
     shards = split.manifest["shards"]
     for number in range(min(_ROWS_PER_SPLIT, split.manifest["num_records"])):
         shard = number * len(shards) // _ROWS_PER_SPLIT

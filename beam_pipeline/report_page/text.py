@@ -1,4 +1,4 @@
-"""Numbers and option values as the report writes them."""
+"""Formats numbers and option values for the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from beam_pipeline.views.decoding import visible
 
 
 def short(value: float) -> str:
-    """A number in few characters: 1500 → 1.5k."""
+    """Formats a number with few characters: 1500 → 1.5k."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
@@ -17,7 +17,7 @@ def short(value: float) -> str:
 
 
 def human_bytes(size: float) -> str:
-    """1234567 → 1.23 MB."""
+    """Formats a size: 1234567 → 1.23 MB."""
     if size < 1000:
         return f"{size:.0f} B"
     for unit in ("kB", "MB", "GB", "TB"):
@@ -28,12 +28,12 @@ def human_bytes(size: float) -> str:
 
 
 def count(number: int) -> str:
-    """A count in full up to a million, shortened above."""
+    """Formats a count: in full below a million, else shortened."""
     return f"{number:,}" if number < 10**6 else short(number)
 
 
 def option_value(value: Any) -> str:
-    """An option's value as a user would write it."""
+    """Formats an option's value as a user would write it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={option_value(part)}" for name, part in value.items() if part is not None)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Ids → text that is safe to show: what `inspect` and the report print of a dataset's rows."""
+"""Decodes ids into text that is safe to display, for `inspect` and the report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-# Control characters but newline and tab, those that reorder or hide text, and lone surrogates: a terminal would obey
-# them, and a page would show something else than what is there.
+# Control characters except newline and tab, characters that reorder or hide text, and lone surrogates. A terminal would
+# interpret them, and a page would not show what is in the data.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -19,65 +19,63 @@ _UNSAFE = re.compile(
 
 @dataclass(frozen=True)
 class Piece:
-    """Some tokens of a row, mostly one, and the text they stand for.
+    """One or more tokens of a row, and their text.
 
-    Several tokens share a piece where only together they make a character, as in byte-level tokenizers.
-
-    Attributes:
-      first, end: the half-open range of the tokens' positions.
-      text: what they add to the text.
+    A piece has several tokens if only together they form a character, as in byte-level tokenizers.
     """
 
     first: int
+    """Position of its first token."""
     end: int
+    """Position after its last token."""
     text: str
 
 
 class RowDecoder:
-    """Decodes rows; special tokens are shown by their names.
+    """Decodes rows. Special tokens are shown as their names.
 
     Args:
-      tokenizer_json: the text of the tokenizer's `tokenizer.json`.
+        tokenizer_json: The text of the tokenizer's `tokenizer.json`.
     """
 
     def __init__(self, tokenizer_json: str):
         self._tokenizer = Tokenizer.from_str(tokenizer_json)
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each row."""
+        """Returns the text of each row."""
         return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
 
     def token(self, token_id: int) -> str:
-        """The token as the vocabulary spells it."""
+        """Returns the token as it is in the vocabulary, or its id in angle brackets if it is not."""
         token = self._tokenizer.id_to_token(token_id)
         return f"<{token_id}>" if token is None else token
 
     def pieces(self, ids: Sequence[int]) -> list[Piece]:
-        """The row's tokens, each with its text; joined, the texts are the row's text."""
+        """Returns the row's tokens with their texts, which together are the row's text."""
         stream = DecodeStream(skip_special_tokens=False)
         pieces: list[Piece] = []
         first = 0
         for index, token_id in enumerate(ids):
             try:
                 text = stream.step(self._tokenizer, int(token_id))
-            except Exception:  # the library raises plain Exception where a token changes the text before it
+            except Exception:  # the library raises plain Exception if a token changes the preceding text
                 text = self.token(int(token_id))
                 stream = DecodeStream(skip_special_tokens=False)
             if text is not None:
                 pieces.append(Piece(first, index + 1, text))
                 first = index + 1
-        if first < len(ids):  # a character that the row's end cuts
+        if first < len(ids):  # the row ends within a character
             rest = [int(token_id) for token_id in ids[first:]]
             pieces.append(Piece(first, len(ids), self._tokenizer.decode(rest, skip_special_tokens=False)))
         return pieces
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    r"""The text with control characters, and others that a terminal or a page would not show, as `\x1b`, `\u202e`….
+    r"""Escapes control characters, and others that a terminal or a page would not show, as `\x1b`, `\u202e`….
 
     Args:
-      text: anything, from anywhere.
-      one_line: whether newlines and tabs are written as `\n` and `\t`, too.
+        text: Any text, trusted or not.
+        one_line: Whether to write newlines and tabs as `\n` and `\t`, too.
     """
     if one_line:
         text = text.replace("\n", r"\n").replace("\t", r"\t")

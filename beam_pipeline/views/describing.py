@@ -1,4 +1,4 @@
-"""A row's origin in words: its work units, and its documents as far as they are known."""
+"""Describes a row's origin in words: its work units, and its documents if they are known."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from beam_pipeline.views.decoding import visible
 from beam_pipeline.views.reading import Row
 from beam_pipeline.views.tracing import DocumentPart
 
-_COUNTED = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, if not bytes
-_MOST_UNITS = 8  # named of a row of tails
-_MOST_FILES = 5  # named of a unit that holds many
+_RANGE_UNITS = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, if not bytes
+_MAX_UNITS = 8  # a row of tails can have more
+_MAX_FILES = 5  # of a unit
 
 
 def describe_units(units: Sequence[WorkUnit]) -> list[str]:
-    """The units' files with their ranges, a line each; of many units only the first are named."""
-    lines = [line for unit in units[:_MOST_UNITS] for line in describe_unit(unit)]
-    more = len(units) - _MOST_UNITS
-    return lines if more <= 0 else [*lines, f"… and {more:,} work units more"]
+    """Returns a line for each file of the units, with its range. If there are many units, names only the first."""
+    lines = [line for unit in units[:_MAX_UNITS] for line in describe_unit(unit)]
+    more = len(units) - _MAX_UNITS
+    return lines if more <= 0 else [*lines, f"… and {more:,} more work units"]
 
 
 def describe_unit(unit: WorkUnit) -> list[str]:
-    """A unit's files with their ranges, a line each; of many only the first are named."""
+    """Returns a line for each file of a unit, with its range. If there are many files, names only the first."""
     lines = []
     for part in unit.parts:
         within = f"bytes {part.start:,} to {part.end:,}"
-        if unit.format in _COUNTED:
-            within = f"{_COUNTED[unit.format]} {part.start:,} to {part.end - 1:,}, counted from 0"
+        if unit.format in _RANGE_UNITS:
+            within = f"{_RANGE_UNITS[unit.format]} {part.start:,} to {part.end - 1:,}, counted from 0"
         lines.append(f"{visible(unit.root + part.name, one_line=True)}, {within}")
-    more = len(lines) - _MOST_FILES
+    more = len(lines) - _MAX_FILES
     if more > 1:
-        lines = [*lines[: _MOST_FILES - 1], f"… and {more + 1:,} files more"]
+        lines = [*lines[: _MAX_FILES - 1], f"… and {more + 1:,} more files"]
     if unit.repeat or unit.share < 1:
         share = f", {unit.share:.3g} of the documents" if unit.share < 1 else ""
         lines.append(f"repeat {unit.repeat + 1} of the mixture{share}")
@@ -43,19 +43,21 @@ def describe_unit(unit: WorkUnit) -> list[str]:
 def stretches_of(
     row: Row, parts: Sequence[DocumentPart] | None, starts: np.ndarray | None
 ) -> list[tuple[int, int, str]]:
-    """A row cut where its documents meet, as well as that is known.
+    """Cuts a row at the boundaries of its documents, if they are known.
 
     Args:
-      row: the row.
-      parts: its documents, where they were found.
-      starts: where they begin, where that is known.
+        row: The row.
+        parts: Its documents, or None if they were not traced.
+        starts: Positions at which documents begin, or None if they are unknown.
 
     Returns:
-      (first token, end, what is known of it) of each stretch.
+        (first token, end, description) of each stretch.
     """
     if parts is not None:
         return [(part.first, part.end, part.describe()) for part in parts]
     if starts is None:
-        return [(0, len(row.ids), "where documents meet is not recorded (--segment_ids does)")]
+        return [
+            (0, len(row.ids), "the boundaries of documents are not recorded (--segment_ids records them)")
+        ]
     ends = [*starts[1:].tolist(), len(row.ids)]
     return [(first, end, "") for first, end in zip(starts.tolist(), ends, strict=True)]

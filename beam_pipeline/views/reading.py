@@ -1,4 +1,4 @@
-"""Reading a finished dataset: its splits, their records, and where each record came from."""
+"""Reads a finished dataset: its splits, their records, and the origin of each record."""
 
 from __future__ import annotations
 
@@ -21,54 +21,44 @@ from beam_pipeline.sources.units import WorkUnit
 
 @dataclass(frozen=True)
 class Row:
-    """A record, decoded.
-
-    Attributes:
-      ids: int64 [tokens], the attended ids.
-      padding: how many positions follow them.
-      starts: int64, ascending from 0, where each document's part begins; None where the records do not say.
-    """
+    """A decoded record."""
 
     ids: np.ndarray
+    """int64 [tokens], without padding."""
     padding: int
+    """Number of padding positions after the tokens."""
     starts: np.ndarray | None
+    """Positions at which documents begin: int64, ascending from 0. None if the records do not have them."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a record came from.
-
-    Attributes:
-      rank: the row's number in the split before the shuffle.
-      units: the work unit it was packed from; for a row of tails, all whose ends are in it.
-      position: the row's number among those of its unit, or among those of the tails.
-      rows: how many rows the unit gave to the split, or the tails did.
-      skip: for a row of tails, how many tokens of the first unit's tail stand in the row before; None for others.
-    """
+    """Where a record came from."""
 
     rank: int
+    """The row's number in the split before the shuffle."""
     units: tuple[WorkUnit, ...]
+    """The unit that it was packed from; for a row of tails, all units whose tails are in it."""
     position: int
+    """The row's number among the rows of its unit, or among the rows of tails."""
     rows: int
+    """The number of rows of the split that came from the unit, or from the tails."""
     skip: int | None = None
+    """For a row of tails, the number of tokens of the first unit's tail that are in the previous row. Else None."""
 
     @property
     def is_of_tails(self) -> bool:
-        """Whether the row holds what was left over at the units' ends."""
+        """Whether the row was packed from the tails of units."""
         return self.skip is not None
 
 
 @dataclass(frozen=True)
 class Split:
-    """One finished split.
-
-    Attributes:
-      folder: where it is.
-      manifest: what it says of itself (docs/dataset-format.md).
-    """
+    """One finished split."""
 
     folder: str
     manifest: Mapping[str, Any] = field(repr=False)
+    """The content of its manifest.json (docs/dataset-format.md)."""
 
     @property
     def name(self) -> str:
@@ -80,28 +70,28 @@ class Split:
 
     @property
     def layout(self) -> Layout:
-        """The rows' places, by their ranks."""
+        """The mapping between rows' ranks and their places in shards."""
         return manifests.layout_of(self.manifest)
 
     @property
     def tokenizer_folder(self) -> str:
-        # Object stores know no `..`.
+        # Object stores do not resolve `..`.
         above = self.folder.rstrip("/").rpartition("/")[0]
         return filesystem.join(above, self.manifest["tokenizer"]["path"].removeprefix("../"))
 
     def tokenizer_json(self) -> str:
-        """The text of the dataset's `tokenizer.json`.
+        """Returns the text of the dataset's `tokenizer.json`.
 
         Raises:
-          DataError: where it is missing.
+            DataError: If it is missing.
         """
         return self._read(filesystem.join(self.tokenizer_folder, "tokenizer.json")).decode()
 
     def statistics(self) -> dict[str, Any]:
-        """The content of statistics.json.
+        """Returns the content of statistics.json.
 
         Raises:
-          DataError: where it is missing or broken.
+            DataError: If it is missing or is not valid JSON.
         """
         path = filesystem.join(self.folder, manifests.STATISTICS)
         try:
@@ -110,10 +100,10 @@ class Split:
             raise DataError(f"{path}: broken JSON ({error})") from error
 
     def shard_path(self, shard: int) -> str:
-        """The path of a shard's file.
+        """Returns the path of a shard's file.
 
         Raises:
-          UsageError: where there is no such shard.
+            UsageError: If there is no such shard.
         """
         shards = self.manifest["shards"]
         if not 0 <= shard < len(shards):
@@ -122,10 +112,10 @@ class Split:
         return filesystem.join(self.folder, shards[shard]["name"])
 
     def rows(self, shard: int, first: int = 0, count: int | None = None) -> Iterator[Row]:
-        """A shard's rows from `first` on, streamed.
+        """Streams up to `count` rows of a shard, from row `first` on.
 
         Raises:
-          DataError: where the shard is missing or not well-formed.
+            DataError: If the shard is missing or damaged.
         """
         path = self.shard_path(shard)
         max_length = self.manifest["max_length"]
@@ -142,11 +132,11 @@ class Split:
             raise DataError(f"{path}: cannot be read: {error}") from error
 
     def row(self, shard: int, record: int) -> Row:
-        """One record.
+        """Returns one record.
 
         Raises:
-          UsageError: where there is no such record.
-          DataError: where its shard is missing or not well-formed.
+            UsageError: If there is no such record.
+            DataError: If its shard is missing or damaged.
         """
         path = self.shard_path(shard)
         records = self.manifest["shards"][shard]["records"]
@@ -154,13 +144,15 @@ class Split:
             raise UsageError(f"{path} has records 0 to {records - 1}, not {record}")
         for row in self.rows(shard, record, 1):
             return row
-        raise DataError(f"{path}: ends before record {record}, though it should hold {records}")
+        raise DataError(f"{path}: ends before record {record}, but should contain {records} records")
 
     def origin(self, shard: int, record: int) -> Origin:
-        """Where a record came from: the inverse of the shuffle, then the work unit that holds the row's rank.
+        """Returns where a record came from.
+
+        Inverts the shuffle to get the row's rank, then finds the work unit of this rank.
 
         Raises:
-          DataError: where units.jsonl is missing or is not this split's.
+            DataError: If units.jsonl is missing or does not belong to this split.
         """
         rank = int(self.layout.rank(np.array(shard), np.array(record)))
         lines, table, tails = self._unit_lines
@@ -180,12 +172,12 @@ class Split:
 
     @cached_property
     def units(self) -> list[WorkUnit]:
-        """The plan's work units; see `origin` for errors."""
+        """The plan's work units. Raises the errors of `origin`."""
         return [WorkUnit.from_json(line) for line in self._unit_lines[0][:-1]]
 
     @cached_property
     def _unit_lines(self) -> tuple[list[str], RowTable, np.ndarray]:
-        """The lines of units.jsonl, of which the last stands for the tails; the rows of each; the tails' tokens."""
+        """The lines of units.jsonl (the last is for the tails), the rows of each line, and the tokens of each tail."""
         path = filesystem.join(self.folder, manifests.UNITS)
         lines = self._read(path).decode().splitlines()
         try:
@@ -196,7 +188,8 @@ class Split:
             raise DataError(f"{path}: cannot be read: {error!r}") from error
         if int(rows.sum()) != self.manifest["num_records"]:
             raise DataError(
-                f"{path}: the units' rows add up to {int(rows.sum())}, num_records is {self.manifest['num_records']}"
+                f"{path}: the units' rows add up to {int(rows.sum())}, but num_records is "
+                f"{self.manifest['num_records']}"
             )
         return lines, RowTable(rows), tails
 
@@ -207,27 +200,28 @@ class Split:
 
 
 def open_split(folder: str) -> Split:
-    """The finished split in a folder.
+    """Opens the finished split in a folder.
 
     Raises:
-      DataError: where there is none.
+        DataError: If the folder has no finished split.
     """
     return Split(folder, manifests.read_manifest(folder))
 
 
 def open_dataset(path: str) -> list[Split]:
-    """The splits of a dataset's folder in the order they were named, or the one split whose folder it is.
+    """Opens the splits of a dataset, in the order of `--splits`, or a single split.
+
+    Args:
+        path: The folder of a dataset or of one of its splits.
 
     Raises:
-      DataError: where there is no finished split, or one is missing.
+        DataError: If there is no finished split, or a split is missing.
     """
     if filesystem.exists(filesystem.join(path, manifests.MANIFEST)):
         return [open_split(path)]
     found = manifests.finished_splits(path)
     if not found:
-        raise DataError(
-            f"{path}: no split in it has a {manifests.MANIFEST}, so this is not a finished dataset"
-        )
+        raise DataError(f"{path}: is not a finished dataset: no split in it has a {manifests.MANIFEST}")
     names = open_split(filesystem.join(path, found[0])).manifest["splits"]
     return [open_split(filesystem.join(path, name)) for name in names]
 

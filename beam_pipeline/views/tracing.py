@@ -1,8 +1,8 @@
-"""From a record to the very documents it was made of: its unit is read, tokenized and packed once more.
+"""Traces a record to its exact documents by reading, tokenizing and packing its unit again.
 
-What is packed this time are not token ids but their numbers in the unit's stream, so that each position of the record
-tells its document, whatever the packing. Then the ids at those numbers must be the record's: so nothing is named that
-is not certain, and a source that has changed is noticed.
+This time the packer gets each token's number in the unit's stream instead of its id. Each position of the record then
+identifies its document, whatever the packing. Finally, the ids at these numbers must equal the record's ids. This
+proves the result, and detects a source that has changed.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ _PADDING = -1
 
 
 class NotTraced(Exception):
-    """The documents of a record are not known; the message says why."""
+    """The documents of a record cannot be determined; the message has the reason."""
 
 
 class TraceTooSlow(NotTraced):
-    """To find them would take longer than is allowed."""
+    """Finding the documents would take longer than allowed."""
 
 
 @dataclass(frozen=True)
 class DocumentPart:
-    """A part of a row that is (a part of) one document.
-
-    Attributes:
-      first, end: the half-open range of its tokens in the row.
-      unit, name, place: where the document stands, as in `DocumentBatch`.
-      offset: the number, within the document, of the first of these tokens.
-      tokens: how many the whole document has.
-    """
+    """A part of a row that came from one document."""
 
     first: int
+    """Position of its first token in the row."""
     end: int
+    """Position after its last token in the row."""
     unit: WorkUnit
     name: str
+    """The document's file, as in `DocumentBatch`."""
     place: int
+    """The document's place in the file, as in `DocumentBatch`."""
     offset: int
+    """Number of the document's tokens before this part."""
     tokens: int
+    """Number of tokens of the whole document."""
 
     @property
     def whole(self) -> bool:
+        """Whether this is the whole document."""
         return self.end - self.first == self.tokens
 
     def describe(self) -> str:
-        """Where the document stands, and which part of it this is."""
+        """Describes where the document is, and which part of it this is."""
         place = describe_place(self.unit, self.name, self.place)
         if self.whole:
             return f"{place}, whole"
@@ -73,7 +73,7 @@ class DocumentPart:
 
 @dataclass(frozen=True)
 class _UnitDocuments:
-    """What a unit gave to the split, with each document's file and place."""
+    """A unit's documents in the split, with each document's file and place."""
 
     unit: WorkUnit
     documents: Documents
@@ -85,7 +85,7 @@ class Tracer:
     """Traces the rows of one split.
 
     Args:
-      split: the split, finished.
+        split: A finished split.
     """
 
     def __init__(self, split: Split):
@@ -111,16 +111,17 @@ class Tracer:
     def trace(
         self, origin: Origin, row: Row, *, most_bytes: int | None = None, most_seconds: float | None = None
     ) -> list[DocumentPart]:
-        """The documents of a row, in its order.
+        """Returns the documents of a row, in their order.
 
         Args:
-          origin: where the row came from.
-          row: the record.
-          most_bytes: how much of the source may be read again.
-          most_seconds: how long that may take, about.
+            origin: Where the row came from.
+            row: The record.
+            most_bytes: Largest number of bytes of the source to read again; None: no limit.
+            most_seconds: Approximate limit of the time for that; None: no limit.
 
         Raises:
-          NotTraced: where more is needed than that, or the source is not what it was.
+            TraceTooSlow: If a limit would be exceeded.
+            NotTraced: If the source is missing or has changed.
         """
         found = self._unit_documents(origin, most_bytes, most_seconds)
         packed = _pack_numbers(found, self._split.manifest["config"])
@@ -132,13 +133,13 @@ class Tracer:
             numbers = numbers[numbers != _PADDING]
         stream = np.concatenate([unit.documents.ids for unit in found])
         if not np.array_equal(stream[numbers], row.ids):
-            raise NotTraced("the source gives other tokens now: it has changed since")
+            raise NotTraced("the source has changed since: it now gives other tokens")
         return list(_parts(found, numbers))
 
     def starts(self, origin: Origin, row: Row) -> np.ndarray | None:
-        """Where each document's part begins in the row, as far as that is known without its source.
+        """Returns the positions at which documents begin in the row, or None if they are unknown without the source.
 
-        As the record says, or as the special tokens around each document tell, if they can only stand there.
+        They are known if the record has them, or if special tokens surround each document and occur nowhere else.
         """
         config, prefix, suffix = self._split.manifest["config"], self._template.prefix, self._template.suffix
         if row.starts is not None:
@@ -146,8 +147,8 @@ class Tracer:
         if config["packing"] == "pad":
             return np.zeros(1, np.int64)
         in_text = config["parse_special_tokens"] or set(prefix) & set(suffix)
-        # Parts that neither begin nor end their document meet in the tails; with best_fit, ends of documents that are
-        # longer than a row stand behind others.
+        # In rows of tails, parts may be adjacent that neither begin nor end a document. With best_fit, the end of a
+        # document that is longer than a row may follow another document.
         unmarked = origin.is_of_tails or (config["packing"] == "best_fit" and not suffix)
         if in_text or unmarked or not (prefix or suffix):
             return None
@@ -158,15 +159,15 @@ class Tracer:
     def _unit_documents(
         self, origin: Origin, most_bytes: int | None, most_seconds: float | None
     ) -> list[_UnitDocuments]:
-        """The documents of the row's units."""
+        """Returns the documents of the row's units. Raises the errors of `trace`."""
         wanted = origin.units
         if self._last is not None and self._last[0] == wanted:
             return self._last[1]
-        # What is a duplicate depends on all units before.
+        # Whether a document is a duplicate depends on all previous units.
         read = self._split.units[: wanted[-1].index + 1] if self._dedup else wanted
         size = sum(unit.bytes for unit in read)
         if most_bytes is not None and size > most_bytes:
-            raise TraceTooSlow(f"to find the documents, {size / 1e6:,.0f} MB must be tokenized again")
+            raise TraceTooSlow(f"finding the documents requires tokenizing {size / 1e6:,.0f} MB again")
         self._check_sources(read)
         try:
             documents = list(self._documents(read, wanted, size, most_seconds))
@@ -180,14 +181,14 @@ class Tracer:
         return self._split.manifest["config"]["dedup"] != "none"
 
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
-        """Raises NotTraced where the units' files are not as they were."""
+        """Raises NotTraced if a file of the units is missing or has another size."""
         sizes = {file["path"]: file["bytes"] for file in self._split.manifest["inputs"]}
         for path in sorted({unit.root + part.name for unit in units for part in unit.parts}):
             found = filesystem.size_of(path)
             if found is None:
-                raise NotTraced(f"{path} is not there any more")
+                raise NotTraced(f"{path} no longer exists")
             if found != sizes[path]:
-                raise NotTraced(f"{path} has changed, from {sizes[path]:,} bytes to {found:,}")
+                raise NotTraced(f"{path} has changed from {sizes[path]:,} bytes to {found:,}")
 
     def _documents(
         self,
@@ -196,12 +197,13 @@ class Tracer:
         size: int,
         most_seconds: float | None,
     ) -> Iterator[_UnitDocuments]:
-        """What the `wanted` units gave to the split; all are read, since duplicates depend on those before.
+        """Yields the documents of the `wanted` units in the split, while it reads all of `units`.
 
-        Raises NotTraced where that would take longer than `most_seconds`, judged by the first batches.
+        Raises:
+            TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `most_seconds`.
         """
         numbers = {unit.index for unit in wanted}
-        seen: dict[int, set[bytes]] = {}  # by repeat: a mixture's repeats are no duplicates of each other
+        seen: dict[int, set[bytes]] = {}  # by repeat, since repeats of --mix are not duplicates of each other
         began, done = time.monotonic(), 0
         for unit in units:
             parts = [Documents(np.empty(0, np.int64), np.empty(0, np.int64))]
@@ -219,7 +221,7 @@ class Tracer:
                 seconds = time.monotonic() - began
                 expected = seconds * size / max(1, done)
                 if most_seconds is not None and seconds > 1 and expected > most_seconds:
-                    raise TraceTooSlow(f"to find the documents would take about {expected:.0f} s")
+                    raise TraceTooSlow(f"finding the documents would take about {expected:.0f} s")
             if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])
@@ -227,7 +229,7 @@ class Tracer:
 
 
 def _first_of_their_text(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatch:
-    """The batch less the documents whose text was seen before; adds the others' to `seen`."""
+    """Removes documents whose text was seen before, and adds the hashes of the others to `seen`."""
     hashes = [row.tobytes() for row in text_hashes(batch.texts)]
     dropped = []
     for index, text_hash in enumerate(hashes):
@@ -240,8 +242,11 @@ def _first_of_their_text(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatc
 def _pack_numbers(
     found: Sequence[_UnitDocuments], config: Mapping[str, Any]
 ) -> list[tuple[np.ndarray, Tail | None]]:
-    """The rows (int64 [rows, max_length]) and the tail of each unit, with the tokens' numbers, counted over all of
-    them, in place of ids."""
+    """Packs each unit again, with tokens' numbers in the stream of all units in place of their ids.
+
+    Returns:
+        The rows (int64 [rows, max_length]) and the tail of each unit.
+    """
     packed = []
     first = 0
     for unit in found:
@@ -258,14 +263,20 @@ def _pack_numbers(
 
 
 def _parts(found: Sequence[_UnitDocuments], numbers: np.ndarray) -> Iterator[DocumentPart]:
-    """The stretches of a row that are of one document each."""
+    """Cuts a row into its documents.
+
+    Args:
+        found: The documents of the row's units.
+        numbers: int64 [tokens], each token's number in the stream of all units.
+    """
     lengths = np.concatenate([unit.documents.lengths for unit in found])
     owners = np.repeat(np.arange(len(found)), [len(unit.names) for unit in found])
     before = np.cumsum([0, *(len(unit.names) for unit in found)])
     ends = np.cumsum(lengths)
     document = np.searchsorted(ends, numbers, side="right")
-    meets = np.flatnonzero((np.diff(document) != 0) | (np.diff(numbers) != 1)) + 1
-    for first, end in zip([0, *meets], [*meets, len(numbers)], strict=True):
+    # A part ends where the document changes, or where tokens of the same document are skipped.
+    bounds = np.flatnonzero((np.diff(document) != 0) | (np.diff(numbers) != 1)) + 1
+    for first, end in zip([0, *bounds], [*bounds, len(numbers)], strict=True):
         index = int(document[first])
         unit = found[int(owners[index])]
         within = index - int(before[owners[index]])

@@ -100,7 +100,7 @@ def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undistu
         gcs.on_request = None
         assert not [name for name in gcs.below(OUT) if name.endswith("manifest.json")]
         (_, defects) = next(check_dataset(OUT))
-        assert "finished dataset" in defects[0]
+        assert "is not a finished dataset" in defects[0]
 
     run(kill_at="%2Ftrain%2Ftrain-00002-150.tfrecord")  # while a shard is written
     finished = {name for name in gcs.below(OUT) if "/finished/" in name}

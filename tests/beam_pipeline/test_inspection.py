@@ -85,7 +85,7 @@ def test_a_dataset_whose_source_is_gone_says_so(inspect, tmp_path: Path, tokeniz
     prepare.main(["--input", str(source), *options])
     source.unlink()
     printed = inspect("--record", "train:0:0", folder=out)
-    assert f"traced  to its work unit only: {source} is not there any more\n" in printed
+    assert f"traced  only to its work unit: {source} no longer exists\n" in printed
     assert "── tokens 0 to 3\nfile</s>\n── tokens 4 to 15\n<s> some text" in printed
 
 
@@ -94,7 +94,7 @@ def test_what_would_take_long_is_left_to_be_asked_for(inspect, monkeypatch: pyte
     monkeypatch.setattr(tracing.time, "monotonic", lambda: float(next(ticks)))
     printed = inspect("--record", "train:0:0")
     assert re.search(
-        r"to its work unit only: to find the documents would take about \d+ s; --trace always", printed
+        r"only to its work unit: finding the documents would take about \d+ s; --trace always", printed
     )
     assert ", line" not in printed
     assert ", line" in inspect("--record", "train:0:0", "--trace", "always")
@@ -111,7 +111,7 @@ def test_grep_finds_a_text_and_the_places_lead_back_to_it(inspect, documents):
 
 def test_grep_stops_at_most_and_takes_regular_expressions(inspect, dataset: Path):
     assert "these are the first 2" in inspect("--grep", "a", "--most", "2")
-    with pytest.raises(DataError, match="no record holds"):
+    with pytest.raises(DataError, match="no record contains"):
         inspect("--grep", "a.*b{2}[0-9]")
     assert inspect("--grep", r"\w \w", "--regex", "--most", "1")
     assert inspect("--grep", "A", "--ignore_case", "--most", "1")
@@ -123,8 +123,8 @@ def test_grep_stops_at_most_and_takes_regular_expressions(inspect, dataset: Path
     [
         (["--record", "train:1"], "not SPLIT:SHARD:RECORD"),
         (["--record", "test:0:0"], "there is train, validation"),
-        (["--tokens"], "goes with --record"),
-        (["--regex"], "goes with --grep"),
+        (["--tokens"], "requires --record"),
+        (["--regex"], "requires --grep"),
         (["--grep", "(", "--regex"], "no regular expression"),
         (["--grep", ""], "is empty"),
         (["--grep", "a", "--most", "0"], "at least 1"),

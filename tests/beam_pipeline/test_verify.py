@@ -142,11 +142,11 @@ DAMAGE = {
             d / "train" / MANIFEST,
             lambda text: text.replace('  "num_records"', '  "num_records": 1,\n  "num_records"'),
         ),
-        "the key 'num_records' is there twice",
+        "the key 'num_records' occurs twice",
     ),
     "a share that is no number": (
         lambda d: rewrite(d / "train" / MANIFEST, lambda text: text.replace("0.8]", "NaN]")),
-        "NaN is no number of JSON's",
+        "NaN is not a JSON number",
     ),
     "a version that is no whole number": (
         lambda d: edit(d / "train" / MANIFEST, lambda m: m.update(version=2.0)),
@@ -236,7 +236,7 @@ def test_splits_of_two_runs_are_told_apart(dataset: Path):
 
 def test_what_is_no_dataset_is_said(tmp_path: Path):
     (_, defects), *_ = check_dataset(str(tmp_path))
-    assert "finished dataset" in defects[0]
+    assert "is not a finished dataset" in defects[0]
 
 
 def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys):

@@ -15,5 +15,5 @@ def test_a_units_files_are_described_by_what_their_ranges_count():
     assert describe_unit(unit("parquet", 1))[0].endswith("row groups 0 to 1, counted from 0")
     many = describe_unit(unit("text", 100, repeat=1, share=0.5))
     assert len(many) == 6
-    assert describe_units([unit("text", 1)] * 10)[-1] == "… and 2 work units more"
-    assert many[-2:] == ["… and 96 files more", "repeat 2 of the mixture, 0.5 of the documents"]
+    assert describe_units([unit("text", 1)] * 10)[-1] == "… and 2 more work units"
+    assert many[-2:] == ["… and 96 more files", "repeat 2 of the mixture, 0.5 of the documents"]
