@@ -1,7 +1,7 @@
-"""A seeded sample of a corpus' documents, taken with Beam and read back by the launcher in the corpus' order.
+"""A seeded sample of a corpus: Beam samples the documents, and the launcher reads them in the order of the corpus.
 
-A document is taken where a hash of its place is below the share wanted: a function of the input, the options and the
-seed alone, whatever the runner and its bundles. The sample goes through a few files, never through memory as a whole.
+A document is in the sample if a hash of its place is below the share. This depends only on the input, the options and
+the seed, not on the runner or its bundles. The sample is stored in a few files, and is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from beam_pipeline.progress import Address, Reporter
 from beam_pipeline.sources import describe, read_unit
 from beam_pipeline.sources.units import WorkUnit, read_plan
 
-# A sample is spread over at most so many files, however many work units there are.
+# The largest number of files of a sample, however many work units there are.
 _FILES = 64
 
-# Where sizes say little (a compressed file's, say) the sample may come out larger than wanted; up to here it is left.
-_MOST_ABOVE = 1.25
+# The sizes of some files, such as compressed ones, are only estimates, so the sample may be larger than requested. It
+# is thinned if it exceeds the requested size by more than this factor.
+_MAX_EXCESS = 1.25
 
 _SAMPLE_FILE = re.compile(r"/sample-\d+\.bin$")
 _COUNTS = struct.Struct("<QQ")  # documents, bytes of their texts
@@ -35,31 +36,27 @@ _COUNTS = struct.Struct("<QQ")  # documents, bytes of their texts
 
 @dataclass(frozen=True)
 class SampleJob:
-    """What the workers know.
-
-    Attributes:
-      folder: where the sample's files go.
-      plan_path: the work units, a JSON line each.
-      num_units: how many there are.
-      share: of the documents to take, above 0; from 1 on all are.
-      seed: decides which.
-      read_options: how records become documents.
-      skip_bad: whether records that are no documents are passed over.
-      progress: where workers report to, in local runs.
-    """
+    """The configuration of a sampling run, as workers get it."""
 
     folder: str
+    """Folder for the sample's files."""
     plan_path: str
+    """File of the work units, one JSON line each."""
     num_units: int
     share: float
+    """Share of the documents to sample, above 0. From 1 on, all are."""
     seed: int
+    """Determines which documents are sampled."""
     read_options: InputConfig
+    """Options that determine how records become documents."""
     skip_bad: bool
+    """Whether to skip records that are not documents, instead of failing."""
     progress: Address | None
+    """Address to which workers report their progress; None if the run is not local."""
 
 
 def build(pipeline: beam.Pipeline, job: SampleJob) -> None:
-    """Adds the sampling's steps: after the run, `Sample(job.folder, …)` reads what they wrote."""
+    """Adds the steps of the sampling. After the run, `Sample(job.folder, …)` reads their files."""
     _ = (
         pipeline
         | "PlanPath" >> beam.Create([job.plan_path])
@@ -76,7 +73,7 @@ def _below(hashes: np.ndarray, share: float) -> np.ndarray:
 
 
 class SampleUnit(beam.DoFn):
-    """A work unit → (file, (unit, its sampled documents as bytes)); nothing where none were taken."""
+    """A work unit → (file, (unit, its sampled documents as bytes)); nothing if none are sampled."""
 
     def __init__(self, job: SampleJob):
         self._job = job
@@ -95,10 +92,10 @@ class SampleUnit(beam.DoFn):
                 raise DataError(describe(unit, batch.bad[0]))
             self._bad.inc(len(batch.bad))
             self._documents.inc(len(batch.texts))
-            hashed = place_hashes("sample", job.seed, batch.name, batch.places)  # the same for repeats
+            hashed = place_hashes("sample", job.seed, batch.name, batch.places)  # equal for repeats of --mix
             chosen = np.flatnonzero(_below(hashed, job.share))
             hashes.append(hashed[chosen])
-            # A lone surrogate (a jsonl may hold one) is no valid UTF-8: nothing can be learnt from it.
+            # UTF-8 cannot encode lone surrogates, which jsonl may contain, and a tokenizer cannot learn from them.
             texts += (batch.texts[index].encode(errors="ignore") for index in chosen.tolist())
         if texts:
             yield (
@@ -109,14 +106,14 @@ class SampleUnit(beam.DoFn):
 
 
 def to_bytes(hashes: np.ndarray, texts: list[bytes]) -> bytes:
-    """A unit's sampled documents, as `Sample` reads them: counts, hashes, sizes, and the texts."""
+    """Encodes a unit's sampled documents in the format that `Sample` reads: counts, hashes, sizes, texts."""
     sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
     head = _COUNTS.pack(len(texts), int(sizes.sum()))
     return b"".join([head, hashes.tobytes(), sizes.tobytes(), *texts])
 
 
 def write_file(element: tuple[int, Iterable[tuple[int, bytes]]], folder: str) -> None:
-    """Writes the documents of neighbouring units, in their order, as one file."""
+    """Writes the documents of neighbouring units, in order, to one file."""
     number, units = element
     filesystem.write_bytes(_path(folder, number), b"".join(data for _, data in sorted(units)))
 
@@ -126,38 +123,36 @@ def _path(folder: str, number: int) -> str:
 
 
 class Sample:
-    """The documents that a run has sampled.
+    """The documents that a run has sampled. `documents` and `bytes` are its size.
 
     Args:
-      folder: the run's.
-      share: of the documents, as the run took them.
-      most_bytes: about the size wanted; a sample much larger is thinned by the same hash.
-
-    Attributes:
-      documents, bytes: how much it holds.
+        folder: The run's folder.
+        share: The share of the documents that the run sampled.
+        wanted_bytes: The requested size. A sample that is much larger is thinned by the same hash.
     """
 
-    def __init__(self, folder: str, share: float, most_bytes: int):
+    def __init__(self, folder: str, share: float, wanted_bytes: int):
         self._paths = [path for path in filesystem.list_folder(folder) if _SAMPLE_FILE.search(path)]
         self._share = 1.0
         self.documents, self.bytes = self._measure()
-        if self.bytes > _MOST_ABOVE * most_bytes:
-            self._share = min(share, 1.0) * most_bytes / self.bytes
+        if self.bytes > _MAX_EXCESS * wanted_bytes:
+            self._share = min(share, 1.0) * wanted_bytes / self.bytes
             self.documents, self.bytes = self._measure()
 
     def _measure(self) -> tuple[int, int]:
+        """Returns the number of documents and of bytes."""
         sizes = [(chosen.size, int(lengths[chosen].sum())) for chosen, lengths, _ in self._blocks()]
         return sum(size for size, _ in sizes), sum(size for _, size in sizes)
 
     def texts(self) -> Iterator[str]:
-        """The documents, in the order of their units and places."""
+        """Yields the documents, in the order of their units and places."""
         for chosen, lengths, data in self._blocks():
             ends = np.cumsum(lengths)
             for start, end in zip((ends - lengths)[chosen].tolist(), ends[chosen].tolist(), strict=True):
                 yield str(data[start:end], "utf-8")
 
     def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, memoryview]]:
-        """Of each unit: the numbers of the documents kept, all documents' sizes (int64), and their bytes."""
+        """Yields for each unit: numbers of the sampled documents, sizes of all its documents (int64), their bytes."""
         for path in self._paths:
             data = memoryview(filesystem.read_bytes(path))
             position = 0

@@ -1,4 +1,4 @@
-"""The options that specify the input: the same for every verb that reads a corpus. Imports nothing heavy."""
+"""The options that specify the input. All verbs that read a corpus share them. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any, Literal, NamedTuple
 from beam_pipeline.errors import UsageError
 from beam_pipeline.option_fields import Options, option
 
-_MOST_REPEATS = 1000
+_MAX_REPEATS = 1000
 
 Document = Literal["line", "paragraph", "file"]
 
 
 class MixItem(NamedTuple):
-    """One item of `--mix`: files, and how often their documents are taken."""
+    """One item of `--mix`: files and their weight."""
 
     pattern: str
     """A path or glob."""
     repeats: int
-    """How often every document is taken."""
+    """The integer part of the weight: how many times every document is read."""
     share: float
-    """The share of the documents that is taken once more, at least 0 and below 1, chosen by a seeded hash."""
+    """The fraction of the weight, at least 0 and below 1: the share of the documents that is read once more. A seeded
+    hash selects them."""
 
 
 def parse_mix(text: str) -> tuple[MixItem, ...]:
-    """The items of `--mix`. The weight is what follows an item's last `*`; globs may hold others.
+    """Returns the items of `--mix`. The weight is after the last `*` of an item, since globs may contain `*`, too.
 
     Raises:
         UsageError: If an item has no weight, or an invalid one.
@@ -39,10 +40,10 @@ def parse_mix(text: str) -> tuple[MixItem, ...]:
             weight = Decimal(number)
         except InvalidOperation:
             weight = Decimal(0)
-        if not pattern or not weight.is_finite() or not 0 < weight <= _MOST_REPEATS:
+        if not pattern or not weight.is_finite() or not 0 < weight <= _MAX_REPEATS:
             raise UsageError(
-                f"--mix {text}: {item!r} is not GLOB*WEIGHT with a weight above 0 and up to {_MOST_REPEATS}; "
-                "every item has one, e.g. 'a.jsonl*1,b/*.txt*0.5'"
+                f"--mix {text}: {item!r} is not GLOB*WEIGHT with a weight above 0 and up to {_MAX_REPEATS}; "
+                "give each item a weight, e.g. 'a.jsonl*1,b/*.txt*0.5'"
             )
         items.append(MixItem(pattern, int(weight), float(weight % 1)))
     return tuple(items)
@@ -50,7 +51,7 @@ def parse_mix(text: str) -> tuple[MixItem, ...]:
 
 @dataclass(frozen=True)
 class DatasetConfig(Options):
-    """A Hugging Face dataset, as the `datasets` library knows it."""
+    """A Hugging Face dataset, loaded by the `datasets` library."""
 
     name: str = option(topic="input", metavar="NAME", exclusive="source")
     """A Hugging Face dataset: its name on the hub, or a folder that load_dataset or load_from_disk reads."""
@@ -67,18 +68,18 @@ class DatasetConfig(Options):
         default_text="the cache of the datasets library",
         affects_bytes=False,
     )
-    """Folder for the prepared dataset. It must be in gs:// or the like if the workers are other machines."""
+    """Folder for the prepared dataset. If the workers are other machines, it must be remote, e.g. in gs://."""
 
 
 @dataclass(frozen=True)
 class InputConfig(Options):
-    """What is read. One of `input`, `mix` and `dataset` specifies the documents."""
+    """The input. One of `input`, `mix` and `dataset` specifies the documents."""
 
     input: tuple[str, ...] = option((), topic="input", metavar="GLOB", exclusive="source")
     """Files, globs or folders, local or gs://. In a folder, the .txt, .md, .rst, .jsonl, .ndjson and .parquet files are
     read, compressed ones as well."""
     mix: tuple[MixItem, ...] = option((), metavar="GLOB*WEIGHT,…", exclusive="source", parse=parse_mix)
-    """Files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5'. The weight 2.5 takes every document twice, and a
+    """Files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5'. The weight 2.5 reads every document twice, and a
     seeded half of the documents once more."""
     dataset: DatasetConfig | None = option(None, prefix="dataset_")
     input_format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
@@ -92,7 +93,7 @@ class InputConfig(Options):
     unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, None))
     """Bytes per work unit."""
     seed: int = 0
-    """Decides which documents the weights of `mix` take. It is the run's seed."""
+    """Determines which documents the fractions of weights in `mix` select. It is the seed of the run."""
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
@@ -102,17 +103,17 @@ class InputConfig(Options):
         for name in ("input_format", "document"):
             if given.get(name, getattr(cls, name)) != getattr(cls, name):
                 raise UsageError(
-                    f"--{name} {given[name]}: a dataset's documents are the rows of a table; leave it out"
+                    f"--{name} {given[name]}: does not apply to a dataset, whose documents are rows of a table; omit it"
                 )
         split = given.get("split", DatasetConfig.split)
         if "dataset_split" not in given and not re.fullmatch(r"\w+(\.\w+)*", split):
             raise UsageError(
-                f"--split {split}: names the split that is written, too; use --dataset_split '{split}' --split NAME"
+                f"--split {split}: also names the split to write; use --dataset_split '{split}' --split NAME"
             )
         given["dataset_split"] = given.get("dataset_split") or split
 
     def identity(self) -> dict[str, Any]:
-        """See `Options.identity`. The fingerprint has the list of files, and the run's seed, beside these."""
+        """See `Options.identity`. The fingerprint contains the list of files and the run's seed separately."""
         found = super().identity() | {"mix": sorted(map(list, self.mix))}
         del found["input"], found["seed"]
         return found

@@ -1,7 +1,8 @@
-"""Derives options from the fields of frozen dataclasses. Imports nothing heavy, so that `--help` is quick.
+"""Derives command-line options from the fields of frozen dataclasses.
 
 A field's type, default and docstring (the string below it) become the option's type, default and help; `option` adds
-the rest. argparse parses, because it can leave unknown options to Beam.
+the rest. argparse parses the command line, because it can leave unknown options to Beam. Nothing heavy is imported
+here, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -25,29 +26,30 @@ TOPICS = ("", "input", "tokenizer", "rows", "splits", "output", "running")
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What `option` adds to a field, and what `options_of` derives from the field."""
+    """The attributes that `option` adds to a field, and those that `options_of` derives from the field."""
 
     topic: str = ""
-    """Heading in `--help`, one of TOPICS; by default that of the field above."""
+    """Heading in `--help`, one of TOPICS. Default: the topic of the field above."""
     metavar: str | None = None
     default_text: str | None = None
-    """Describes a default that depends on other things."""
+    """Describes a default that is not a constant."""
     unit: Literal["MiB"] | None = None
+    """Unit in which the help shows the default."""
     bounds: tuple[float, float | None] | None = None
     """Smallest and largest value; None: no limit."""
     parse: Callable[[str], Any] | None = None
-    """Converts the argument to the field's value; raises UsageError."""
+    """Converts the argument to the field's value. May raise UsageError."""
     positional: bool = False
     exclusive: str = ""
-    """Options with the same word here exclude each other; if one of them has no default, one is required."""
+    """Name of a group of mutually exclusive options. If one of the group has no default, one of them is required."""
     needs: str = ""
-    """The option without which this one is an error."""
+    """Name of an option that must be given with this one."""
     affects_bytes: bool = True
-    """Whether the option changes the output's bytes, and so belongs in the fingerprint."""
+    """Whether the option can change the output's bytes, and so belongs in the fingerprint."""
     prefix: str = ""
     """For a field that is a dataclass itself: prefix of its options' names."""
 
-    # Derived.
+    # The rest is derived from the field.
     name: str = ""
     flag: str = ""
     """`name`, or `no_` and `name` for a flag that is on by default."""
@@ -60,22 +62,22 @@ class Option:
 
 
 class Options:
-    """Base of the dataclasses: one for each verb, and those within them."""
+    """Base class of the options of a verb, and of groups of options within them."""
 
     verb: ClassVar[str]
     takes_beam_options: ClassVar[bool] = False
 
     @classmethod
     def summary(cls) -> str:
-        """The first line of its docstring."""
+        """Returns the first line of the docstring."""
         return inspect.cleandoc(cls.__doc__).partition("\n")[0]
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
-        """Checks the options that were given, and sets those whose default depends on others."""
+        """Checks the given options, and sets those whose default depends on other options."""
 
     def identity(self) -> dict[str, Any]:
-        """The options that affect the output's bytes, as JSON values."""
+        """Returns the options that affect the output's bytes, as JSON values."""
         found: dict[str, Any] = {}
         for each in fields(self):
             value, about = getattr(self, each.name), _about(each)
@@ -90,21 +92,24 @@ _Config = TypeVar("_Config", bound=Options)
 
 
 def option(default: Any = MISSING, **about: Any) -> Any:
-    """A dataclass field with the attributes of `Option` that cannot be derived."""
+    """Declares a dataclass field with those attributes of `Option` that cannot be derived."""
     return field(default=default, metadata={"option": Option(**about)})
 
 
 @cache
 def options_of(config: type[Options]) -> tuple[Option, ...]:
-    """The options of a dataclass and of those within it, by topic."""
+    """Returns the options of a dataclass and of the dataclasses within it, ordered by topic."""
     return tuple(sorted(_options(config, "", frozenset()), key=lambda each: TOPICS.index(each.topic)))
 
 
 def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str]]:
-    """The config that a command line gives, and the arguments that are Beam's.
+    """Parses a command line.
+
+    Returns:
+        The config, and the remaining arguments, which are Beam's.
 
     Raises:
-      UsageError: values are wrong or contradict each other.
+        UsageError: If values are invalid or contradict each other.
     """
     parser, beam = parser_of(config), []
     if config.takes_beam_options:
@@ -121,7 +126,7 @@ def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str
 
 
 def parser_of(config: type[Options]) -> argparse.ArgumentParser:
-    """The parser of a verb. Its namespace holds only what was given."""
+    """Returns the parser of a verb. Its namespace contains only options that were given."""
     options = options_of(config)
     positional = "".join(f" {each.metavar}" for each in options if each.positional)
     parser = argparse.ArgumentParser(
@@ -149,7 +154,7 @@ def parser_of(config: type[Options]) -> argparse.ArgumentParser:
 
 
 def program() -> str:
-    """The program's name, as it was called."""
+    """Returns the program's name, as the user called it."""
     return "python -m beam_pipeline" if Path(sys.argv[0]).name == "__main__.py" else "tokenmill"
 
 
@@ -171,7 +176,7 @@ def _add(group: Any, each: Option) -> None:
 
 def _check(each: Option, given: dict[str, Any]) -> None:
     if each.needs and each.needs not in given:
-        raise UsageError(f"--{each.flag} goes with --{each.needs}, which is not given")
+        raise UsageError(f"--{each.flag} requires --{each.needs}; add it, or omit --{each.flag}")
     if each.bounds:
         value, (least, most) = given[each.name], each.bounds
         if not (least <= value and (most is None or value <= most)):
@@ -180,7 +185,10 @@ def _check(each: Option, given: dict[str, Any]) -> None:
 
 
 def _build(config: type[_Config], given: dict[str, Any], prefix: str) -> _Config:
-    """The dataclass of these values. One within it that may be None is, unless its required options were given."""
+    """Builds the dataclass from these values.
+
+    A dataclass within it is built only if its required options were given; else the field keeps its default.
+    """
     config.complete(given)
     values = {}
     for each, hint in _typed_fields(config):
@@ -193,7 +201,11 @@ def _build(config: type[_Config], given: dict[str, Any], prefix: str) -> _Config
 
 
 def _options(config: type[Options], prefix: str, taken: frozenset[str]) -> Iterator[Option]:
-    """The options by field. A field within a dataclass shares the option if the outer one has `taken` its name."""
+    """Yields the options in the order of the fields.
+
+    If a dataclass within another has a field of the same name, both fields share one option: names in `taken` are
+    omitted here.
+    """
     docstrings, topic = _docstrings(config), ""
     own = frozenset(each.name for each, hint in _typed_fields(config) if not _is_options(hint))
     for each, hint in _typed_fields(config):
@@ -229,7 +241,7 @@ def _about(of: Field) -> Option:
 
 
 def _typed_fields(config: type[Options]) -> Iterator[tuple[Field, Any]]:
-    """The fields with their types; of `X | None`, X."""
+    """Yields the fields with their types. For `X | None`, the type is X."""
     hints = get_type_hints(config)
     for each in fields(config):
         parts = get_args(hints[each.name])
@@ -241,7 +253,7 @@ def _is_options(hint: Any) -> bool:
 
 
 def _docstrings(config: type[Options]) -> dict[str, str]:
-    """The string below each field, in one line. Python keeps it only in the source."""
+    """Returns the string below each field, as one line. These strings exist only in the source code."""
     found = {}
     for owner in config.__mro__[: config.__mro__.index(Options)]:
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body

@@ -1,4 +1,4 @@
-"""Values of options that have a form of their own."""
+"""Parses option values with a special syntax."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from itertools import accumulate
 from beam_pipeline.errors import UsageError
 
 _RESERVED = ("tokenizer", "bad_records", "report.html")
-_SPLIT_NAME_LENGTH = 100  # file names add to it, and have at most 255 bytes
+_SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
 def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
-    """The (name, share) pairs of `--splits`; none if the text is empty.
+    """Returns the (name, share) pairs of `--splits`, or none if the text is empty.
 
     Raises:
-      UsageError: an item is not NAME=SHARE, or the shares do not add up to 1.
+        UsageError: If an item is not NAME=SHARE, or the shares do not add up to 1.
     """
     splits: dict[str, float] = {}
     for item in text.split(",") if text else ():
@@ -28,33 +28,31 @@ def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
         if not 0 < value <= 1:
             raise UsageError(f"--splits {text}: {item!r} is not NAME=SHARE with a share above 0 and up to 1")
         if check_split_name(name) in splits:
-            raise UsageError(f"--splits {text}: {name!r} is named twice")
+            raise UsageError(f"--splits {text}: {name!r} occurs twice; name each split once")
         splits[name] = value
     bounds = list(accumulate(splits.values(), initial=0.0))
     if any(bound >= 1 for bound in bounds[:-1]):
         raise UsageError(
-            f"--splits {text}: the shares of the others leave nothing for {name!r}, the last split"
+            f"--splits {text}: the shares of the other splits leave nothing for {name!r}, the last split"
         )
     if splits and abs(bounds[-1] - 1) > 1e-9:
-        raise UsageError(
-            f"--splits {text}: the shares add up to {bounds[-1]:g}, not 1; a document must go somewhere"
-        )
+        raise UsageError(f"--splits {text}: the shares add up to {bounds[-1]:g}; they must add up to 1")
     return tuple(splits.items())
 
 
 def parse_record(text: str) -> tuple[str, int, int]:
-    """The (split, shard, record) of `--record`; UsageError if it has another form."""
+    """Returns the (split, shard, record) of `--record`. Raises UsageError if the syntax is wrong."""
     match = re.fullmatch(r"([^:]+):(\d+):(\d+)", text)
     if not match:
-        raise UsageError(f"--record {text}: not SPLIT:SHARD:RECORD, such as train:17:42")
+        raise UsageError(f"--record {text}: is not SPLIT:SHARD:RECORD, e.g. train:17:42")
     return match[1], int(match[2]), int(match[3])
 
 
 def check_split_name(name: str) -> str:
-    """Returns the name; UsageError if a split cannot have it."""
+    """Returns the name. Raises UsageError if it is not a valid name of a split."""
     if not _SPLIT_NAME.fullmatch(name) or len(name) > _SPLIT_NAME_LENGTH or name in _RESERVED:
         raise UsageError(
-            f"split {name!r}: a name is made of at most {_SPLIT_NAME_LENGTH} letters, digits, '_' and '.', and is none "
-            f"of {', '.join(_RESERVED)}"
+            f"split {name!r}: is not a valid name. Use at most {_SPLIT_NAME_LENGTH} letters, digits, '_' and '.', "
+            f"beginning with a letter or digit, but not {', '.join(_RESERVED)}"
         )
     return name

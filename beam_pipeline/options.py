@@ -1,4 +1,7 @@
-"""The options of the pipeline's verbs: one frozen dataclass each. Imports nothing heavy, so that `--help` is quick."""
+"""The options of the pipeline's verbs, one frozen dataclass each.
+
+Nothing heavy is imported here, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class TrainTokenizerConfig(Options):
     sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, None))
     """Approximate size of the sample: bytes of documents, chosen by the seed."""
     seed: int = option(0, metavar="N")
-    """Decides the sample, and the shares of --mix."""
+    """Seed of the sample, and of the shares of --mix."""
     output: str = option(topic="output", metavar="DIR", affects_bytes=False)
     """Folder for the tokenizer; AutoTokenizer loads it."""
     push_to_hub: str | None = option(None, metavar="REPO", affects_bytes=False)
@@ -58,12 +61,12 @@ class TrainTokenizerConfig(Options):
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
         if self.lowercase and self.model != "wordpiece":
-            raise UsageError(f"--lowercase: goes with --model wordpiece; a {self.model} tokenizer keeps case")
+            raise UsageError(f"--lowercase: requires --model wordpiece; a {self.model} tokenizer keeps case")
 
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`."""
         found = super().identity()
-        # The estimate of a table's size depends on its units; the sample is a share of the corpus's size.
+        # The sample is a share of the corpus's size, which for a table is an estimate that depends on its units.
         if not self.input.dataset:
             del found["unit_bytes"]
         return found
@@ -97,7 +100,7 @@ class PrepareConfig(Options):
     tokenizer: str = option(topic="tokenizer", metavar="DIR")
     """Folder of a tokenizer, or its name on the hub."""
     engine: Literal["auto", "hf", "gigatoken", "tokie"] = option("auto", affects_bytes=False)
-    """What tokenizes. The ids are always those of hf; the others are faster. auto selects the fastest engine that
+    """Library that tokenizes. All give the same ids as hf, and the others are faster. auto selects the fastest one that
     supports the tokenizer."""
     parse_special_tokens: bool = option(
         False,
@@ -111,7 +114,7 @@ class PrepareConfig(Options):
         metavar="TOKEN",
         default_text="its pad token; if it has none, its eos token, else the id 0 (attention_mask marks the padding)",
     )
-    """The token of the tokenizer's vocabulary that fills up rows."""
+    """Token of the vocabulary that pads rows."""
 
     max_length: int = option(512, topic="rows", metavar="N", bounds=(8, 1 << 20))
     """Tokens per row."""
@@ -125,18 +128,19 @@ class PrepareConfig(Options):
     position_ids: bool = False
     """Add position_ids: each token's position in its document."""
     shuffle: Literal["global", "none"] = "global"
-    """Order of the rows."""
+    """Order of the rows: global shuffles each split as a whole."""
     seed: int = option(0, metavar="N")
-    """Decides the shuffle, the splits, and the shares of --mix."""
+    """Seed of the shuffle, of the splits, and of the shares of --mix."""
 
     split: str = option("train", topic="splits", metavar="NAME", exclusive="splits")
     """Name of the only split."""
     splits: tuple[tuple[str, float], ...] = option(
         (), metavar="NAME=SHARE,…", exclusive="splits", parse=parse_splits
     )
-    """Several splits, e.g. train=0.98,validation=0.02. A seeded hash of each document's place decides its split."""
+    """Several splits, e.g. train=0.98,validation=0.02. A seeded hash of each document's place determines its split."""
     split_by: Literal["place", "text"] = "place"
-    """What is hashed: a document's place, or its text, so that equal documents are never in two splits."""
+    """What the hash is computed from: a document's place or its text. With text, equal documents are in the same
+    split."""
 
     output: str = option(topic="output", metavar="OUT", affects_bytes=False)
     """Folder for the dataset, local or gs://."""
@@ -153,9 +157,9 @@ class PrepareConfig(Options):
     analyze: bool = option(False, affects_bytes=False)
     """Add OUT/*/transform_fn: tensorflow-transform on the dataset's statistics, as the verb analyze does."""
     overwrite: bool = option(False, affects_bytes=False)
-    """Replace the dataset in OUT. Files that no run has written are kept."""
+    """Replace the dataset in OUT. Files that were not written by a run are kept."""
     resume: bool = option(False, affects_bytes=False)
-    """Keep what an earlier run with the same options finished in OUT."""
+    """Continue an earlier run with the same options: keep the parts of the dataset that it finished in OUT."""
 
     skip_memory_check: bool = option(
         False, topic="running", affects_bytes=False, default_text="that is an error"
@@ -169,8 +173,8 @@ class PrepareConfig(Options):
         _refuse_overwrite_and_resume(self)
         if not self.attention_mask and self.packing != "concat":
             raise UsageError(
-                f"--no_attention_mask with --packing {self.packing}: its rows need padding, and so the mask; "
-                "with --packing concat all rows are full but the last"
+                f"--no_attention_mask with --packing {self.packing}: rows need padding, and so the mask. Use --packing "
+                "concat, where all rows except the last are full, or omit --no_attention_mask"
             )
         if not self.splits:
             object.__setattr__(self, "splits", ((check_split_name(self.split), 1.0),))
@@ -182,14 +186,14 @@ class PrepareConfig(Options):
         return tuple(name for name, _ in self.splits)
 
     def identity(self) -> dict[str, Any]:
-        """See `Options.identity`. The fingerprint has the tokenizer's content; `splits` has the only split."""
+        """See `Options.identity`. The fingerprint contains the tokenizer's content, and `splits` a single split."""
         found = super().identity()
         del found["tokenizer"], found["split"]
         return found
 
     def _default_shard_size(self) -> int:
-        """`_SHARD_SIZE`, or fewer records if their size, estimated from above, would exceed the bound."""
-        # An id takes up to three bytes, a position mostly two, a mask's or a segment's value one.
+        """Returns `_SHARD_SIZE`, or fewer if a shard of so many records might exceed `_SHARD_BYTES`."""
+        # Upper estimates: an id has up to three bytes, a position mostly two, a value of a mask or segment one.
         value_bytes = 3 + self.attention_mask + self.segment_ids + 2 * self.position_ids
         return max(1, min(_SHARD_SIZE, _SHARD_BYTES // (self.max_length * value_bytes)))
 
@@ -204,8 +208,8 @@ class _FinishedDataset(Options):
 class VerifyConfig(_FinishedDataset):
     """Checks that every split of a dataset is complete and undamaged.
 
-    With any of Beam's options, e.g. --runner DataflowRunner, a Beam pipeline reads the shards; without, this
-    machine does.
+    If any of Beam's options is given, e.g. --runner DataflowRunner, a Beam pipeline reads the shards. Otherwise,
+    this machine reads them, on all cores if the dataset is large.
     """
 
     verb: ClassVar[str] = "verify"
@@ -243,11 +247,11 @@ class InspectConfig(_FinishedDataset):
 
     def __post_init__(self) -> None:
         if self.grep == "":
-            raise UsageError("--grep: the text to look for is empty")
+            raise UsageError("--grep: the text to find is empty")
         try:
             re.compile(self.grep if self.regex else "")
         except re.error as error:
-            raise UsageError(f"--grep {self.grep!r} is no regular expression: {error}") from error
+            raise UsageError(f"--grep {self.grep!r}: is not a regular expression: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,4 +304,4 @@ VERBS: dict[str, type[Options]] = {
 
 def _refuse_overwrite_and_resume(config: TrainTokenizerConfig | PrepareConfig) -> None:
     if config.overwrite and config.resume:
-        raise UsageError("--overwrite and --resume contradict each other: give one of them")
+        raise UsageError("--overwrite and --resume contradict each other; use only one of them")

@@ -1,4 +1,4 @@
-"""docs/options.md: the options of all verbs, in Markdown. `make docs-options` writes it."""
+"""Generates docs/options.md, the options of all verbs in Markdown. `make docs-options` writes the file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ This page is generated from the dataclasses in `beam_pipeline/options.py` and `b
 `make docs-options` after a change to them. `tokenmill VERB --help` prints the same texts.
 
 Options with a ✓ can change the bytes of the output. They are part of the fingerprint: a run with `--resume` keeps only
-what was made with the same values of them."""
+files that were made with the same values of these options."""
 
 
 def page() -> str:
-    """The page."""
+    """Returns the page."""
     return "\n\n".join([_INTRODUCTION, *map(_section, VERBS.values())]) + "\n"
 
 

@@ -115,8 +115,8 @@ def test_the_reference_page_tells_which_options_belong_to_the_fingerprint() -> N
         (["--num_shards", "0"], "--num_shards 0: must be at least 1"),
         (["--overwrite", "--resume"], "--overwrite and --resume contradict each other"),
         (["--no_attention_mask", "--packing", "pad"], "--no_attention_mask with --packing pad"),
-        (["--split", "a b"], "split 'a b': a name is made of"),
-        (["--splits", "a=0.5"], "the shares add up to 0.5, not 1"),
+        (["--split", "a b"], "split 'a b': is not a valid name"),
+        (["--splits", "a=0.5"], "the shares add up to 0.5; they must add up to 1"),
     ],
 )
 def test_wrong_values_are_named(argv: list[str], reason: str) -> None:

@@ -85,14 +85,17 @@ def test_split_names_what_is_read_and_what_is_written(
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
-        (["--input", "a", "--dataset_config", "c"], "--dataset_config goes with --dataset_name"),
-        (["--mix", "a*1", "--dataset_split", "s"], "--dataset_split goes with --dataset_name"),
-        (["--input", "a", "--dataset_cache", "c"], "--dataset_cache goes with --dataset_name"),
+        (["--input", "a", "--dataset_config", "c"], "--dataset_config requires --dataset_name"),
+        (["--mix", "a*1", "--dataset_split", "s"], "--dataset_split requires --dataset_name"),
+        (["--input", "a", "--dataset_cache", "c"], "--dataset_cache requires --dataset_name"),
         (
             ["--dataset_name", "d", "--document", "file"],
-            "--document file: a dataset's documents are the rows",
+            "--document file: does not apply to a dataset",
         ),
-        (["--dataset_name", "d", "--input_format", "text"], "--input_format text: a dataset's documents are"),
+        (
+            ["--dataset_name", "d", "--input_format", "text"],
+            "--input_format text: does not apply to a dataset",
+        ),
         (
             ["--dataset_name", "d", "--split", "train[:10%]"],
             r"use --dataset_split 'train\[:10%\]' --split NAME",

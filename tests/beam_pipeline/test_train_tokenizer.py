@@ -174,7 +174,7 @@ def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Pa
     [
         (["--vocab_size", "299"], "must be from 300"),
         (["--sample_bytes", "0"], "must be at least 1"),
-        (["--lowercase"], "goes with --model wordpiece"),
+        (["--lowercase"], "requires --model wordpiece"),
         (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c: "),
         (["--colour", "red"], "--colour"),
     ],
