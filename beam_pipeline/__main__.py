@@ -1,4 +1,4 @@
-"""The command `tokenmill VERB …`, which is `python -m beam_pipeline VERB …`."""
+"""The command `tokenmill VERB …`, also `python -m beam_pipeline VERB …`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.option_fields import parser_of, program
 from beam_pipeline.options import VERBS
 
-# The verbs whose module has another name. A module is imported only if its verb is used: most import Beam.
+# The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
 
 def main() -> int:
-    """Runs the verb on the command line; returns the process's exit status, see `run`."""
+    """Runs the verb that the command line names. Returns the exit status; see `run`."""
     verbs = "\n".join(f"  {verb:<16} {config.summary()}" for verb, config in VERBS.items())
     usage = f"usage: {program()} VERB [options]\n\n{verbs}\n\nVERB --help lists the options of a verb."
     if len(sys.argv) < 2 or sys.argv[1] not in VERBS:
@@ -31,9 +31,13 @@ def main() -> int:
 
 
 def run(verb: str, argv: Sequence[str]) -> int:
-    """Runs a verb; returns the process's exit status: 0 fine, 1 bad data, 2 wrong usage.
+    """Runs a verb.
 
-    After SIGINT and SIGTERM it does not return: the process ends with 130 or 143, since a runner's threads would go on.
+    After SIGINT and SIGTERM this does not return. It ends the process with status 130 or 143, since a runner's threads
+    would keep running.
+
+    Returns:
+        The exit status: 0 for success, 1 for bad data, 2 for wrong usage.
     """
     with _terminated_by_exception():
         return _run(verb, argv)
@@ -41,8 +45,8 @@ def run(verb: str, argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _terminated_by_exception() -> Iterator[None]:
-    """Makes SIGTERM raise an exception, so that a run can say what is left, and release what it holds."""
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+    """Makes SIGTERM raise an exception, so that a run can release its lock and tell the user how to continue."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
         return
 
@@ -56,18 +60,18 @@ def _terminated_by_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _check_words(argv: Sequence[str]) -> None:
-    """Refuses what the records of a run could not name."""
-    for word in argv:
+def _check_encoding(argv: Sequence[str]) -> None:
+    """Refuses arguments that are not UTF-8, since manifests could not contain them."""
+    for argument in argv:
         try:
-            word.encode()
+            argument.encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"{word!r}: is not UTF-8; rename the file or the folder") from error
+            raise UsageError(f"{argument!r}: is not UTF-8; rename the file or the folder") from error
 
 
 def _run(verb: str, argv: Sequence[str]) -> int:
     try:
-        _check_words(argv)
+        _check_encoding(argv)
         if "-h" in argv or "--help" in argv:
             parser_of(VERBS[verb]).print_help()
         else:
@@ -82,11 +86,11 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         terminated = isinstance(interrupt, Terminated)
-        said = "terminated" if terminated else "interrupted"
-        print("; ".join([f"{verb}: {said}", *map(str, interrupt.args)]), file=sys.stderr, flush=True)
+        cause = "terminated" if terminated else "interrupted"
+        print("; ".join([f"{verb}: {cause}", *map(str, interrupt.args)]), file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(128 + (signal.SIGTERM if terminated else signal.SIGINT))
-    except BrokenPipeError:  # whoever read our output (`head`, say) has had enough
+    except BrokenPipeError:  # the reader of our output, e.g. `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (DataError, OSError) as error:

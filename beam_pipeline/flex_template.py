@@ -1,7 +1,7 @@
-"""The Flex Template: `prepare` with its options as the template's parameters.
+"""The Flex Template: `prepare` with its options as the parameters of a template.
 
-`python -m beam_pipeline.flex_template` prints the template's metadata, made from the options of `prepare`:
-deploy/template-metadata.json is its output. `launch` is what the template's launcher runs.
+`python -m beam_pipeline.flex_template` generates the template's metadata from the options of `prepare`; its output is
+deploy/template-metadata.json. The template's launcher runs `launch`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_.]*"
 _SHARE = r"(0?\.[0-9]+|1(\.0+)?)"
 _FOLDER = r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]/.+"
 
-# What other values than numbers and choices must match. A template's workers see no local files.
+# Patterns for values other than numbers and choices. A template's workers cannot read local files.
 _PATTERNS = {
     "input": r"gs://[^,\s]+(,gs://[^,\s]+)*",
     "mix": r"gs://[^,]+\*[0-9.]+(,\s*gs://[^,]+\*[0-9.]+)*",
@@ -33,16 +33,16 @@ _PATTERNS = {
     "splits": rf"{_NAME}={_SHARE}(,{_NAME}={_SHARE})*",
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
-# Templates are not waited for: their launcher ends when the job is described. Nor do they run in its memory.
-_LEFT_OUT = ("skip_memory_check", "wait")
+# A template's launcher neither runs the pipeline nor waits for it: it only describes the job to Dataflow.
+_OMITTED = ("skip_memory_check", "wait")
 
 
 def metadata() -> dict:
-    """The template's metadata, in the form of Dataflow's TemplateMetadata."""
+    """Returns the template's metadata in the format of Dataflow's TemplateMetadata."""
     image = {
         "name": "sdk_container_image",
         "label": "Image of the workers",
-        "helpText": "The image built from deploy/pipeline.Dockerfile, by digest; the template's own, if left out.",
+        "helpText": "The image built from deploy/pipeline.Dockerfile, by digest. Default: the template's own image.",
         "isOptional": True,
         "paramType": "TEXT",
         "regexes": [r"^\S+/\S+(:[\w.-]+|@sha256:[0-9a-f]{64})$"],
@@ -56,13 +56,13 @@ def metadata() -> dict:
 
 
 def arguments(given: Sequence[str]) -> list[str]:
-    """What a launcher passes, as `prepare` takes it.
+    """Converts a launcher's arguments to those of `prepare`.
 
-    A template's parameters are all strings: `--resume=true` is the flag, `--input=a,b` are two patterns, and an empty
-    value is none.
+    A template's parameters are all strings: `--resume=true` stands for a flag, `--input=a,b` for two patterns, and an
+    empty value for an omitted option.
 
     Raises:
-      UsageError: where a flag's value is neither true nor false.
+        UsageError: If a flag's value is neither true nor false.
     """
     ours = {option.flag: option for option in _options()}
     made = []
@@ -85,10 +85,10 @@ def arguments(given: Sequence[str]) -> list[str]:
 
 
 def launch(given: Sequence[str]) -> int:
-    """Runs `prepare` in a template's launcher; returns the exit status.
+    """Runs `prepare` in a template's launcher, and returns the exit status.
 
-    Options that neither this program nor Beam knows are left out, with a word: Dataflow has checked the parameters
-    already, and its launcher may add options of a newer Beam.
+    Options that are unknown to this program and to Beam are ignored with a warning. Dataflow has already checked the
+    parameters, and its launcher may add options of a newer Beam.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -102,17 +102,17 @@ def launch(given: Sequence[str]) -> int:
     _, rest = parser_of(PrepareConfig).parse_known_args(made)
     unknown = beam_options.unknown_names(PipelineOptions(rest))
     for name in unknown:
-        print(f"prepare: WARNING: the launcher's --{name} is left out: nobody knows it", file=sys.stderr)
+        print(f"prepare: WARNING: ignores the launcher's unknown option --{name}", file=sys.stderr)
     known = [word for word in made if word.removeprefix("--").partition("=")[0] not in unknown]
     return __main__.run("prepare", known)
 
 
 def _options() -> list[Option]:
-    return [option for option in options_of(PrepareConfig) if option.name not in _LEFT_OUT]
+    return [option for option in options_of(PrepareConfig) if option.name not in _OMITTED]
 
 
 def _parameter(option: Option) -> dict:
-    """An option as a parameter, in the form of Dataflow's ParameterMetadata."""
+    """Returns an option as a parameter in the format of Dataflow's ParameterMetadata."""
     made = {
         "name": option.flag,
         "label": option.flag.replace("_", " ").capitalize(),
@@ -142,7 +142,7 @@ def _help(option: Option) -> str:
 
 
 def _default(option: Option) -> dict:
-    """Its default, if any. Options that exclude each other have none, since the console would pass all of them."""
+    """Returns the default, if any. Mutually exclusive options have none, since the console would pass all of them."""
     return {} if option.default is None or option.exclusive else {"defaultValue": str(option.default)}
 
 

@@ -1,15 +1,15 @@
-"""The whole pipeline: the plan's work units in, a finished dataset out.
+"""The whole pipeline, from the plan's work units to a finished dataset.
 
     units ─► tokenize ─┬─ rows, in a file of each unit ─────────┬─► write the shards ─► commit
                        ├─ tails ─► pack them, block by block ───┤           ▲             ▲
                        ├─ counts ─► tables of rows and tails ───┴───────────┘             │
-                       └─ statistics, counts of what was left out ────────────────────────┘
+                       └─ statistics, counts of excluded records ─────────────────────────┘
 
-Writing the shards takes rows out of the local files, or groups them by shard if the files are in Cloud Storage. With
-`--dedup exact` the units are read once before, for their documents' hashes. With `--resume` the units and shards that
-an earlier run finished are checked and kept.
+If the units' files are local, each shard reads its rows from them. If they are in Cloud Storage, the runner groups rows
+by shard. With `--dedup exact`, the units are also read once before tokenization, to hash their documents. With
+`--resume`, the units and shards that an earlier run finished are checked and kept.
 
-Every label is stable: it is what a runner's metrics and job graph show.
+Labels of steps never change, since runners show metrics and job graphs by label.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _gather(
     kept: PCollection[ShardInfo],
     job: Job,
 ) -> PCollection[ShardInfo]:
-    """The shards, each of which takes its rows out of the units' files."""
+    """Writes shards whose rows are read from the units' local files."""
     block_table = (
         blocks
         | "ListBlocks" >> beam.combiners.ToList()
@@ -129,7 +129,7 @@ def _group(
     kept: PCollection[ShardInfo],
     job: Job,
 ) -> PCollection[ShardInfo]:
-    """The shards, to which the runner brings their rows."""
+    """Writes shards whose rows the runner groups."""
     return (
         blocks
         | "Route" >> beam.ParDo(RouteRows(job), AsSingleton(row_table), AsSingleton(_kept_table(kept)))
@@ -148,7 +148,7 @@ def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[KeptTable]:
 
 
 def _tokenized(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
-    """The units' rows and all that is counted of them."""
+    """Tokenizes the units, after deduplication if the options request it."""
     if job.config.dedup == "exact":
         hashed = units | "HashDocuments" >> beam.ParDo(
             HashDocuments(job, num_buckets(job.input_bytes))
@@ -172,7 +172,7 @@ def _tokenized(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
 
 
 def _kept_shards(pipeline: beam.Pipeline, job: Job) -> PCollection[ShardInfo]:
-    """With `--resume`, the shards that an earlier run finished and that are still as it left them."""
+    """Returns the intact shards of an earlier run; none without `--resume`."""
     return (
         pipeline
         | "FinishedShards" >> beam.Create([job.finished_folder] if job.config.resume else [])

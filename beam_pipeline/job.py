@@ -1,4 +1,4 @@
-"""What every worker knows of a run: small, frozen and picklable, made once by the launcher."""
+"""The configuration of a run as workers get it: small, frozen and picklable. The launcher creates it once."""
 
 from __future__ import annotations
 
@@ -21,36 +21,30 @@ from beam_pipeline.tokenization.documents import Template
 
 @dataclass(frozen=True)
 class Job:
-    """A run of `prepare`, with everything resolved and checked.
-
-    Attributes:
-      config: the options.
-      output: the dataset's folder, absolute.
-      run: the id that the output folder's lock must have.
-      detached: whether the launcher does not wait for the run's end, so that the run itself gives up the lock.
-      fingerprint: of config, inputs and tokenizer: the same fingerprint, the same shards.
-      num_units: how many work units the plan has.
-      input_bytes: the size of all input files.
-      vocab_size, pad_id: of the tokenizer.
-      control_ids: the tokenizer's ids that no text may encode to, unless the options allow it.
-      template: what stands around each document.
-      engine_threads: how many threads an engine uses: the output never depends on it.
-      progress: where workers report to, in local runs.
-    """
+    """A run of `prepare`, with everything resolved and checked."""
 
     config: PrepareConfig
     output: str
+    """The dataset's folder, absolute."""
     run: str
+    """The id of the run, which the lock of the output folder must have."""
     detached: bool
+    """Whether the launcher does not wait for the end of the run, so that the run itself must release the lock."""
     fingerprint: str
+    """Of config, inputs and tokenizer. Equal fingerprints give equal shards."""
     num_units: int
     input_bytes: int
+    """Approximate size of the text to read."""
     vocab_size: int
     pad_id: int
     control_ids: frozenset[int]
+    """The tokenizer's ids to which no text may encode, unless the options allow it."""
     template: Template
+    """The special tokens around each document."""
     engine_threads: int
+    """Number of threads of an engine. The output does not depend on it."""
     progress: Address | None
+    """Address to which workers report their progress; None if the run is not local."""
 
     @property
     def staging(self) -> str:
@@ -62,29 +56,28 @@ class Job:
         return filesystem.join(self.output, STAGING, lock.NAME)
 
     def check_lock(self) -> None:
-        """To be called before anything is published.
+        """Checks that this run still holds the lock. Call this before publishing a file.
 
         Raises:
-          LockLost: if another run has taken the output folder over.
+            LockLost: If another run has taken over the output folder.
         """
         check_held(self.lock_path, self.run)
 
     def temporary_path(self, name: str) -> str:
-        """A new path for a file until it is complete; unique, so that attempts that overlap do not meet."""
+        """Returns a path for an incomplete file. It is unique, so that concurrent attempts do not collide."""
         return filesystem.join(self.staging, TEMPORARY, f"{name}.{uuid.uuid4().hex}")
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes a whole file. Nothing is left beside it, not even by a kill: what is not complete is in the staging
-        folder."""
+        """Writes a file atomically. A killed process leaves an incomplete file only in the staging folder."""
         with filesystem.create_whole(path, self.temporary_path(path.rpartition("/")[2])) as file:
             file.write(data)
 
     def write_recorded(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Writes files after a record of them, so that a later run knows them for this program's own.
+        """Writes files after a record of them, by which a later run recognizes them as this program's own.
 
         Args:
-          name: of the record.
-          files: by their paths below the output folder; existing files are replaced.
+            name: Name of the record.
+            files: Contents by path below the output folder. Existing files are replaced.
         """
         record = [describe_file(path, data) for path, data in files.items()]
         self.write(filesystem.join(self.written_folder, f"{name}.json"), json.dumps(record).encode())
@@ -93,22 +86,22 @@ class Job:
 
     @property
     def plan_path(self) -> str:
-        """The work units, a JSON line each."""
+        """The file of the work units, one JSON line each."""
         return filesystem.join(self.staging, "plan.jsonl")
 
     @property
     def finished_folder(self) -> str:
-        """A file for each shard that is finished: what `--resume` goes by."""
+        """The folder with a record of each finished shard, for `--resume`."""
         return filesystem.join(self.staging, FINISHED)
 
     @property
     def written_folder(self) -> str:
-        """Lists of the files that are written besides the shards, each written before the files it lists."""
+        """The folder with records of the files that are not shards. Each record is written before its files."""
         return filesystem.join(self.staging, WRITTEN)
 
     @property
     def description_path(self) -> str:
-        """What the manifests say of the inputs and the tokenizer, ready to be copied into them."""
+        """The file with the description of inputs and tokenizer, which is copied into the manifests."""
         return filesystem.join(self.staging, "run.json")
 
     @property
@@ -126,7 +119,7 @@ class Job:
 
     @property
     def keep_starts(self) -> bool:
-        """Whether rows must record where documents begin."""
+        """Whether rows must record the positions at which documents begin."""
         return self.config.segment_ids or self.config.position_ids
 
     @property

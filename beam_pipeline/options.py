@@ -112,9 +112,9 @@ class PrepareConfig(Options):
     pad_token: str | None = option(
         None,
         metavar="TOKEN",
-        default_text="its pad token; if it has none, its eos token, else the id 0 (attention_mask marks the padding)",
+        default_text="the tokenizer's pad token, else its eos token, else the id 0 (attention_mask marks the padding)",
     )
-    """Token of the vocabulary that pads rows."""
+    """Token of the tokenizer's vocabulary that pads rows."""
 
     max_length: int = option(512, topic="rows", metavar="N", bounds=(8, 1 << 20))
     """Tokens per row."""

@@ -1,4 +1,4 @@
-"""For all tests: property tests draw the same examples in every run, and no test depends on the machine's speed."""
+"""Settings for all tests: property tests use the same examples in every run, and have no deadlines."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""What the pipeline's tests share: a small tokenizer, a small corpus, and running a verb as a user does."""
+"""Fixtures of the pipeline's tests: a small corpus, a small tokenizer, and a dataset of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def make_documents(count: int, seed: int = 0) -> list[str]:
-    """Reproducible documents of one line each, 1 to 60 words long, some with letters of several scripts."""
+    """Generates reproducible documents: one line each, 1 to 60 words long, some with letters of several scripts."""
     rng = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz" * 4 + "äößéñçœ" + "абвгд" + "αβγδ" + "日本語"
     words = ["".join(rng.choices(letters, k=rng.randint(1, 9))) for _ in range(600)]
@@ -34,7 +34,7 @@ def documents() -> list[str]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
-    """The documents as a text file, a line each, with blank lines between some."""
+    """A text file of the documents, one line each, with some blank lines."""
     path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     lines = [document + ("\n\n" if index % 7 == 0 else "\n") for index, document in enumerate(documents)]
     path.write_text("".join(lines), encoding="utf-8")
@@ -43,7 +43,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
-    """A Unigram tokenizer of about 400 tokens with RoBERTa's template, as AutoTokenizer loads it."""
+    """A folder with a Unigram tokenizer for AutoTokenizer, with about 400 tokens and RoBERTa's template."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -65,7 +65,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, documents: list[s
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folder: Path) -> Path:
-    """A finished dataset of two splits, several work units and shards, with segment_ids. Not to be changed."""
+    """A finished dataset with two splits, several work units and shards, and segment_ids. Tests must not change it."""
     folder = tmp_path_factory.mktemp("dataset") / "out"
     options = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
     what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", str(folder)]

@@ -1,12 +1,13 @@
-"""Kills a run of `prepare` at every change it makes to the file system, one after the other.
+"""Kills runs of `prepare`, each at a later change to the file system.
 
-Run by test_faults.py as a program of its own, since it forks: a child per run, in a process without other threads.
+test_faults.py runs this as a program, since it forks a child for each run and must not have other threads.
 
     python kill_runs.py FOLDER ARGUMENT…     ({OUT} in the arguments stands for the run's output folder)
 
-For k = 1, 2, …: a run is killed (SIGKILL) right before it moves its k-th file into place, clears its staging folder
-away, or gives up its lock. What it left is checked, and the same command is run again, every other time with --resume.
-Ends when a run was not killed any more, and prints a JSON object: the number of kills, and a list of what was wrong.
+For k = 1, 2, …, a run is killed (SIGKILL) at its k-th change: right before it moves a file into place, deletes its
+staging folder, or releases its lock. Then its output is checked, and the same command runs again, every other time with
+--resume. This ends with the first run that is not killed, and prints a JSON object: the number of kills, and a list of
+failures.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from beam_pipeline.verify import check_split
 
 
 def run(arguments: list[str], kill_at: int | None = None) -> int:
-    """Runs prepare in a child; returns the child's exit status, negative where a signal ended it."""
+    """Runs prepare in a child and returns the child's exit status. It is negative if a signal ended the child."""
     child = os.fork()
     if not child:
         try:
@@ -43,6 +44,7 @@ def run(arguments: list[str], kill_at: int | None = None) -> int:
 
 
 def kill_at_change(number: int) -> None:
+    """Makes this process kill itself right before change `number`."""
     calls = 0
 
     def killing(change):
@@ -82,16 +84,16 @@ def main() -> None:
             return
         kills += 1
         if status != -signal.SIGKILL:
-            wrong.append(f"rename {kills}: the run ended with status {status}")
+            wrong.append(f"change {kills}: the run ended with status {status}")
         manifests = list(output.glob(f"*/{MANIFEST}"))
         for manifest in manifests:
-            wrong += [f"rename {kills}: {defect}" for defect in check_split(str(manifest.parent))]
+            wrong += [f"change {kills}: {defect}" for defect in check_split(str(manifest.parent))]
         resume = ["--resume"] if kills % 2 or len(manifests) == 2 else []
         if run([*filled, *resume]):
-            wrong.append(f"rename {kills}: the run after it failed")
+            wrong.append(f"change {kills}: the next run failed")
         elif content(output) != expected:
             names = sorted(set(content(output)) ^ set(expected)) or "the same names"
-            wrong.append(f"rename {kills}: the run after it {resume} made other bytes ({names})")
+            wrong.append(f"change {kills}: the next run {resume} wrote other bytes ({names})")
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
     ]
     assert flex_template.launch([*passed, "--launcher_option_of_tomorrow=1"]) == 0
     seen = capsys.readouterr()
-    assert "--launcher_option_of_tomorrow is left out" in seen.err
+    assert "unknown option --launcher_option_of_tomorrow" in seen.err
     assert f"described in {target}" in seen.err
     assert not dataflow.jobs
     job = api.Job.from_json(gcs.below("gs://data/tmp/template_launches/1")["job_object"])

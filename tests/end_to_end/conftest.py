@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: the programs as users run them, texts, and datasets made once a session."""
+"""Fixtures of the end-to-end tests: the programs as users run them, texts, and datasets made once per session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINER_PYTHON = ROOT / "trainer" / ".venv" / "bin" / "python"
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended, and what it printed."""
+    """A command's exit status and output."""
 
     status: int
     out: str
@@ -32,12 +32,12 @@ class Result:
 Pipeline = Callable[..., Result]
 
 
-def run_pipeline(*words: object) -> Result:
-    """`python -m beam_pipeline WORDS…` in this process, which has imported Beam already."""
+def run_pipeline(*arguments: object) -> Result:
+    """Runs `python -m beam_pipeline ARGUMENT…` in this process, which has already imported Beam."""
     from beam_pipeline.__main__ import main
 
     out, err = io.StringIO(), io.StringIO()
-    argv = ["beam_pipeline", *map(str, words)]
+    argv = ["beam_pipeline", *map(str, arguments)]
     with (
         mock.patch.object(sys, "argv", argv),
         contextlib.redirect_stdout(out),
@@ -52,16 +52,16 @@ def run_pipeline(*words: object) -> Result:
 
 @pytest.fixture(scope="session")
 def pipeline() -> Pipeline:
-    """Runs a verb of the pipeline: words → Result."""
+    """Returns a function that runs a verb of the pipeline."""
     return run_pipeline
 
 
 @pytest.fixture(scope="session")
 def made() -> Pipeline:
-    """Runs a verb of the pipeline that must succeed."""
+    """Returns a function that runs a verb of the pipeline, which must succeed."""
 
-    def run(*words: object) -> Result:
-        result = run_pipeline(*words)
+    def run(*arguments: object) -> Result:
+        result = run_pipeline(*arguments)
         assert result.status == 0, result.err
         return result
 
@@ -74,13 +74,13 @@ def trainer_python() -> Path:
     if not TRAINER_PYTHON.exists():
         if "MAKELEVEL" in os.environ:
             pytest.fail(f"{TRAINER_PYTHON} is missing, though make has set up the environments")
-        pytest.skip("no trainer environment: make setup makes it")
+        pytest.skip("no trainer environment; make setup creates it")
     return TRAINER_PYTHON
 
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of text and jsonl files: made-up prose among everything that is awkward to read or to tokenize."""
+    """A folder of text and jsonl files: generated prose, and text that is difficult to read or to tokenize."""
     folder = tmp_path_factory.mktemp("generated")
     chooser = random.Random(0)
     words = ["".join(chooser.choices("aeioubcdfglmnprst", k=chooser.randint(1, 9))) for _ in range(400)]
@@ -125,7 +125,7 @@ def generated_tokenizer(made: Pipeline, generated: Path, tmp_path_factory: pytes
 def generated_dataset(
     made: Pipeline, generated: Path, generated_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The generated text as a dataset of one split, in many units and several shards."""
+    """A dataset of the generated text with one split, many units and several shards."""
     folder = tmp_path_factory.mktemp("datasets") / "generated"
     made(
         *("prepare", "--input", generated / "*", "--tokenizer", generated_tokenizer, "--output", folder),
@@ -136,15 +136,15 @@ def generated_dataset(
 
 @pytest.fixture(scope="session")
 def wikitext() -> Path:
-    """Real text; tests of it are skipped where it does not lie beside the checkout."""
+    """A file of real text. Tests that need it are skipped if it is not beside the checkout."""
     if not WIKITEXT.exists():
-        pytest.skip(f"{WIKITEXT} is not there")
+        pytest.skip(f"{WIKITEXT} is missing")
     return WIKITEXT
 
 
 @pytest.fixture(scope="session")
 def wikitext_dataset(made: Pipeline, wikitext: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """wikitext-2's validation text as a dataset of one split, with a tokenizer of its own."""
+    """A dataset of wikitext-2's validation text with one split, and a tokenizer trained on this text."""
     folder = tmp_path_factory.mktemp("wikitext")
     made("train-tokenizer", "--input", wikitext, "--vocab_size", 4000, "--output", folder / "tokenizer")
     made(

@@ -1,4 +1,4 @@
-"""Bad input gets a clear error, the right exit status, and leaves nothing that could be taken for a dataset."""
+"""Bad input causes a clear error and the right exit status, and leaves no dataset behind."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def nothing_written(output: Path) -> bool:
 
 
 def no_dataset(output: Path) -> bool:
-    """Whether no file in the folder is a shard or says that it is a dataset."""
+    """Returns whether the folder has neither shards nor manifests."""
     names = [path.name for path in output.rglob("*")]
     return not any(name == "manifest.json" or name.endswith(".tfrecord") for name in names)
 
 
 @pytest.fixture
 def prepare(pipeline, generated_tokenizer: Path, tmp_path: Path):
-    """Runs `prepare` with an input, into tmp_path/out."""
+    """Returns a function that runs `prepare` on an input and writes to tmp_path/out."""
 
     def run(*words: object, tokenizer: Path = generated_tokenizer):
         return pipeline(
@@ -63,7 +63,7 @@ def test_a_folder_is_named_instead_of_its_files(prepare, tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may read everything; so a test of permissions runs as somebody else."""
+    """Drops root's privileges for a while, since root may read everything."""
     user = os.geteuid()
     if user:
         yield
@@ -165,7 +165,7 @@ def test_tokenizer_without_padding(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Returns the bytes of every file below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -191,8 +191,10 @@ def test_output_folder_holds_another_dataset(prepare, tmp_path: Path) -> None:
     assert contents(tmp_path / "out") == before
 
 
-def test_the_program_itself_exits_so(generated_tokenizer: Path, tmp_path: Path) -> None:
-    """What the other tests see in this process holds for the command: status, message on stderr, no traceback."""
+def test_the_command_exits_with_a_status_and_a_message_without_traceback(
+    generated_tokenizer: Path, tmp_path: Path
+) -> None:
+    """The other tests run the verb within this process; this one runs the command."""
     (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text\n')
     command = [sys.executable, "-m", "beam_pipeline", "prepare", "--tokenizer", generated_tokenizer]
     command += ["--input", tmp_path / "in.jsonl", "--output", tmp_path / "out"]

@@ -1,4 +1,4 @@
-"""The benchmarks run by hand only; these tests keep their imports and options working."""
+"""Benchmarks are run by hand. These tests check only their imports and options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from beam_pipeline import __file__ as package
 ROOT = Path(package).parents[1]
 TRAINER = ROOT / "trainer" / ".venv" / "bin" / "python"
 SCRIPTS = sorted(path for path in (ROOT / "benchmarks").rglob("*.py") if "argparse" in path.read_text())
-NOT_INSTALLED = {"datatrove_tokenizer.py"}  # a peer that is no dependency of ours
+NOT_INSTALLED = {"datatrove_tokenizer.py"}  # measures another program, which is not a dependency
 
 # One process per environment, since importing TensorFlow takes seconds.
 _ASK_FOR_HELP = """
@@ -32,7 +32,7 @@ for script in sys.argv[1:]:
 
 
 def runs_in_trainer(script: Path) -> bool:
-    """Whether the script's docstring starts it with the trainer's Python."""
+    """Returns whether the script's docstring runs it with the trainer's Python."""
     return re.search(r"^ +trainer/\.venv", script.read_text(), re.MULTILINE) is not None
 
 

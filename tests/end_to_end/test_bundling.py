@@ -1,4 +1,4 @@
-"""The same bytes whatever the runner does: in this process, and in two workers that share the units out."""
+"""The bytes of a dataset do not depend on the runner: this process, or two workers that divide the units."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ROOT = Path(package).parents[1]
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder: its name and its bytes."""
+    """Returns the bytes of every file below a folder, by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_two_worker_processes_write_what_one_process_writes(
     generated: Path, generated_tokenizer: Path, generated_dataset: Path, tmp_path: Path
 ) -> None:
-    # The options of `generated_dataset`, its inputs in another order, other workers.
+    # The options of `generated_dataset`, with its inputs in another order and with other workers.
     command = [
         *(sys.executable, "-m", "beam_pipeline", "prepare"),
         *("--input", generated / "records.jsonl", generated / "*.txt"),

@@ -1,4 +1,4 @@
-"""Both programs, joined by files alone: the demo on a small text that a tiny model learns within seconds."""
+"""The demo runs both programs on a small text that a tiny model learns within seconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def demo(folder: Path, *inputs: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, trainer_python: Path) -> Path:
-    """A folder with the configuration and text/: a document keeps to the words of one of ten subjects."""
+    """A folder with the configuration and text/. Each document uses the words of one of ten subjects."""
     place = tmp_path_factory.mktemp("demo")
     (place / "model.yaml").write_text(MODEL)
     chooser = random.Random(0)

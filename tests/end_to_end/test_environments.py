@@ -1,4 +1,4 @@
-"""Two programs, two environments: neither holds the other, and only files pass between them."""
+"""The two programs have separate environments, neither contains the other, and only files pass between them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for name in sys.argv[1:]:
 
 
 def found(python: Path, names: set[str], folder: Path) -> str:
-    """Those of `names` that an environment's Python finds, run where it sees nothing but its environment."""
+    """Returns those of `names` that an environment's Python can import, from an otherwise empty folder."""
     command = [python, "-c", _FIND, *sorted(names)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
@@ -54,7 +54,7 @@ def test_trainer_environment_holds_no_pipeline(trainer_python: Path, tmp_path: P
 
 
 def imported(source: Path) -> set[str]:
-    """The top-level packages that a module imports, at its head or anywhere inside."""
+    """Returns the top-level packages that a module imports, anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(source.read_bytes())):
         if isinstance(node, ast.Import):

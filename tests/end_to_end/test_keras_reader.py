@@ -1,7 +1,7 @@
 """The well-known Keras example for this task reads the shards unchanged.
 
-The functions are those of the Hugging Face example `examples/tensorflow/language-modeling-tpu/run_mlm.py`
-(Apache-2.0, The HuggingFace Team): only its masking and batching are left out.
+The functions are from the Hugging Face example `examples/tensorflow/language-modeling-tpu/run_mlm.py` (Apache-2.0, The
+HuggingFace Team), without its masking and batching.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokens in = tokens out: every record of a dataset, put back in order, against HF's encoding of every document."""
+"""No token is lost or added: compares the records of a dataset, in order, with HF's encoding of every document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from beam_pipeline.rows.routing import Layout
 
 
 def documents(path: Path) -> Iterator[tuple[int, str]]:
-    """Every document of a text or jsonl file with the offset of its line, read as plainly as can be."""
+    """Yields every document of a text or jsonl file with the offset of its line, by the simplest possible code."""
     offset = 0
     for line in path.read_bytes().split(b"\n"):
         text = line.removesuffix(b"\r").decode("utf-8-sig" if offset == 0 else "utf-8")
@@ -25,7 +25,7 @@ def documents(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def records(split: Path) -> tuple[np.ndarray, np.ndarray]:
-    """input_ids and attention_mask, int64 [records, max_length], of all shards in order, as TensorFlow reads them."""
+    """Reads all shards with TensorFlow, in order: input_ids and attention_mask, int64 [records, max_length]."""
     import tensorflow as tf
 
     manifest = json.loads((split / "manifest.json").read_text())
@@ -41,13 +41,13 @@ def records(split: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def token_counts(split: Path) -> np.ndarray:
-    """How often each id of the generated text's tokenizer stands at attended positions."""
+    """Counts each id of the generated text's tokenizer at attended positions."""
     ids, masks = records(split)
     return np.bincount(ids[masks == 1], minlength=600)
 
 
 def in_order(split: Path, rows: np.ndarray) -> np.ndarray:
-    """The rows by their rank: the shuffle undone."""
+    """Inverts the shuffle: returns the rows in the order of their ranks."""
     manifest = json.loads((split / "manifest.json").read_text())
     layout = Layout(
         manifest["split"], len(rows), manifest["shard_size"], manifest["config"]["shuffle"], manifest["seed"]

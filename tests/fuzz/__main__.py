@@ -1,9 +1,9 @@
-"""Fuzzes `prepare`: seeded cases of inputs, options, tokenizers and faults, judged by one oracle.
+"""Fuzzes `prepare` with seeded cases of inputs, options, tokenizers and faults. One oracle checks all cases.
 
     python -m tests.fuzz --cases 1000 [--seed 0] [--only N] [--keep FOLDER]
 
-Prints a line for each case that is wrong, and the counts at the end; exit status 1 if any is wrong. The runs are forked
-from this process, which has imported the pipeline once and starts no threads.
+Prints a line for each failure, and the counts at the end. The exit status is 1 if any case failed. The runs are forked
+from this process, which imports the pipeline once and starts no threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _USERS_FILES = {
 
 
 class CaseRun:
-    """Runs one case in a folder of its own."""
+    """Runs one case in its own folder."""
 
     def __init__(self, case: Case, root: Path, oracle: Oracle):
         self._case = case
@@ -53,7 +53,7 @@ class CaseRun:
         self._users: dict[str, bytes] = {}
 
     def wrong(self) -> list[str]:
-        """Everything that was found wrong."""
+        """Runs the case and returns everything that is wrong."""
         case = self._case
         self._logs.mkdir(parents=True)
         case.write_input(self._root / "input")
@@ -70,7 +70,7 @@ class CaseRun:
         reference = self._reference(case)
         if reference is None or self._wrong:
             return self._wrong
-        self._set_before()
+        self._fill_output()
         around = self._surroundings()
         if case.fault.startswith(("second", "paused")):
             self._two_runs(reference)
@@ -84,7 +84,7 @@ class CaseRun:
         outside = ("logs", "input", "elsewhere", "references")
         return {name: content for name, content in around.items() if not name.startswith(outside)}
 
-    def _words(self, output: Path, *more: str, seed: int | None = None) -> list[str]:
+    def _argv(self, output: Path, *more: str, seed: int | None = None) -> list[str]:
         case = self._case
         options = list(case.options)
         if seed is not None:
@@ -100,13 +100,13 @@ class CaseRun:
         ]
 
     def _reference(self, case: Case, seed: int | None = None) -> dict | None:
-        """The files that an undisturbed run writes; None if it is refused, as it should be."""
+        """Returns the files that an undisturbed run writes, or None if the run is refused or fails."""
         folder = self._root / "references" / str(seed) / case.output
-        ended = Child(self._words(folder, seed=seed), self._logs).wait()
-        self._check_words(ended, "undisturbed")
+        ended = Child(self._argv(folder, seed=seed), self._logs).wait()
+        self._check_message(ended, "undisturbed")
         if case.refused or (ended.status and "--num_shards" in ended.err):
             if ended.status == 0:
-                self._wrong.append(f"undisturbed: accepted in spite of {case.refused}")
+                self._wrong.append(f"undisturbed: accepted despite {case.refused}")
             elif list(folder.glob("*/manifest.json")):
                 self._wrong.append("undisturbed: refused, but there is a manifest")
             return None
@@ -117,7 +117,7 @@ class CaseRun:
             self._wrong += [f"undisturbed: {found}" for found in self._oracle.check(case, folder)]
         return dataset_files(folder)
 
-    def _set_before(self) -> None:
+    def _fill_output(self) -> None:
         before, output = self._case.before, self._output
         if before == "empty":
             output.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class CaseRun:
                 (output / name).write_bytes(b"the user's own")
                 self._users[name] = b"the user's own"
         elif before in ("same", "other"):
-            ended = Child(self._words(output, seed=None if before == "same" else 5), self._logs).wait()
+            ended = Child(self._argv(output, seed=None if before == "same" else 5), self._logs).wait()
             if ended.status != 0:
                 self._wrong.append(f"before: status {ended.status}: {ended.err.strip()[-300:]}")
 
@@ -139,7 +139,7 @@ class CaseRun:
             if case.before == "nothing"
             else random.Random(case.name).choice(((), ("--overwrite",), ("--resume",)))
         )
-        ended = Child(self._words(self._output, *more), self._logs, **self._fault()).wait()
+        ended = Child(self._argv(self._output, *more), self._logs, **self._fault()).wait()
         label = f"{case.fault} at {case.at} {more}"
         if ended.status == -signal.SIGKILL and case.fault == "kill":
             self._check_users(label)
@@ -151,7 +151,7 @@ class CaseRun:
         whole = bool(list(self._output.glob("*/manifest.json"))) and not self._oracle.defects(self._output)
         if whole:
             self._wrong += [f"{label}: whole, but {loss}" for loss in self._oracle.losses(case, self._output)]
-        again = Child(self._words(self._output, *case.follow_up), self._logs).wait()
+        again = Child(self._argv(self._output, *case.follow_up), self._logs).wait()
         label += f", then {case.follow_up}"
         self._check_end(again, label, found, reference)
         if again.status != 0 and not whole and not self._users and case.before not in ("same", "other"):
@@ -176,18 +176,18 @@ class CaseRun:
         return {}
 
     def _two_runs(self, reference: dict) -> None:
-        """Two runs into one folder, at once, or one while the other stands still."""
+        """Starts two runs with one output folder, concurrently or one while the other is paused."""
         case, output = self._case, self._output
         found = snapshot(output)
         seed = None if case.fault == "second_same" else 7
         other = reference if seed is None else self._reference(case, seed)
         more = ("--overwrite",) if case.fault == "paused_overwrite" else ()
-        words, second_words = self._words(output), self._words(output, *more, seed=seed)
+        argv, second_argv = self._argv(output), self._argv(output, *more, seed=seed)
         if case.fault.startswith("paused"):
             fault = {**self._fault(), "watched": str(output), "at": case.at, "strike": faults.stop}
-            first = Child(words, self._logs, **fault)
+            first = Child(argv, self._logs, **fault)
             standing = first.stopped()
-            second = Child(second_words, self._logs).wait()
+            second = Child(second_argv, self._logs).wait()
             if standing:
                 os.kill(first.pid, signal.SIGCONT)
             ends = (
@@ -196,13 +196,13 @@ class CaseRun:
                 else [(first.wait(), reference), (second, other)]
             )
         else:
-            first = Child(words, self._logs)
+            first = Child(argv, self._logs)
             time.sleep(random.Random(case.name).choice((0, 0, 0.1, 0.5, 1)))
-            second = Child(second_words, self._logs)
+            second = Child(second_argv, self._logs)
             ends = [(second.wait(), other), (first.wait(), reference)]
         label = f"{case.fault} at {case.at}"
         for ended, _ in ends:
-            self._check_words(ended, label)
+            self._check_message(ended, label)
         self._check_users(label)
         won = [files for ended, files in ends if ended.status == 0]
         if won:
@@ -211,16 +211,16 @@ class CaseRun:
             if all(now != files for files in won):
                 self._wrong.append(f"{label}: the files are of neither run: {differences(won[-1], now)[:5]}")
         elif case.before in ("nothing", "empty"):
-            told = [(ended.status, ended.err.strip()[-200:]) for ended, _ in ends]
-            self._wrong.append(f"{label}: both runs failed: {told}")
+            failures = [(ended.status, ended.err.strip()[-200:]) for ended, _ in ends]
+            self._wrong.append(f"{label}: both runs failed: {failures}")
         elif case.before in ("same", "other") or self._users:
             self._wrong += [
                 f"{label}: both refused, but {change}" for change in differences(found, snapshot(output))
             ]
 
     def _check_end(self, ended: Ended, label: str, found: dict, reference: dict) -> None:
-        """What must hold after a run that ended by itself."""
-        self._check_words(ended, label)
+        """Checks what must hold after a run that was not killed."""
+        self._check_message(ended, label)
         self._check_users(label)
         if ended.status == 0:
             self._wrong += [f"{label}: {wrong}" for wrong in self._oracle.check(self._case, self._output)]
@@ -232,7 +232,7 @@ class CaseRun:
             ]
         elif ended.status == 2:
             changes = differences(found, snapshot(self._output))
-            # An empty staging folder, or the lock of a run that was killed, may go.
+            # The run may delete an empty staging folder, and the lock of a run that was killed.
             allowed = ("'_staging' is gone", "'_staging/run.lock' is gone")
             self._wrong += [f"{label}: refused, but {change}" for change in changes if change not in allowed]
 
@@ -242,8 +242,8 @@ class CaseRun:
             if not path.is_file() or path.read_bytes() != data:
                 self._wrong.append(f"{label}: the user's own {name} is gone or changed")
 
-    def _check_words(self, ended: Ended, label: str) -> None:
-        """A run ends with status 0, or with a line that a user can read."""
+    def _check_message(self, ended: Ended, label: str) -> None:
+        """Checks that the run ended with status 0, or with a message for the user."""
         if ended.status is None:
             self._wrong.append(f"{label}: hangs: {ended.err.strip()[-300:]}")
         elif "Traceback" in ended.err or ended.status not in (0, 1, 2, -signal.SIGKILL):
@@ -251,18 +251,20 @@ class CaseRun:
                 f"{label}: status {ended.status}, with a traceback: {ended.err.strip()[-1500:]}"
             )
         elif ended.status > 0 and not any(line.startswith("prepare: ") for line in ended.err.splitlines()):
-            self._wrong.append(f"{label}: status {ended.status} without a word: {ended.err.strip()[-300:]}")
+            self._wrong.append(
+                f"{label}: status {ended.status} without a message: {ended.err.strip()[-300:]}"
+            )
 
 
 def main() -> int:
-    """Runs the cases; returns the exit status."""
+    """Runs the cases and returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
-    parser.add_argument("--cases", type=int, default=100, help="how many (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="of all cases (default: 0)")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first case (default: 0)")
-    parser.add_argument("--only", type=int, help="this case alone")
+    parser.add_argument("--cases", type=int, default=100, help="number of cases (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all cases (default: 0)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case (default: 0)")
+    parser.add_argument("--only", type=int, help="run only the case with this number")
     parser.add_argument(
-        "--keep", type=Path, help="folder for the cases, which is kept (default: a temporary one)"
+        "--keep", type=Path, help="keep the files of the cases in this folder (default: delete them)"
     )
     parser.add_argument("--show", action="store_true", help="print each case before it runs")
     args = parser.parse_args()

@@ -1,6 +1,6 @@
-"""Seeded fuzz cases: what is read, with which tokenizer and options, into which folder, and what goes wrong meanwhile.
+"""Seeded fuzz cases: the input, tokenizer and options of a run, its output folder, and the fault that happens to it.
 
-A case is a function of its seed and number alone, so `python -m tests.fuzz --seed S --only N` replays it.
+A case depends only on its seed and number, so `python -m tests.fuzz --seed S --only N` replays it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 
-# Pieces of documents: several scripts, the literals of control tokens, look-alikes of white space and of line ends.
+# Pieces of documents: several scripts, the text of control tokens, and characters similar to white space or line ends.
 _WORDS = ["the", "mill", "turns", "raw", "text", "into", "tokens", "and", "rows", "of", "one", "length"]
 _HOSTILE = (
     *(
@@ -78,7 +78,7 @@ _FILE_NAMES = (
 _OUTPUTS = ("out", "data [v1]", "data[1]", "a*b", "what?", "sp ace/ünï", "-dash", "%41", "{x}", "link")
 _NEIGHBOURS = ("data1", "data v", "ab", "axb", "out.tmp", "out1", "what1", "A", "tokenizer", "_staging")
 
-# What an output folder may hold before a run. `same` and `other` are finished datasets of equal and of other options.
+# Contents of an output folder before a run. `same` and `other` are finished datasets with equal and other options.
 BEFORE = (
     "nothing",
     "nothing",
@@ -92,7 +92,7 @@ BEFORE = (
     "report",
 )
 BEFORE = (*BEFORE, "same", "other", "other")
-# What goes wrong. The number of the change to the file system at which it does is drawn, too.
+# Faults. The change to the file system at which the fault happens is random, too.
 FAULTS = (
     "none",
     "kill",
@@ -111,63 +111,56 @@ FAULTS = (*FAULTS, "second_same", "paused", "paused_overwrite")
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file of the input.
-
-    Attributes:
-      name: its name in the input folder.
-      content: its bytes.
-      documents: what a reader must find in it, in order, blank documents left out.
-      bad: how many of its records are no documents.
-    """
+    """A file of the input."""
 
     name: str
+    """Its name in the input folder."""
     content: bytes
     documents: tuple[str, ...]
+    """The documents that a reader must find in it, in order, without blank ones."""
     bad: int
+    """Number of its records that are not documents."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One fuzz case.
-
-    Attributes:
-      name: for messages and folders.
-      files: the input, sorted by name.
-      tokenizer: a key of `TOKENIZERS`.
-      options: of `prepare`, but for input, tokenizer and output.
-      packing, dedup, append_eos: what of the options decides which tokens are expected.
-      output: the output folder's name.
-      before: of BEFORE.
-      fault: of FAULTS.
-      at: the change of the file system (counted from 1) at which the fault strikes.
-      follow_up: the options of the run after the fault.
-      mode: options that must not change the bytes.
-    """
+    """One fuzz case."""
 
     name: str
+    """Name of its folder."""
     files: tuple[InputFile, ...]
+    """The input, sorted by name."""
     tokenizer: str
+    """A key of `TOKENIZERS`."""
     options: tuple[str, ...]
+    """Options of `prepare`, except input, tokenizer and output. The oracle needs some of them, so these are also fields
+    below: `packing`, `dedup`, `append_eos`, `skip_bad`."""
     packing: str
     dedup: bool
     append_eos: bool
     skip_bad: bool
     output: str
+    """Name of the output folder."""
     neighbours: tuple[str, ...]
+    """Names of folders beside the output folder, which no run may change."""
     before: str
+    """One of BEFORE."""
     fault: str
+    """One of FAULTS."""
     at: int
+    """The change to the file system at which the fault happens, counted from 1."""
     follow_up: tuple[str, ...]
+    """Additional options of the run after the fault."""
 
     @property
     def documents(self) -> list[str]:
-        """The documents that the dataset must hold, in no particular order."""
+        """The documents that the dataset must contain, in no particular order."""
         found = [text for file in self.files for text in file.documents]
         return list(dict.fromkeys(found)) if self.dedup else found
 
     @property
     def refused(self) -> str | None:
-        """Why a run without any fault must fail, if it must."""
+        """The reason for which even a run without a fault must fail, or None."""
         if not self.skip_bad and any(file.bad for file in self.files):
             return "bad records"
         if not self.documents:
@@ -182,7 +175,7 @@ class Case:
 
 
 def make_case(seed: int, number: int) -> Case:
-    """The case of this number."""
+    """Returns the case with this number."""
     rng = random.Random(f"{seed}/{number}")
     document = rng.choice(("line", "line", "line", "paragraph", "file"))
     skip_bad = rng.random() < 0.4
@@ -260,7 +253,7 @@ def _text(rng: random.Random, name: str, texts: list[str], document: str) -> Inp
     if document == "line":
         body, documents = newline.join(texts) + rng.choice(("", newline)), texts
     else:
-        # Separated by blank lines; the first and the last bytes of a paragraph are not white space.
+        # Blank lines separate paragraphs, which neither begin nor end with white space.
         inner = [[part for part in text.split(" ") if part.strip()] or ["a"] for text in texts]
         joined = [newline.join(parts) for parts in inner]
         body = (newline * 2).join(joined) + rng.choice(("", newline))
@@ -304,13 +297,13 @@ _MAKERS = {"jsonl": _jsonl, "parquet": _parquet}
 
 
 def _packed(rng: random.Random, name: str, content: bytes, documents: list[str], bad: int) -> InputFile:
-    solid = tuple(text for text in documents if text and not text.isspace())
+    non_blank = tuple(text for text in documents if text and not text.isspace())
     codec = rng.choice(("", "", "", ".gz", ".bz2", ".zst"))
     if codec == ".gz":
-        middle = rng.randrange(len(content) + 1)  # files of several members are common
+        middle = rng.randrange(len(content) + 1)  # gzip files with several members are common
         content = gzip.compress(content[:middle], mtime=0) + gzip.compress(content[middle:], mtime=0)
     elif codec == ".bz2":
         content = bz2.compress(content)
     elif codec == ".zst":
         content = pa.compress(content, codec="zstd", asbytes=True)
-    return InputFile(name + codec, content, solid, bad)
+    return InputFile(name + codec, content, non_blank, bad)

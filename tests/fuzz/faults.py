@@ -1,7 +1,7 @@
-"""Faults in a process of their own: a run of `prepare` in a forked child, to which one thing happens.
+"""Runs `prepare` in a forked child with one fault.
 
-The changes of the file system are seen by an audit hook, below everything that the pipeline does, so a fault can strike
-at any of them, whichever function makes it.
+An audit hook of Python observes changes to the file system below all code of the pipeline, so a fault can happen at any
+of them, whichever function makes the change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 TIMEOUT = 180.0
 
-_MOST_PRINTED = 1 << 20  # bytes, of what a run prints on one stream
+_PIPE_BYTES = 1 << 20  # the most that a run may print on one stream
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = ("os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.truncate")
@@ -29,9 +29,10 @@ _CHANGES = ("os.rename", "os.remove", "os.link", "os.symlink", "os.mkdir", "os.r
 
 @dataclass
 class Ended:
-    """How a child ended: its exit status (negative: the signal that ended it; None: it hung), and what it printed."""
+    """The result of a child."""
 
     status: int | None
+    """Its exit status. Negative: the signal that ended it. None: it hung."""
     out: str
     err: str
 
@@ -40,18 +41,20 @@ class Child:
     """`python -m beam_pipeline VERB …` in a forked process.
 
     Args:
-      words: the command line.
-      log: the folder for its output.
-      watched: changes to files below this folder are counted.
-      at: the number of the change at which `strike` is called, in the child; later ones, too, if `from_then_on`.
-      prepare: called in the child before the verb.
+        argv: The verb and its arguments.
+        log: The folder for its output.
+        watched: The folder whose changes are counted.
+        at: The number of the change at which the child calls `strike`.
+        strike: Causes the fault. Gets the path that is about to change.
+        from_then_on: Whether to call `strike` at all later changes, too.
+        prepare: Called in the child before the verb.
     """
 
     _numbers = iter(range(1 << 30))
 
     def __init__(
         self,
-        words: list[str],
+        argv: list[str],
         log: Path,
         *,
         watched: str = "",
@@ -62,11 +65,11 @@ class Child:
     ):
         number = next(self._numbers)
         self._logs = [log / f"{number}.out", log / f"{number}.err"]
-        # Not files: a limit on the size of files would cut off what the run prints.
+        # Pipes rather than files, since a limit on the size of files would truncate the output.
         pipes = [os.pipe(), os.pipe()]
         self._pipes = [read_end for read_end, _ in pipes]
         for read_end, write_end in pipes:
-            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _MOST_PRINTED)
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             os.set_blocking(read_end, False)
         self.pid = os.fork()
         if not self.pid:
@@ -78,7 +81,7 @@ class Child:
                     _watch(watched, at, strike, from_then_on)
                 if prepare is not None:
                     prepare()
-                status = _run(words)
+                status = _run(argv)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -90,7 +93,7 @@ class Child:
             os.close(write_end)
 
     def stopped(self) -> bool:
-        """Waits until the child has stopped itself or ended; returns whether it stopped."""
+        """Waits until the child has stopped itself or ended, and returns whether it stopped."""
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         if os.WIFSTOPPED(status):
             return True
@@ -98,7 +101,7 @@ class Child:
         return False
 
     def wait(self) -> Ended:
-        """Waits for the child's end; one that hangs is killed."""
+        """Waits until the child ends. Kills it if it hangs."""
         if not hasattr(self, "_status"):
             end = time.monotonic() + TIMEOUT
             while not (found := os.waitpid(self.pid, os.WNOHANG))[0]:
@@ -112,27 +115,29 @@ class Child:
         return Ended(self._status, *map(self._printed, self._pipes, self._logs))
 
     def _printed(self, pipe: int, log: Path) -> str:
-        """Empties a pipe into a file, for whoever looks into a case that was kept."""
+        """Reads a pipe, and copies its content to a file for `--keep`."""
         printed = b""
-        with contextlib.suppress(BlockingIOError):  # processes of the run may have it open, too
-            while piece := os.read(pipe, _MOST_PRINTED):
+        with contextlib.suppress(
+            BlockingIOError
+        ):  # no end of file if other processes of the run still have it open
+            while piece := os.read(pipe, _PIPE_BYTES):
                 printed += piece
         os.close(pipe)
         log.write_bytes(printed)
         return printed.decode(errors="replace")
 
 
-def _run(words: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     from beam_pipeline.__main__ import run
 
     try:
-        return run(words[0], words[1:])
+        return run(argv[0], argv[1:])
     except SystemExit as end:  # argparse
         return end.code if isinstance(end.code, int) else 1
 
 
 def _watch(folder: str, at: int, strike: Callable[[str], None], from_then_on: bool) -> None:
-    """Calls `strike` with the path of the change number `at` below `folder`."""
+    """Calls `strike` with the changing path at change number `at` below `folder`."""
     count = 0
     striking = False
 
@@ -160,23 +165,23 @@ def _watch(folder: str, at: int, strike: Callable[[str], None], from_then_on: bo
 
 
 def _below(folder: str, path: str | bytes) -> bool:
-    # A bare name is one that is deleted relative to an open folder: only what is in ours is deleted so.
+    # A bare name is a file that is deleted relative to an open folder. This happens only below the watched folder.
     path = os.fsdecode(path)
     return path.startswith(folder) or "/" not in path
 
 
 def kill(_: str) -> None:
-    """The process is gone at once."""
+    """Kills the process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop(_: str) -> None:
-    """The process stands still until it is sent SIGCONT."""
+    """Pauses the process until it gets SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def failing(number: int) -> Callable[[str], None]:
-    """The file system refuses the change with this errno."""
+    """Returns a fault that makes the change fail with this errno."""
 
     def fail(path: str) -> None:
         raise OSError(number, os.strerror(number), path)
@@ -185,14 +190,14 @@ def failing(number: int) -> Callable[[str], None]:
 
 
 def jump(_: str) -> None:
-    """The machine's clock jumps by more than a year, backwards."""
+    """Sets the process's clock back by more than a year."""
     real = time.time
     time.time = lambda: real() - 4e7
     time.time_ns = lambda: int(time.time() * 1e9)
 
 
 def removing(files: list[Path]) -> Callable[[str], None]:
-    """The files are gone."""
+    """Returns a fault that deletes the files."""
 
     def remove(_: str) -> None:
         for file in files:
@@ -202,7 +207,7 @@ def removing(files: list[Path]) -> Callable[[str], None]:
 
 
 def limit_file_size(size: int) -> Callable[[], None]:
-    """No file may grow beyond `size` bytes."""
+    """Returns a function that limits the size of files to `size` bytes."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""Reads splits as the well-known Keras example does, with TensorFlow alone, in a process of its own.
+"""Reads splits as the Keras example of tests/end_to_end/test_keras_reader.py does, with TensorFlow only.
 
-For each line on standard input, a JSON object `{"folder": …, "max_length": …, "to": …}`, it sums the counts in the
-shards' names, parses `input_ids` and `attention_mask`, writes both to the file `to` (NumPy's npz), and prints a line:
-"ok", or what went wrong.
+Each line of standard input is a JSON object `{"folder": …, "max_length": …, "to": …}`. For each, this program sums the
+counts in the shards' names, parses `input_ids` and `attention_mask`, writes both to the file `to` (npz), and prints a
+line: "ok" or the error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def read(folder: str, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """input_ids and attention_mask, int64 [records, max_length]."""
+    """Returns input_ids and attention_mask, int64 [records, max_length]."""
     import tensorflow as tf
 
     features = {
@@ -35,7 +35,7 @@ def read(folder: str, max_length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    """Serves until its standard input ends."""
+    """Serves requests until standard input ends."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for line in sys.stdin:
         asked = json.loads(line)

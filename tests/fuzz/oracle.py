@@ -1,7 +1,7 @@
-"""What must hold after any run, whatever happened to it.
+"""Checks what must hold after every run, whatever happened to it.
 
-An output folder holds no dataset, or one that `verify` and an independent reader find whole and lossless. Files that
-do not belong to the run are as they were. If the independent reader finds damage, `verify` must not say "whole".
+An output folder has either no dataset, or one that both `verify` and an independent reader find complete. Files that do
+not belong to the run are unchanged. If the independent reader finds damage, `verify` must find some, too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.fuzz.tokenizers_for_fuzz import expected_ids
 
 Snapshot = dict[str, bytes | str]
 
-# The report is a view of the dataset: it names the folder, so it is compared by nothing.
+# The report contains the folder's name, so it is never compared.
 _VIEWS = ("report.html",)
 
 
 def snapshot(folder: Path, leave_out: Path | None = None) -> Snapshot:
-    """All that a folder holds: files by content, links by target, folders."""
+    """Returns the content of a folder: files with their bytes, links with their targets, and folders."""
     found: Snapshot = {}
     for path in sorted(folder.rglob("*")):
         if leave_out is not None and (path == leave_out or leave_out in path.parents):
@@ -41,7 +41,7 @@ def snapshot(folder: Path, leave_out: Path | None = None) -> Snapshot:
 
 
 def dataset_files(folder: Path) -> Snapshot:
-    """The files of a dataset, but for views of it."""
+    """Returns the files of a dataset except its report."""
     return {
         name: content
         for name, content in snapshot(folder).items()
@@ -50,7 +50,7 @@ def dataset_files(folder: Path) -> Snapshot:
 
 
 def differences(before: Mapping, after: Mapping) -> list[str]:
-    """What is new, gone, or changed."""
+    """Returns what is new, gone or changed, one sentence each."""
     return [
         *(f"{name!r} is gone" for name in sorted(set(before) - set(after))),
         *(f"{name!r} is new" for name in sorted(set(after) - set(before))),
@@ -63,7 +63,7 @@ def differences(before: Mapping, after: Mapping) -> list[str]:
 
 
 class Oracle:
-    """Judges output folders. Holds a process with the independent reader, which imports TensorFlow once."""
+    """Checks output folders. The independent reader runs in its own process, which imports TensorFlow only once."""
 
     def __init__(self, scratch: Path):
         self._arrays = scratch / "arrays.npz"
@@ -72,7 +72,7 @@ class Oracle:
             [sys.executable, str(reader)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # TensorFlow talks while it starts
+            stderr=subprocess.DEVNULL,  # TensorFlow logs while it starts
             text=True,
         )
 
@@ -82,7 +82,7 @@ class Oracle:
         self._reader.wait(timeout=60)
 
     def defects(self, folder: Path) -> list[str]:
-        """What `verify` finds."""
+        """Returns the defects that `verify` finds."""
         read_end, write_end = os.pipe()
         child = os.fork()
         if not child:
@@ -94,15 +94,15 @@ class Oracle:
         with os.fdopen(read_end) as pipe:
             text = pipe.read()
         os.waitpid(child, 0)
-        return json.loads(text) if text else ["verify ended without a word"]
+        return json.loads(text) if text else ["verify ended without output"]
 
     def check(self, case: Case, folder: Path) -> list[str]:
-        """What is wrong with a dataset that must be whole and must hold the case's documents."""
+        """Returns what is wrong with a dataset that must be complete and contain the case's documents."""
         defects = self.defects(folder)
         return [f"verify: {defect}" for defect in defects] or self.losses(case, folder)
 
     def losses(self, case: Case, folder: Path) -> list[str]:
-        """What the independent reader finds missing or in excess, given the case's documents."""
+        """Returns what the independent reader finds missing or in excess, compared with the case's documents."""
         max_length = int(case.options[case.options.index("--max_length") + 1])
         manifests = sorted(folder.glob("*/manifest.json"))
         rows: list[np.ndarray] = []
@@ -133,7 +133,7 @@ class Oracle:
             and self._one_unit(folder)
         ):
             same = np.array_equal(_joined(rows), _joined(expected))
-            return [] if same else ["the stream of tokens is not that of the documents in order"]
+            return [] if same else ["the stream of tokens is not equal to the documents in order"]
         return _compare("tokens", _joined(rows).tolist(), _joined(expected).tolist())
 
     def _one_unit(self, folder: Path) -> bool:
@@ -161,7 +161,7 @@ def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _compare(what: str, found: Iterable, expected: Iterable) -> list[str]:
-    """The differences of two multisets."""
+    """Returns the differences of two multisets."""
     from collections import Counter
 
     found, expected = Counter(found), Counter(expected)

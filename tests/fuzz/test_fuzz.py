@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("first", (0, 16))
 def test_a_run_leaves_a_whole_dataset_or_none_and_nothing_else_changes(first: int):
     words = [sys.executable, "-m", "tests.fuzz", "--cases", "16", "--first", str(first)]
-    # A process of its own, since the runs are forked: it must have no threads.
+    # In its own process, which must have no threads, since it forks.
     result = subprocess.run(words, cwd=ROOT, env=os.environ, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     assert "16 cases, 0 of them wrong" in result.stdout

@@ -1,4 +1,4 @@
-"""Small tokenizers of each kind, the same in every run, and the ids that HF's tokenizers give to documents."""
+"""Small tokenizers of each kind, the same in every run, and the ids of documents by HF's tokenizers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _unigram(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     scores = [
         0.0 if piece.startswith("<") and len(piece) > 2 else -float(i) for i, piece in enumerate(pieces)
     ]
-    if of_text:  # the model finds its control pieces in a text, too: give them names that no text has
+    if of_text:  # the model also finds its control pieces in texts, so give them names that no text contains
         pieces[:5] = [
             piece if piece == "<unk>" else chr(0x10FF00 + id) for id, piece in enumerate(pieces[:5])
         ]
@@ -94,7 +94,7 @@ def _byte_level(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     return tokenizer, {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>", "pad": "<pad>"}
 
 
-# With `of_text` a tokenizer for documents alone, in which no literal is a control token.
+# With `of_text`, the tokenizer reads the text of a control token as plain text.
 TOKENIZERS: dict[str, Callable[..., tuple[Tokenizer, dict[str, str]]]] = {
     "unigram": _unigram,
     "wordpiece": _wordpiece,
@@ -103,7 +103,7 @@ TOKENIZERS: dict[str, Callable[..., tuple[Tokenizer, dict[str, str]]]] = {
 
 
 def write_tokenizer(kind: str, folder: Path) -> None:
-    """Writes the tokenizer as AutoTokenizer loads it."""
+    """Writes the tokenizer in the format of AutoTokenizer."""
     tokenizer, names = TOKENIZERS[kind]()
     folder.mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -115,7 +115,7 @@ def write_tokenizer(kind: str, folder: Path) -> None:
 
 
 def expected_ids(kind: str, documents: list[str], append_eos: bool) -> list[list[int]]:
-    """The ids of each document by HF's own encoder, which reads the literals of control tokens as plain text."""
+    """Returns the ids of each document by HF's encoder, which reads the text of control tokens as plain text."""
     tokenizer, names = TOKENIZERS[kind](of_text=True)
     tokenizer.encode_special_tokens = True
     eos = TOKENIZERS[kind]()[0].token_to_id(names["eos"])
