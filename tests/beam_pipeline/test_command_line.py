@@ -1,4 +1,4 @@
-"""The command `tokenmill`: its help, its reference page, and what it costs to ask for them."""
+"""The command `tokenmill`: its help, its reference page, and what imports they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults injected where a run promises to survive them: afterwards there is no dataset, or a whole one."""
+"""Injects faults that a run must survive: afterwards there is either no dataset or a complete one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_killed_at_every_change_of_the_file_system(tmp_path: Path, corpus: Path,
 
 
 def processes() -> list[tuple[int, int, int]]:
-    """(process, its parent, its group) of all that run; those that ended and only wait to be noticed are left out."""
+    """Returns (process, parent, group) of all running processes, without zombies."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def processes() -> list[tuple[int, int, int]]:
 
 
 def children(parent: int) -> list[int]:
-    """The processes below `parent`."""
+    """Returns all descendants of the process `parent`."""
     own = [pid for pid, above, _ in processes() if above == parent]
     return [pid for child in own for pid in (child, *children(child))]
 

@@ -1,4 +1,4 @@
-"""Equal fingerprints, equal shards: whatever decides bytes is in the fingerprint, and its order if that decides."""
+"""Equal fingerprints give equal shards: everything that determines the bytes is in the fingerprint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OTHER = {
 
 
 def other_value(name: str, value: object) -> object:
-    """A value of an option that is not the one it has."""
+    """Returns another value of an option."""
     if name in OTHER:
         return OTHER[name]
     if isinstance(value, bool):
@@ -112,7 +112,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 
 def outcome(argv: list[str]) -> tuple[str, tuple]:
-    """The fingerprint of a run, and all that its shards are made of: what each unit gives, and the layout."""
+    """Returns the fingerprint of a run, and everything that determines its shards: units' outputs and the layout."""
     config, _ = parse(PrepareConfig, argv)
     checked = prepare._check(config, launching.begin("prepare", [], config.output))
     tokenizer, planned = checked.tokenizer, checked.planned
@@ -164,7 +164,7 @@ MIXES = st.permutations(["a.txt*1", "b.txt*2.5", "c.jsonl*0.5"]).map(lambda item
 
 @st.composite
 def neighbours(draw) -> tuple[list, list]:
-    """Two runs' options, which differ in one or two of them, or only in the order of something."""
+    """The options of two runs, which differ in one or two options, or only in the order of values."""
     options = {name: draw(st.sampled_from(values)) for name, values in VALUES.items()}
     options["--splits"] = draw(st.sampled_from(SPLITS))
     flags, source = set(draw(st.lists(st.sampled_from(FLAGS)))), draw(FILES | MIXES)

@@ -1,4 +1,4 @@
-"""gs:// in and out, through Beam's own client against a stand-in for Cloud Storage that fails now and then."""
+"""Input and output in gs://, with Beam's own client and a stand-in for Cloud Storage that sometimes fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def arguments(output: Path | str, *more: str) -> list[str]:
 
 @pytest.fixture
 def gcs(corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The stand-in, with the corpus as two files, and the tokenizer; without faults until a test sets some."""
+    """The stand-in with the corpus, as two files, and the tokenizer. It has no faults until a test sets some."""
     with Gcs("data", page_size=7) as stand_in:
         lines = corpus.read_bytes().splitlines(keepends=True)
         stand_in.put("gs://data/corpus/a.txt", b"".join(lines[:600]))
@@ -81,7 +81,7 @@ def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
 
 
 def take_over_the_lock(gcs: Gcs) -> None:
-    """Lets the lock of a run that was killed grow older than what a living run's can be."""
+    """Makes the lock of a killed run older than the lock of a live run can be."""
     gcs.age(f"{OUT}/_staging/run.lock", 11 * 60)
 
 
@@ -186,7 +186,7 @@ def test_overwriting_asks_for_no_shard_by_itself(gcs: Gcs):
 def test_many_small_files_are_opened_ahead_and_read_in_their_order(
     gcs: Gcs, tmp_path: Path, documents: list[str]
 ):
-    """With 50 ms for each answer, a run over 120 files one after the other would take 18 s."""
+    """With 50 ms per response, a run that reads 120 files one after the other would take 18 s."""
     for number in range(120):
         gcs.put(
             f"gs://data/small/{number:03d}.txt", "\n".join(documents[number * 8 : number * 8 + 8]).encode()

@@ -14,7 +14,7 @@ from beam_pipeline.views.reading import open_dataset
 
 @pytest.fixture
 def inspect(dataset: Path, capsys: pytest.CaptureFixture):
-    """Runs the verb; returns what it prints."""
+    """Returns a function that runs the verb and returns its output."""
 
     def run(*options: str, folder: Path = dataset) -> str:
         capsys.readouterr()
@@ -70,7 +70,7 @@ def test_a_tail_is_explained(inspect, dataset: Path):
             origin = split.origin(shard, record)
             if origin.is_of_tails:
                 printed = inspect("--record", f"train:{shard}:{record}")
-                assert "from the tails" in printed and "what is left over at a unit's end" in printed
+                assert "from the tails" in printed and "packed from the ends of work units" in printed
                 assert printed.count("corpus.txt, bytes ") == len(origin.units) > 1
                 assert "corpus.txt, line" in printed  # its documents are found, too
                 return

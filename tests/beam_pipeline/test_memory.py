@@ -9,7 +9,7 @@ GB = 10**9
 
 
 def machine(root: Path, available_kib: int, cgroup: str, files: dict[str, str]) -> str:
-    """A folder that says of a machine what /proc and /sys say."""
+    """A folder with the files of /proc and /sys that describe a machine's memory."""
     for name, text in {
         "proc/meminfo": f"MemTotal: 99999999 kB\nMemAvailable:   {available_kib} kB\n",
         "proc/self/cgroup": cgroup,

@@ -1,4 +1,4 @@
-"""A run deletes and replaces nothing but what a run has written there; paths mean their very names."""
+"""A run deletes and replaces only files that a run has written. Output paths are never interpreted as globs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, source: Path, tokenizer_folder: Path) -> Path:
-    """A small dataset, to be copied."""
+    """A small dataset for tests to copy."""
     out = tmp_path_factory.mktemp("made") / "out"
     prepare.main(command(source, tokenizer_folder, out))
     return out
@@ -356,7 +356,7 @@ def test_characters_of_patterns_in_paths_mean_themselves(
 def test_the_records_of_a_failed_run_are_enough_to_delete_it(
     tmp_path: Path, source: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A run that fails after its shards leaves them; another one deletes them by their records, and nothing else."""
+    """A run that fails after writing shards leaves them. The next run deletes exactly these, by their records."""
     out = tmp_path / "out"
 
     def fail(*_: object, **__: object) -> None:

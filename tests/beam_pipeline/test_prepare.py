@@ -1,4 +1,4 @@
-"""`prepare` as a whole, in this process: what goes in comes out, and the options do what they say."""
+"""`prepare` as a whole, in this process: no document is lost, and the options have their documented effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300"]
 
 
 def read_split(folder: Path) -> tuple[dict, dict[str, np.ndarray]]:
-    """A split's manifest and its rows, in the order of their ranks: the shuffle undone."""
+    """Returns a split's manifest, and its rows in the order of their ranks, which inverts the shuffle."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
     records = []
     for shard in manifest["shards"]:
@@ -47,7 +47,7 @@ def encoded(tokenizer_folder: Path, documents: list[str]) -> list[list[int]]:
 
 @pytest.fixture
 def run(tmp_path: Path, corpus: Path, tokenizer_folder: Path):
-    """Runs prepare on the corpus into a folder below tmp_path; returns the folder."""
+    """Returns a function that runs prepare on the corpus and returns the output folder, which is below tmp_path."""
 
     def run_prepare(*options: str, output: str = "out", source: Path = corpus) -> Path:
         folder = tmp_path / output
@@ -67,7 +67,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def units_of(split: Path) -> list[dict]:
-    """The split's units; the last one stands for the tails."""
+    """Returns the split's units. The last one stands for the tails."""
     return [json.loads(line) for line in (split / "units.jsonl").read_text().splitlines()]
 
 

@@ -19,7 +19,7 @@ VOID = {"meta", "br", "input"}
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order; gathers the text, the attributes and the scripts."""
+    """Checks that tags are closed in order, and collects the text, the attributes and the scripts."""
 
     def __init__(self, html: str):
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""`--resume`: what an earlier run finished is kept, unit by unit and shard by shard, and the bytes are the same."""
+"""`--resume` keeps the units and shards that an earlier run finished, and gives the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS += ["--shard_size", "300", "--segment_ids"]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
-    """Documents, some of them twice, and a broken line in the second unit."""
+    """A corpus with some duplicate documents, and a broken line in the second unit."""
     path = tmp_path_factory.mktemp("source") / "in.jsonl"
     lines = [json.dumps({"text": text}) for text in [*documents[:500], *documents[100:300]]]
     lines[150] = '{"text": '
@@ -43,7 +43,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 class Watch:
-    """Notes which units are read for their hashes and which are tokenized; fails at the units `fail_at`."""
+    """Records which units are hashed and which are tokenized, and fails at the unit `fail_at`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail_at: int | None = None):
         self.hashed: list[int] = []

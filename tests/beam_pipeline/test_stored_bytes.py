@@ -1,4 +1,4 @@
-"""The same command gives the same bytes as every earlier version of this code, and earlier datasets are still read.
+"""The same command gives the same bytes as earlier versions of this code, and their datasets can still be read.
 
 `python -m tests.beam_pipeline.test_stored_bytes` writes `stored/bytes.json`: only after raising `_BYTES_VERSION`.
 """
@@ -68,7 +68,7 @@ RUNS = {
 
 
 def write_corpus(folder: Path) -> None:
-    """The same text in three forms: a line per document, paragraphs, and JSON lines."""
+    """The same text in three formats: a document per line, paragraphs, and JSON lines."""
     rng = random.Random(14)
     texts = [" ".join(rng.choices(_WORDS, k=rng.randint(1, 60))) for _ in range(200)]
     texts += texts[20:60]
@@ -80,7 +80,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def prepared(folder: Path, name: str) -> dict:
-    """Runs one of `RUNS` in `folder`; returns what is to stay the same.
+    """Runs one of `RUNS` in `folder`, and returns everything that must not change.
 
     Only where the input is and which versions wrote the manifest are left out of its checksum and its fingerprint.
     """

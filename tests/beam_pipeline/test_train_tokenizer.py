@@ -20,7 +20,7 @@ from beam_pipeline.tokenization.tokenizer_folder import RECORD, lock_folder
 
 @pytest.fixture(scope="module")
 def corpus_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three files: text, jsonl, and one that is empty."""
+    """Three files: text, jsonl, and an empty one."""
     folder = tmp_path_factory.mktemp("corpus")
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(500)]
@@ -84,7 +84,7 @@ def test_runner_and_bundling_change_nothing(corpus_files: Path, tmp_path: Path):
 
 
 def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
-    """Of 2000 documents about a fifth; all of them in order; and each with its own bytes."""
+    """Takes about a fifth of 2000 documents, or all of them, in order and with their bytes."""
     names, places = ["x.txt", "y.txt"], np.arange(0, 40_000, 40)
     texts = {name: [f"{name} {place} é\n" for place in places.tolist()] for name in names}
     for number, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Processes that meet in one output folder, and what is left when one ends: run as users run them."""
+"""Processes that use the same output folder, and the state after one of them ends. They run as users run them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 @pytest.fixture
 def start(source: Path, tokenizer_folder: Path, tmp_path: Path) -> Iterator:
-    """Starts `prepare` into tmp_path/out, in a session of its own, all of whose processes are ended with the test."""
+    """Returns a function that starts `prepare` in its own session. The processes of the session end with the test."""
     started: list[subprocess.Popen] = []
 
     def begin(*options: str) -> subprocess.Popen:
@@ -69,7 +69,7 @@ def wait_for_shards(run: subprocess.Popen, out: Path) -> None:
 
 
 def of_session(leader: int) -> list[int]:
-    """The processes of a session that run; those that only wait to be noticed are left out."""
+    """Returns the running processes of a session, without zombies."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ def finished(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> Path:
 
 @pytest.fixture
 def dataset(finished: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """A copy of the dataset, for tests to damage."""
     return Path(shutil.copytree(finished, tmp_path / "dataset"))
 
 
@@ -41,7 +41,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def edit(path: Path, change) -> None:
-    """Changes a JSON file; of a manifest, the checksum, too, so that only what is recomputed can tell."""
+    """Changes a JSON file. In a manifest, also updates the checksum, so that only recomputed values differ."""
     data = json.loads(path.read_bytes())
     change(data)
     if path.name == MANIFEST:
@@ -52,7 +52,7 @@ def edit(path: Path, change) -> None:
 
 
 def rewrite(path: Path, change) -> None:
-    """Changes the text of a manifest, and makes its checksum fit."""
+    """Changes the text of a manifest, and updates its checksum."""
     text = re.sub(r'  "checksum": .*\n', "", path.read_text())
     changed = change(text)
     assert changed != text
@@ -61,7 +61,7 @@ def rewrite(path: Path, change) -> None:
 
 
 def replace_beside_manifest(split: Path, name: str, data: bytes) -> None:
-    """Replaces a file that the manifest names, in the manifest, too."""
+    """Replaces a file that the manifest lists, and updates its entry."""
     (split / name).write_bytes(data)
 
     def describe(manifest: dict) -> None:
@@ -190,7 +190,7 @@ def test_a_whole_dataset_and_each_of_its_splits_are_fine(finished: Path, capsys)
 
 
 def to_version_1(split: Path) -> None:
-    """Makes the manifest one that the first version of the format had."""
+    """Converts the manifest to the first version of the format."""
     manifest = json.loads((split / MANIFEST).read_bytes())
     for key in ("checksum", "files", "versions", "bytes_version"):
         del manifest[key]
@@ -224,8 +224,8 @@ def test_what_does_not_belong_is_named(dataset: Path, capsys):
     assert "train/notes.txt: a file that the manifest does not name" in capsys.readouterr().out
     shutil.copytree(dataset / "train", dataset / "train-copy")
     found = dict(check_dataset(str(dataset)))
-    assert any("holds the split 'train'" in defect for defect in found[f"{dataset}/train-copy"])
-    assert any("none of the splits that" in defect for defect in found[f"{dataset}/train-copy"])
+    assert any("contains the split 'train'" in defect for defect in found[f"{dataset}/train-copy"])
+    assert any("not one of the splits that" in defect for defect in found[f"{dataset}/train-copy"])
 
 
 def test_splits_of_two_runs_are_told_apart(dataset: Path):

@@ -13,7 +13,7 @@ texts = st.text("ab", max_size=2)
 def duplicates(
     units: list[list[str]], buckets: int, entries_per_pass: int, shuffle=lambda items: None
 ) -> set[tuple[int, int]]:
-    """(unit, document) of all that the steps leave out."""
+    """Returns (unit, document) of all documents that the steps drop."""
     found, by_bucket = [], {}
     for unit, documents in enumerate(units):
         hashes = text_hashes(documents)

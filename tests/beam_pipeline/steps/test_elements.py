@@ -1,4 +1,4 @@
-"""What flows between steps reaches the next one unchanged, and takes about as many bytes as its arrays."""
+"""Elements between steps survive pickling, and their size is about that of their arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of all units, and of where their rows are: nothing may be missing or there twice."""
+"""The tables of all units and of the places of their rows: no row may be missing or occur twice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_rows_of_tails_come_after_those_of_all_units():
 
 
 def places_of(rows: list[list[list[int]]]) -> tuple[RowTable, list[BlockPlace]]:
-    """The row table and the blocks of units, of whose splits these are the blocks' rows."""
+    """Returns the row table and the blocks, given the number of rows of each block, by unit and split."""
     places = []
     for unit, splits in enumerate(rows):
         for split, counts in enumerate(splits):

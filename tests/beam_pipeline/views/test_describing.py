@@ -1,4 +1,4 @@
-"""A row's work units and files in words."""
+"""Descriptions of a row's work units and files."""
 
 from __future__ import annotations
 

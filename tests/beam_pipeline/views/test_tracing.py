@@ -15,7 +15,7 @@ from beam_pipeline.views.tracing import NotTraced, Tracer
 
 @pytest.fixture
 def source(tmp_path: Path, documents: list[str]) -> Path:
-    """Three files of documents, one of them compressed; some documents stand there twice."""
+    """Three files of documents, one of them compressed, with some duplicates."""
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.txt").write_text("\n\n".join(documents[:150]), encoding="utf-8")
@@ -28,7 +28,7 @@ def source(tmp_path: Path, documents: list[str]) -> Path:
 
 @pytest.fixture
 def make(tmp_path: Path, source: Path, tokenizer_folder: Path):
-    """Runs prepare over the files with some options; returns the splits."""
+    """Returns a function that runs prepare on the files and returns the splits."""
 
     def run(*options: str) -> list[Split]:
         out = tmp_path / "out"
@@ -43,7 +43,7 @@ def make(tmp_path: Path, source: Path, tokenizer_folder: Path):
 
 
 def text_at(source: Path, name: str, place: int) -> str:
-    """The document that begins at a byte of a file."""
+    """Returns the document that begins at a byte of a file."""
     path = source / name
     data = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
     line = data[place:].split(b"\n")[0].decode()
