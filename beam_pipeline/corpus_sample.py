@@ -44,7 +44,7 @@ class SampleJob:
     """File of the work units, one JSON line each."""
     num_units: int
     share: float
-    """Share of the documents to sample, above 0. From 1 on, all are."""
+    """Share of the documents to sample, above 0. With 1 or more, all documents are sampled."""
     seed: int
     """Determines which documents are sampled."""
     read_options: InputConfig

@@ -111,8 +111,8 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
     parts = None
     if config.trace != "never":
         try:
-            most_seconds = _AUTO_SECONDS if config.trace == "auto" else None
-            parts = tracer.trace(origin, row, most_seconds=most_seconds)
+            max_seconds = _AUTO_SECONDS if config.trace == "auto" else None
+            parts = tracer.trace(origin, row, max_seconds=max_seconds)
         except NotTraced as reason:
             hint = "; --trace always takes the time it needs" if isinstance(reason, TraceTooSlow) else ""
             yield f"traced  only to its work unit: {visible(str(reason), one_line=True)}{hint}"

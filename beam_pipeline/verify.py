@@ -108,7 +108,7 @@ def _check_staging(dataset: str, names: Sequence[str]) -> Iterator[tuple[str, li
         yield (
             dataset,
             [
-                f"{path}: left behind by a run that failed; prepare with --resume deletes it"
+                f"{path}: left behind by a run that failed or was killed; prepare with --resume deletes it"
                 for path in run_folders
             ],
             [f"{path}: is not part of the dataset" for path in others],

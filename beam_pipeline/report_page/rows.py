@@ -59,7 +59,7 @@ def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[ShownRo
         for number, (shard, record) in enumerate(_chosen(split)):
             row, origin = split.row(shard, record), split.origin(shard, record)
             try:
-                parts = tracer.trace(origin, row, most_bytes=_MAX_BYTES_TO_TRACE)
+                parts = tracer.trace(origin, row, max_bytes=_MAX_BYTES_TO_TRACE)
             except NotTraced:
                 parts = None
             source = "; ".join(describe_units(origin.units))

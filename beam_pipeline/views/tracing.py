@@ -109,21 +109,21 @@ class Tracer:
         self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None
 
     def trace(
-        self, origin: Origin, row: Row, *, most_bytes: int | None = None, most_seconds: float | None = None
+        self, origin: Origin, row: Row, *, max_bytes: int | None = None, max_seconds: float | None = None
     ) -> list[DocumentPart]:
         """Returns the documents of a row, in their order.
 
         Args:
             origin: Where the row came from.
             row: The record.
-            most_bytes: Largest number of bytes of the source to read again; None: no limit.
-            most_seconds: Approximate limit of the time for that; None: no limit.
+            max_bytes: Largest number of bytes of the source to read again; None: no limit.
+            max_seconds: Approximate limit of the time for that; None: no limit.
 
         Raises:
             TraceTooSlow: If a limit would be exceeded.
             NotTraced: If the source is missing or has changed.
         """
-        found = self._unit_documents(origin, most_bytes, most_seconds)
+        found = self._unit_documents(origin, max_bytes, max_seconds)
         packed = _pack_numbers(found, self._split.manifest["config"])
         if origin.is_of_tails:
             joined = np.concatenate([tail.ids for _, tail in packed if tail is not None])
@@ -157,7 +157,7 @@ class Tracer:
         return np.union1d(np.union1d(begins, after), [0])
 
     def _unit_documents(
-        self, origin: Origin, most_bytes: int | None, most_seconds: float | None
+        self, origin: Origin, max_bytes: int | None, max_seconds: float | None
     ) -> list[_UnitDocuments]:
         """Returns the documents of the row's units. Raises the errors of `trace`."""
         wanted = origin.units
@@ -166,11 +166,11 @@ class Tracer:
         # Whether a document is a duplicate depends on all previous units.
         read = self._split.units[: wanted[-1].index + 1] if self._dedup else wanted
         size = sum(unit.bytes for unit in read)
-        if most_bytes is not None and size > most_bytes:
+        if max_bytes is not None and size > max_bytes:
             raise TraceTooSlow(f"finding the documents requires tokenizing {size / 1e6:,.0f} MB again")
         self._check_sources(read)
         try:
-            documents = list(self._documents(read, wanted, size, most_seconds))
+            documents = list(self._documents(read, wanted, size, max_seconds))
         except DataError as error:
             raise NotTraced(str(error)) from error
         self._last = (wanted, documents)
@@ -195,12 +195,12 @@ class Tracer:
         units: Sequence[WorkUnit],
         wanted: Sequence[WorkUnit],
         size: int,
-        most_seconds: float | None,
+        max_seconds: float | None,
     ) -> Iterator[_UnitDocuments]:
         """Yields the documents of the `wanted` units in the split, while it reads all of `units`.
 
         Raises:
-            TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `most_seconds`.
+            TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `max_seconds`.
         """
         numbers = {unit.index for unit in wanted}
         seen: dict[int, set[bytes]] = {}  # by repeat, since repeats of --mix are not duplicates of each other
@@ -212,7 +212,7 @@ class Tracer:
             for batch in read_unit(unit, self._input):
                 done += int(batch.bytes.sum())
                 if self._dedup:
-                    batch = _first_of_their_text(batch, seen.setdefault(unit.repeat, set()))
+                    batch = _without_duplicates(batch, seen.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
                     chosen = self._choose(batch) == self._split_index
                     parts.append(self._tokenizer.encode(batch).select(chosen))
@@ -220,7 +220,7 @@ class Tracer:
                     names += [batch.name] * int(chosen.sum())
                 seconds = time.monotonic() - began
                 expected = seconds * size / max(1, done)
-                if most_seconds is not None and seconds > 1 and expected > most_seconds:
+                if max_seconds is not None and seconds > 1 and expected > max_seconds:
                     raise TraceTooSlow(f"finding the documents would take about {expected:.0f} s")
             if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
@@ -228,7 +228,7 @@ class Tracer:
                 yield _UnitDocuments(unit, Documents(ids, lengths), names, places)
 
 
-def _first_of_their_text(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatch:
+def _without_duplicates(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatch:
     """Removes documents whose text was seen before, and adds the hashes of the others to `seen`."""
     hashes = [row.tobytes() for row in text_hashes(batch.texts)]
     dropped = []
@@ -269,9 +269,11 @@ def _parts(found: Sequence[_UnitDocuments], numbers: np.ndarray) -> Iterator[Doc
         found: The documents of the row's units.
         numbers: int64 [tokens], each token's number in the stream of all units.
     """
+    # Documents are numbered over all units: their lengths, their units, and the number of each unit's first document.
     lengths = np.concatenate([unit.documents.lengths for unit in found])
     owners = np.repeat(np.arange(len(found)), [len(unit.names) for unit in found])
-    before = np.cumsum([0, *(len(unit.names) for unit in found)])
+    firsts = np.cumsum([0, *(len(unit.names) for unit in found)])
+    # A token's document is the first one that ends after it in the stream.
     ends = np.cumsum(lengths)
     document = np.searchsorted(ends, numbers, side="right")
     # A part ends where the document changes, or where tokens of the same document are skipped.
@@ -279,7 +281,7 @@ def _parts(found: Sequence[_UnitDocuments], numbers: np.ndarray) -> Iterator[Doc
     for first, end in zip([0, *bounds], [*bounds, len(numbers)], strict=True):
         index = int(document[first])
         unit = found[int(owners[index])]
-        within = index - int(before[owners[index]])
+        within = index - int(firsts[owners[index]])
         tokens = int(lengths[index])
         offset = int(numbers[first] - (ends[index] - tokens))
         yield DocumentPart(

@@ -122,15 +122,15 @@ def test_grep_stops_at_most_and_takes_regular_expressions(inspect, dataset: Path
     ("options", "message"),
     [
         (["--record", "train:1"], "not SPLIT:SHARD:RECORD"),
-        (["--record", "test:0:0"], "there is train, validation"),
+        (["--record", "test:0:0"], "only train, validation"),
         (["--tokens"], "requires --record"),
         (["--regex"], "requires --grep"),
-        (["--grep", "(", "--regex"], "no regular expression"),
+        (["--grep", "(", "--regex"], "is not a regular expression"),
         (["--grep", ""], "is empty"),
         (["--grep", "a", "--most", "0"], "at least 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_options_that_cannot_be(inspect, options, message):
+def test_wrong_options_are_refused(inspect, options, message):
     with pytest.raises(UsageError, match=message):
         inspect(*options)

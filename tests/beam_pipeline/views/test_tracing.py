@@ -130,7 +130,7 @@ def test_a_source_that_is_not_what_it_was_is_noticed(make, source):
 def test_no_more_is_read_than_is_allowed(make):
     split = make()[0]
     with pytest.raises(NotTraced, match="requires tokenizing"):
-        Tracer(split).trace(split.origin(0, 0), split.row(0, 0), most_bytes=100)
+        Tracer(split).trace(split.origin(0, 0), split.row(0, 0), max_bytes=100)
 
 
 def test_a_part_says_where_it_is_from(make, source):
