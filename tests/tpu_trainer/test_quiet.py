@@ -5,9 +5,9 @@ import sys
 
 _COMPILE_WITH_XLA = """
 from tpu_trainer import quiet
-quiet.before_imports()
+quiet.set_log_levels()
 import tensorflow as tf
-quiet.after_imports()
+quiet.silence_abseil()
 print(tf.function(lambda x: x * 2, jit_compile=True)(tf.constant(21)).numpy())
 """
 

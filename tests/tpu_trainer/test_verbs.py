@@ -57,7 +57,7 @@ def run_folder(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "tpu_trainer", *map(str, arguments(dataset, run))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert "tokens/s" in result.stderr
+    (run.parent / "stderr.txt").write_text(result.stderr)
     return run
 
 
@@ -92,12 +92,18 @@ def test_fit_learns_and_says_so(run_folder: Path) -> None:
     assert Checkpoints(str(run_folder / "checkpoints")).steps() == [400, 420]
 
 
+def test_fit_shows_its_own_messages_and_no_librarys(run_folder: Path) -> None:
+    text = (run_folder.parent / "stderr.txt").read_text()
+    assert "tokens/s" in text
+    assert [line for line in text.splitlines() if not line.startswith(("fit: ", "step "))] == []
+
+
 def test_a_run_that_is_finished_is_left_as_it_is(
     run_verb: Callable[..., int], dataset: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*")}
     assert run_verb(*arguments(dataset, run_folder)) == 0
-    assert "finished already, with 420 steps" in capsys.readouterr().err
+    assert "already finished, with 420 steps" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in run_folder.rglob("*")} == before
 
 
@@ -116,7 +122,7 @@ def test_other_options_do_not_continue_a_run(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     assert run_verb(*arguments(dataset, tmp_path / "mine")) == 2
-    assert "it holds 'letter.txt' and no run" in capsys.readouterr().err
+    assert "it contains 'letter.txt' but no run" in capsys.readouterr().err
 
 
 def test_data_that_do_not_fit_together(
@@ -267,7 +273,7 @@ def test_export_into_a_folder_of_something_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb("export", "--run", run_folder, "--output", dataset) == 2
-    assert "it holds 'tokenizer' and no exported model" in capsys.readouterr().err
+    assert "it contains 'tokenizer' but no exported model" in capsys.readouterr().err
     assert run_verb("export", "--run", run_folder, "--output", exported) == 0  # an older export is replaced
 
 
@@ -372,7 +378,7 @@ def test_fill_mask(
     assert text_of(30) in filled
     for bad, message in (
         ("w1 w2", "no <mask> in the text 'w1 w2'"),
-        ("<mask> " * 20, "a text of 22 tokens: the model takes 16"),
+        ("<mask> " * 20, "a text has 22 tokens; the model takes 16"),
     ):
         assert run_verb("fill-mask", "--model", exported, "--text", bad) == 2
         assert message in capsys.readouterr().err

@@ -1,7 +1,4 @@
-"""The command `tokenmill-trainer VERB`, which is `python -m tpu_trainer VERB`.
-
-Parses the command line, then imports the verb's module and runs it.
-"""
+"""The command `tokenmill-trainer VERB`, also `python -m tpu_trainer VERB`."""
 
 from __future__ import annotations
 
@@ -16,22 +13,20 @@ from tpu_trainer.training.tpu_host import uses_local_tpu
 
 
 def main() -> int:
-    """Runs one verb; returns the exit status, see ExitStatus."""
+    """Runs the verb of the command line and returns the exit status."""
     if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
         print(overview(), file=sys.stdout if sys.argv[1:] else sys.stderr)
         return ExitStatus.DONE if sys.argv[1:] else ExitStatus.USAGE
-    quiet.before_imports()
-    # transformers looks for TensorFlow by the names of distributions, and does not know tensorflow-tpu.
+    quiet.set_log_levels()
+    # transformers finds TensorFlow by the name of its distribution and does not know tensorflow-tpu.
     os.environ.setdefault("FORCE_TF_AVAILABLE", "1")
-    # One tokenizer per process, small batches: its thread pool would only take cores from the compute.
+    # The batches to tokenize are small: a thread pool would only compete with training for cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         verb, config = parse()
         if not uses_local_tpu(verb, config):
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-        module = importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}")
-        quiet.after_imports()
-        module.main(config)
+        importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:
         print(f"tpu_trainer: error: {error}", file=sys.stderr)
         return error.status

@@ -1,11 +1,11 @@
-"""Verb export: writes a run's checkpoint as a folder that Hugging Face's libraries load."""
+"""The export verb: writes a checkpoint as a Hugging Face model folder."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from tpu_trainer import files
+from tpu_trainer import files, quiet
 from tpu_trainer.config import ExportConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.checkpoint_export import export_checkpoint
@@ -14,13 +14,18 @@ from tpu_trainer.runs.run_folder import RunFolder
 
 
 def main(config: ExportConfig) -> None:
-    """Runs the verb; UsageError where the run has no such checkpoint or the output folder holds something else."""
+    """Runs the verb.
+
+    Raises:
+        UsageError: If the run lacks the checkpoint, or the output folder contains something else.
+    """
+    quiet.silence_abseil()
     folder = RunFolder(config.run)
     folder.config()
     names = files.list_names(config.output)
     if names and not {"config.json", "model.safetensors"} <= set(names):
         raise UsageError(
-            f"--output is {config.output!r}: it holds {names[0]!r} and no exported model; give a new or an empty folder"
+            f"--output is {config.output!r}: it contains {names[0]!r} but no exported model; use a new or empty folder"
         )
     step = chosen_step(Checkpoints(folder.checkpoints), config.checkpoint)
     with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
@@ -30,7 +35,15 @@ def main(config: ExportConfig) -> None:
 
 
 def chosen_step(checkpoints: Checkpoints, choice: str) -> int:
-    """The step that `choice`, latest, best or a number, names; UsageError where there is no such checkpoint."""
+    """Returns the step of a checkpoint.
+
+    Args:
+        checkpoints: The run's.
+        choice: latest, best, or a step.
+
+    Raises:
+        UsageError: If there is no such checkpoint.
+    """
     if choice == "latest":
         return checkpoints.latest()
     if choice == "best":

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_trainer import files
+from tpu_trainer import files, quiet
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
 from tpu_trainer.errors import UsageError
@@ -61,6 +61,7 @@ def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> A
 
     from tpu_trainer.network.model import LanguageModel
 
+    quiet.silence_abseil()
     auto_class = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}[objective]
     with files.local_copy(path) as folder:
         # transformers 4.55 to 4.57 cannot read PyTorch's layout into TensorFlow (huggingface/transformers#40028).
