@@ -55,8 +55,8 @@ def test_the_configs_that_come_with_the_trainer(path: Path) -> None:
     ("arguments", "message"),
     [
         (["--train.steps", "0"], "--train.steps is 0: must be at least 1"),
-        (["--mlm.probability", "1.5"], "--mlm.probability is 1.5: must lie between 0 and 1"),
-        (["--optimizer.beta2", "1"], r"--optimizer.beta2 is 1.0: must lie in \[0, 1\)"),
+        (["--mlm.probability", "1.5"], "--mlm.probability is 1.5: must be between 0 and 1"),
+        (["--optimizer.beta2", "1"], r"--optimizer.beta2 is 1.0: must be in \[0, 1\)"),
         (["--schedule.warmup_steps", "10", "--train.steps", "10"], "must be less than --train.steps, 10"),
         (["--seed", "-1"], "--seed is -1"),
         (["--data.window_shards", "0"], "--data.window_shards is 0"),

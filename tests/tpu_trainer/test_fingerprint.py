@@ -16,21 +16,19 @@ def test_other_data_is_refused_before_anything_is_written(
     arguments = ["fit", "--output_dir", run, "--train.steps", 1, "--strategy", "cpu"]
     assert run_verb(*arguments, "--data.train", dataset / "train", "--data.fingerprint", "feed") == 2
     actual = json.loads((dataset / "train" / "manifest.json").read_text())["fingerprint"]
-    assert (
-        f"--data.fingerprint is 'feed': {dataset}/train has '{actual}': other data" in capsys.readouterr().err
-    )
+    assert f"--data.fingerprint is 'feed', but {dataset}/train has '{actual}'" in capsys.readouterr().err
     both = json.dumps([str(dataset / "train"), str(dataset / "validation")])
     assert run_verb(*arguments, "--data.train", both, "--data.fingerprint", actual) == 2
-    assert "other data" in capsys.readouterr().err
+    assert "use the data with that fingerprint" in capsys.readouterr().err
     assert not run.exists()
 
 
-def test_the_right_data_is_taken(
+def test_data_with_the_right_fingerprint_passes(
     run_verb: Callable[..., int], dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     actual = json.loads((dataset / "train" / "manifest.json").read_text())["fingerprint"]
     arguments = ["fit", "--output_dir", tmp_path / "run", "--data.train", dataset / "train"]
-    # The next check's words: this one was passed.
+    # The error of the next check: this one has passed.
     nowhere = ["--data.validation", tmp_path / "nowhere", "--strategy", "cpu"]
     assert run_verb(*arguments, *nowhere, "--data.fingerprint", actual) == 2
     assert "nowhere: no such folder" in capsys.readouterr().err

@@ -33,7 +33,7 @@ VERBS: dict[str, type] = {
 
 
 def program() -> str:
-    """The program's name, as it was called."""
+    """The name that the program was called by."""
     return "tokenmill-trainer" if Path(sys.argv[0]).name == "tokenmill-trainer" else "tpu_trainer"
 
 
@@ -45,21 +45,27 @@ def overview() -> str:
 
 def _verb_parser(config_class: type) -> ArgumentParser:
     parser = ArgumentParser(description=config_class.__doc__, allow_abbrev=False)
-    parser.add_argument("--config", action="config", help="A YAML file of these options; later options win.")
+    parser.add_argument(
+        "--config", action="config", help="YAML file of these options; later options override it."
+    )
     add_options(parser, config_class)
     return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
-    """The verb and its config from a command line (default: the process's own).
+    """Returns the verb and its config.
 
-    Raises UsageError where values do not fit together; prints usage and exits with status 2 where an option is
-    unknown, missing or of the wrong type.
+    Args:
+        arguments: The command line; default: the process's.
+
+    Raises:
+        UsageError: If values are invalid or inconsistent.
+        SystemExit: With status 2, after printing the usage, if an option is unknown, missing or of the wrong type.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = ArgumentParser(prog=program(), description="Trains language models from shards of token rows.")
     verbs = parser.add_subcommands(dest="verb")
-    # A parser takes some time to build: only that of the verb is needed, if there is one.
+    # Parsers are slow to build: build only the verb's, if there is one.
     for verb in [verb for verb in VERBS if verb in arguments[:1]] or VERBS:
         verbs.add_subcommand(verb, _verb_parser(VERBS[verb]), help=VERBS[verb].__doc__)
     namespace = parser.instantiate(parser.parse_args(arguments))

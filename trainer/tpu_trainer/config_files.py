@@ -19,7 +19,7 @@ _Config = TypeVar("_Config")
 
 
 def add_options(parser: ArgumentParser, config_class: type) -> None:
-    """Adds an option for each field; a field with "argument" in its metadata becomes a plain argparse option."""
+    """Adds an option for each field. A field with "argument" in its metadata becomes a plain argparse option."""
     plain = {
         field.name: field.metadata["argument"]
         for field in dataclasses.fields(config_class)
@@ -38,12 +38,20 @@ def dump_fit_config(config: FitConfig) -> str:
 
 
 def load_fit_config(path: str) -> FitConfig:
-    """Reads the config that `dump_fit_config` wrote to `path`; raises UsageError if it is not one."""
+    """Reads a config of `fit`.
+
+    Raises:
+        UsageError: If the file has no valid config.
+    """
     return _load(path, FitConfig)
 
 
 def load_compile_check_config(path: str) -> CompileCheckConfig:
-    """Reads a config of `fit` that need not name data or an output folder; raises UsageError if it is not one."""
+    """Reads a config of `fit` for compile-check: data and output folder are optional.
+
+    Raises:
+        UsageError: If the file has no valid config.
+    """
     return _load(path, CompileCheckConfig)
 
 
@@ -52,6 +60,6 @@ def _load(path: str, config_class: type[_Config]) -> _Config:
     add_options(parser, config_class)
     try:
         namespace = parser.instantiate(parser.parse_string(files.read_text(path)))
-    except Exception as error:  # jsonargparse passes on many kinds: YAML's, argparse's, its own
+    except Exception as error:  # jsonargparse raises those of YAML and argparse, and its own
         raise UsageError(f"{path}: not a configuration of `fit`: {error}") from error
     return config_class(**vars(namespace))

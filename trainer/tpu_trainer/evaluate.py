@@ -1,4 +1,4 @@
-"""Verb evaluate: a run's newest checkpoint on a whole split."""
+"""The evaluate verb: evaluates a run's newest checkpoint on a whole split."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from tpu_trainer.runs.run_folder import RunFolder
 
 
 def main(config: EvaluateConfig) -> None:
-    """Runs the verb: prints the figures as JSON and writes them to a file."""
+    """Prints the figures as JSON and writes them to a file.
+
+    Raises:
+        UsageError: If run, split and options are inconsistent.
+    """
     folder = RunFolder(config.run)
     run = folder.config()
     data = config.data or run.data.validation
     if data is None:
-        raise UsageError(f"{config.run}: trained without a validation split; name one with --data")
+        raise UsageError(f"{config.run}: the run has no validation split; set --data")
     split = open_split(data, tokenizer=folder.tokenizer)
-    # TensorFlow takes seconds to import: not for what the checks above refuse.
+    # TensorFlow takes seconds to import: the checks above come first.
     from tpu_trainer.data.faults import check_records
     from tpu_trainer.data.vocabulary import load_vocabulary
     from tpu_trainer.runs.checkpoint import Checkpoints
@@ -40,7 +44,7 @@ def main(config: EvaluateConfig) -> None:
     check_records(split, vocabulary)
     strategy = build_strategy(config.strategy)
     with strategy.scope():
-        # The weights that are evaluated, and nothing beside them.
+        # Build only the weights to evaluate, not a second set for the average.
         alone = replace(run, optimizer=replace(run.optimizer, ema=None))
         task = build_task(alone, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
     checkpoints.restore(step, **{run.optimizer.evaluated: task.network})

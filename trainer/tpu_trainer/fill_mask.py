@@ -1,4 +1,4 @@
-"""Verb fill-mask: what an exported model predicts at the mask tokens of a text."""
+"""The fill-mask verb: predicts the tokens at the mask tokens of a text."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from tpu_trainer.exports.exported import open_model, open_tokenizer, questions_o
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One token for one mask; `text` is the whole text with this mask, only, filled."""
+    """A token for a mask."""
 
     probability: float
     token: str
     text: str
+    """The whole text with only this mask filled."""
 
 
 def main(config: FillMaskConfig) -> None:
-    """Runs the verb: prints the predictions of each text, the likeliest first."""
+    """Prints the predictions for each text, the likeliest first.
+
+    Raises:
+        UsageError: If the folder has no masked model, or a text has no mask token or is too long.
+    """
     tokenizer, vocabulary = open_tokenizer(config.model, "mlm")
     if config.text is not None:
-        _encode(config.text, tokenizer)  # refused before the model is loaded
+        _encode(config.text, tokenizer)  # rejects it before the model is loaded
     filler = MaskFiller(open_model(config.model, vocabulary, "mlm"), tokenizer)
     for question in questions_of(config.text, json_lines=config.json):
         masks = list(filler.fill(question.text, config.top_k))
@@ -51,29 +56,28 @@ def _encode(text: str, tokenizer: Any) -> list[int]:
     ids = tokenizer(text)["input_ids"]
     if tokenizer.mask_token_id not in ids:
         raise UsageError(
-            f"no {tokenizer.mask_token} in the text {text!r}: put it where a token is to be predicted"
+            f"no {tokenizer.mask_token} in the text {text!r}: insert it for each token to predict"
         )
     if len(ids) > tokenizer.model_max_length:
         raise UsageError(
-            f"a text of {len(ids)} tokens: the model takes {tokenizer.model_max_length}; shorten it: {text[:60]!r}…"
+            f"a text has {len(ids)} tokens; the model takes {tokenizer.model_max_length}: shorten it: {text[:60]!r}…"
         )
     return ids
 
 
 class MaskFiller:
-    """Predicts the tokens at the masks of a text."""
+    """Predicts the tokens at the masks of a text with a LanguageModel."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
-        """
-        Args:
-            model: The LanguageModel.
-            tokenizer: Its tokenizer.
-        """
         self._model = model
         self._tokenizer = tokenizer
 
     def fill(self, text: str, top_k: int) -> Iterator[list[Prediction]]:
-        """The `top_k` likeliest tokens for each mask; UsageError where there is none, or the text is too long."""
+        """Yields the `top_k` likeliest tokens for each mask.
+
+        Raises:
+            UsageError: If the text has no mask or is too long.
+        """
         ids = np.array(_encode(text, self._tokenizer), np.int32)
         positions = np.flatnonzero(ids == self._tokenizer.mask_token_id).astype(np.int32)
         logits = (
@@ -95,7 +99,7 @@ class MaskFiller:
             ]
 
     def _filled(self, ids: np.ndarray, position: int, token: int) -> str:
-        """The text with one mask filled; other masks stay, the tokens around a text are left out."""
+        """Returns the text with one mask filled; other masks stay, other special tokens are omitted."""
         filled = ids.copy()
         filled[position] = token
         hidden = set(self._tokenizer.all_special_ids) - {self._tokenizer.mask_token_id, int(token)}

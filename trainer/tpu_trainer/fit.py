@@ -1,4 +1,4 @@
-"""Verb fit: checks everything that can be checked, then trains, or continues, a run."""
+"""The fit verb: checks options, data and output folder, then trains or continues a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from tpu_trainer.training.cluster import cluster_from_environment
 
 
 def main(config: FitConfig) -> None:
-    """Runs the verb; UsageError where options, data and output folder do not fit together."""
+    """Runs the verb.
+
+    Raises:
+        UsageError: If options, data and output folder are inconsistent. `train_run` has further exceptions.
+    """
     config = replace(config, model=resolved(config.model))
     cluster = cluster_from_environment()
     folder = RunFolder(config.output_dir, writable=cluster.is_chief)
@@ -26,7 +30,7 @@ def main(config: FitConfig) -> None:
         check_model_id(config.hub_model_id)
     strategy = None
     if cluster.workers > 1:
-        # TensorFlow can join the others only before it computes anything, and bare shards are looked into below.
+        # TensorFlow can join the other workers only before it computes, and reading shards without a manifest uses it.
         from tpu_trainer.training.strategy import build_strategy
 
         strategy = build_strategy(config.strategy, config.tpu)
@@ -34,7 +38,8 @@ def main(config: FitConfig) -> None:
     found = [split.fingerprint.partition("/")[0] for split in train.splits]
     if config.data.fingerprint is not None and found != [config.data.fingerprint]:
         raise UsageError(
-            f"--data.fingerprint is {config.data.fingerprint!r}: {train.path} has {', '.join(found)!r}: other data"
+            f"--data.fingerprint is {config.data.fingerprint!r}, but {train.path} has {', '.join(found)!r}: "
+            "use the data with that fingerprint"
         )
     validation = None
     if config.data.validation is not None:
@@ -44,12 +49,12 @@ def main(config: FitConfig) -> None:
     if summary is not None:
         if summary["data"] != train.fingerprint:
             raise UsageError(
-                f"--output_dir is {folder.path!r}: the run there was trained on other data than {train.path}; "
+                f"--output_dir is {folder.path!r}: that run was trained on other data than {train.path}; "
                 "use another folder"
             )
         if summary["steps"] >= config.train.steps:
             print(
-                f"{folder.path}: finished already, with {summary['steps']} steps; nothing to do",
+                f"{folder.path}: already finished, with {summary['steps']} steps; nothing to do",
                 file=sys.stderr,
             )
             if config.hub_model_id is not None and folder.writable:
@@ -57,7 +62,7 @@ def main(config: FitConfig) -> None:
                     summary["steps"]
                 )
             return
-    # TensorFlow takes seconds to import: not for what the checks above refuse.
+    # TensorFlow takes seconds to import: the checks above come first.
     from tpu_trainer.training.train import train_run
 
     train_run(config, folder=folder, train=train, validation=validation, strategy=strategy)

@@ -1,4 +1,4 @@
-"""Verb generate: what an exported causal model makes of the beginning of a text."""
+"""The generate verb: continues texts with an exported causal model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ _DEFAULT_NEW_TOKENS = 50
 
 
 def main(config: GenerateConfig) -> None:
-    """Runs the verb: prints each text with what follows it; UsageError where one is too long."""
+    """Prints each text with its continuation.
+
+    Raises:
+        UsageError: If the folder has no causal model, or a text is too long, or empty without a begin token.
+    """
     tokenizer, vocabulary = open_tokenizer(config.model, "clm")
     if config.text is not None:
-        encode(config.text, tokenizer, config.max_new_tokens)  # refused before the model is loaded
+        encode(config.text, tokenizer, config.max_new_tokens)  # rejects it before the model is loaded
     generator = Generator(
         open_model(config.model, vocabulary, "clm"),
         tokenizer,
@@ -41,36 +45,29 @@ def main(config: GenerateConfig) -> None:
 
 
 def encode(text: str, tokenizer: Any, max_new_tokens: int | None) -> tuple[list[int], int]:
-    """The ids of `text`, the begin token's where it has none of its own, and how many may follow.
+    """Returns the ids of `text` (the begin token's if it is empty) and how many tokens to add.
 
-    Raises UsageError where the model does not hold both.
+    Raises:
+        UsageError: If both do not fit into the model, or the text is empty and there is no begin token.
     """
     ids = tokenizer(text)["input_ids"]
     if not ids:
         if tokenizer.bos_token_id is None:
-            raise UsageError(
-                "an empty text, and the tokenizer has no token to begin with: give a word at least"
-            )
+            raise UsageError("the text is empty and the tokenizer has no begin token: give at least one word")
         ids = [tokenizer.bos_token_id]
     room = tokenizer.model_max_length - len(ids)
     if room < (max_new_tokens or 1):
         raise UsageError(
-            f"a text of {len(ids)} tokens and {max_new_tokens or 1} more, where the model holds "
-            f"{tokenizer.model_max_length}; shorten the text or --max_new_tokens: {text[:60]!r}…"
+            f"a text of {len(ids)} tokens and {max_new_tokens or 1} more do not fit into the model's "
+            f"{tokenizer.model_max_length}; shorten the text or lower --max_new_tokens: {text[:60]!r}…"
         )
     return ids, max_new_tokens or min(room, _DEFAULT_NEW_TOKENS)
 
 
 class Generator:
-    """Continues texts."""
+    """Continues texts with a LanguageModel."""
 
     def __init__(self, model: Any, tokenizer: Any, sampling: Sampling) -> None:
-        """
-        Args:
-            model: The LanguageModel.
-            tokenizer: Its tokenizer.
-            sampling: How each token is chosen.
-        """
         self._network = model.network
         self._tokenizer = tokenizer
         self._sampling = sampling
@@ -78,10 +75,10 @@ class Generator:
     def continued(
         self, texts: Sequence[str], *, lines: Sequence[int], max_new_tokens: int | None
     ) -> Iterator[str]:
-        """Each of `texts`, in order, with what follows; `lines` are their numbers, see Sampling."""
+        """Yields each of `texts`, in order, with its continuation; `lines` are their line numbers, for Sampling."""
         prompts = [encode(text, self._tokenizer, max_new_tokens) for text in texts]
         results: dict[int, str] = {}
-        # Only prompts of one length go together: there is no padding, which not every model heeds.
+        # A batch has prompts of one length: not every model supports padding.
         by_length: dict[int, list[int]] = {}
         for index, (ids, _) in enumerate(prompts):
             by_length.setdefault(len(ids), []).append(index)
@@ -93,7 +90,7 @@ class Generator:
         yield from (results[index] for index in range(len(texts)))
 
     def _new_tokens(self, ids: np.ndarray, lines: Sequence[int], count: int) -> list[list[int]]:
-        """Up to `count` tokens after each row of `ids` (int32[B, L]), to the end token at most."""
+        """Returns up to `count` tokens after each row of `ids` (int32[B, L]), until the end token."""
         import tensorflow as tf
 
         end = self._tokenizer.eos_token_id

@@ -1,4 +1,4 @@
-"""Verb host-server: lets a process on another host use this host's chips; for slices of several hosts."""
+"""The host-server verb: serves this host's chips to the process that trains, in slices of several hosts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import signal
 from tpu_trainer.cloud.config import HostServerConfig
 
 GRACE_SECONDS = 110
-"""After SIGTERM, the time to save the state of the run. host_start.sh's --stop-timeout is longer."""
+"""Seconds to serve after SIGTERM, while the run's state is saved. host_start.sh's --stop-timeout is longer."""
 
 
 def main(config: HostServerConfig) -> None:
-    """Serves until the process is ended, with the status of a process that the signal has ended.
+    """Serves until a signal ends the process; the exit status is that of the signal.
 
-    When its machine is taken away, all hosts get SIGTERM at the same time. The first one needs the others' chips to
-    save its state, so SIGTERM ends this process after GRACE_SECONDS; a second signal, or Ctrl-C, ends it at once.
+    If the machines are taken away, all hosts get SIGTERM at the same time. The first host needs the others' chips to
+    save the run's state, so SIGTERM ends this process after GRACE_SECONDS; a second signal, or Ctrl-C, ends it at once.
     """
-    # All threads inherit the mask. As the first process of a container, it would never get a signal without waiting.
+    # All threads inherit the mask. The first process of a container gets only signals that it waits for.
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    # The name that TPUClusterResolver gives the hosts of a TPU.
     import tensorflow as tf
 
+    # TPUClusterResolver calls the hosts of a TPU workers.
     cluster = tf.train.ClusterSpec({"worker": list(config.addresses.split(","))})
     server = tf.distribute.Server(cluster, job_name="worker", task_index=config.index, protocol="grpc")
     print(f"host-server: {server.target}, number {config.index} of {cluster.num_tasks('worker')}", flush=True)
@@ -30,5 +30,5 @@ def main(config: HostServerConfig) -> None:
     print(f"host-server: {signal.Signals(number).name}", flush=True)
     if number == signal.SIGTERM:
         signal.sigtimedwait(signals, GRACE_SECONDS)
-    # At once: the end of the interpreter may wait for the other hosts.
+    # A regular exit of the interpreter may wait for the other hosts.
     os._exit(128 + number)

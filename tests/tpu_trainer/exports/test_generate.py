@@ -184,9 +184,9 @@ def test_the_verb(
     assert drawn[0] == drawn[1] != drawn[2]
     assert 3 < len(drawn[0].split()) <= MAX_LENGTH
     for arguments, message in (
-        (("--text", "w1 " * 12), "a text of 13 tokens and 10 more, where the model holds 16"),
-        (("--text", "w1", "--top_k", 3), "--top_k is 3: nothing is drawn with --temperature 0"),
-        (("--text", "w1", "--top_p", 1.5), "--top_p is 1.5: must lie in (0, 1]"),
+        (("--text", "w1 " * 12), "a text of 13 tokens and 10 more do not fit into the model"),
+        (("--text", "w1", "--top_k", 3), "--top_k is 3: nothing is sampled with --temperature 0"),
+        (("--text", "w1", "--top_p", 1.5), "--top_p is 1.5: must be in (0, 1]"),
         (("--text", "w1", "--temperature", -1), "--temperature is -1.0: must not be negative"),
         (("--text", "w1", "--model", masked), "a RobertaForMaskedLM, which is for the verb fill-mask"),
         (

@@ -110,7 +110,7 @@ def test_fit_pushes_at_checkpoints_and_at_the_end(
     hub.refuse = None
     assert run_verb(*arguments) == 0
     said = capsys.readouterr().err
-    assert "finished already, with 5 steps" in said
+    assert "already finished, with 5 steps" in said
     assert f"step 5 pushed to {hub.url}/lab/tiny" in said
     (commit,) = hub.repositories["lab/tiny"].commits
     assert commit.files == exported(RunFolder(str(tmp_path / "run")), 5, tmp_path / "export")

@@ -248,9 +248,7 @@ def test_a_run_checks_the_device_and_learns_what_one_without_the_kernel_does(
             arguments = map(str, fit_arguments(tmp_path / "data", run, options))
             patch.setattr("sys.argv", ["tpu_trainer", *arguments])
             main()
-        told = (
-            "the attention kernel gives what plain attention gives on this device" in capsys.readouterr().err
-        )
+        told = "the attention kernel matches plain attention on this device" in capsys.readouterr().err
         assert told == kernel
         losses[kernel] = [record["loss"] for record in metrics(run) if "loss" in record]
     assert len(losses[True]) == 3

@@ -85,7 +85,7 @@ def test_what_a_full_disk_refused_is_written_later(
         assert log._tensorboard is None
         log._tensorboard = None
     error = capsys.readouterr().err
-    assert "metrics.jsonl cannot be written ([Errno 28] No space left on device); training goes on" in error
-    assert "tensorboard cannot be written (No space left on device); training goes on without it" in error
+    assert "metrics.jsonl cannot be written ([Errno 28] No space left on device); training continues" in error
+    assert "tensorboard cannot be written (No space left on device); training continues without it" in error
     log.close()
     assert folder.metrics() == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}]

@@ -47,5 +47,5 @@ def test_it_is_the_mean_by_its_formula(vocabulary: Vocabulary, devices: int) -> 
 
 @pytest.mark.parametrize("ema", [0.0, 1.0])
 def test_a_decay_that_cannot_be(ema: float) -> None:
-    with pytest.raises(UsageError, match=rf"optimizer.ema is {ema}: must lie between 0 and 1"):
+    with pytest.raises(UsageError, match=rf"optimizer.ema is {ema}: must be between 0 and 1"):
         OptimizerConfig(ema=ema)

@@ -48,12 +48,15 @@ def test_what_tf_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not cluster_from_environment().is_chief
     for text, message in [
         ("two hosts", "TF_CONFIG is 'two hosts': not a cluster"),
-        (json.dumps({"cluster": cluster}), "not a cluster .*'task'.*; such as"),
+        (json.dumps({"cluster": cluster}), "not a cluster .*'task'.*; an example is"),
         (
             json.dumps({"cluster": cluster | {"ps": ["c:1"]}, "task": {"type": "worker", "index": 0}}),
             "all tasks must be of type 'worker'",
         ),
-        (json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 2}}), "task 2 of 2 workers"),
+        (
+            json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 2}}),
+            "task.index 2 is out of range for 2 workers",
+        ),
     ]:
         monkeypatch.setenv("TF_CONFIG", text)
         with pytest.raises(UsageError, match=message):
@@ -194,7 +197,7 @@ def test_a_signal_to_one_host_ends_all_after_the_same_step(outcomes: dict[str, A
     for _, output in (first[0], second[0]):
         assert re.findall(r"^step (\d+)/14 ", output, re.MULTILINE)[-1] == str(last), output
     assert f"interrupted; the same command continues after step {last}\n" in first[0][1]
-    assert "interrupted; the same command on all hosts continues after what the first one" in second[0][1]
+    assert "interrupted; the same command on all hosts continues from the first host's last" in second[0][1]
     lines = metrics(run)
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 15))
     # Up to there it is the run of two hosts; after it the rows come in one host's order.

@@ -69,7 +69,7 @@ def test_gpt2s_norms_are_not_decayed_nor_is_what_is_named(vocabulary: Vocabulary
     assert sum(decays(variable, ["w[tp]e/"]) for variable in variables) == 4
 
     schedule = Schedule(ScheduleConfig(), peak=0.01, steps=10)
-    with pytest.raises(UsageError, match=r"--optimizer\.no_decay: 'nowhere' is found in no weight's name"):
+    with pytest.raises(UsageError, match=r"--optimizer\.no_decay: 'nowhere' matches no weight's name"):
         build_optimizer(OptimizerConfig(no_decay=["nowhere"]), schedule, variables=variables)
     optimizer = build_optimizer(
         OptimizerConfig(learning_rate=0.01, weight_decay=0.5, no_decay=["w[tp]e/"]),

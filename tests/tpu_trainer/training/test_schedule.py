@@ -49,7 +49,7 @@ def test_without_warm_up_it_starts_at_the_peak() -> None:
     [
         (
             {"warmup_steps": 5, "warmup_share": 0.1},
-            "schedule.warmup_share is 0.1: the warm-up is given in steps",
+            "schedule.warmup_share is 0.1: --schedule.warmup_steps is also set",
         ),
         ({"warmup_share": 1.0}, "schedule.warmup_share is 1.0"),
         ({"decay_share": 0.0}, "schedule.decay_share is 0.0"),

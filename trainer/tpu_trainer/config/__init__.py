@@ -1,7 +1,7 @@
-"""What a user can set: frozen dataclasses that define both the YAML file and the command line.
+"""The options: frozen dataclasses that define both the YAML file and the command line.
 
-A field `data.train` is `data: {train: …}` in YAML and `--data.train …` on the command line; the text below a field is
-its help. Values are checked here, before anything slow is imported.
+A field `data.train` is `data: {train: …}` in YAML and `--data.train …` on the command line; the docstring of a field is
+its help. Values are validated here, before slow imports.
 """
 
 from tpu_trainer.config.data import DataConfig

@@ -1,4 +1,4 @@
-"""What to learn from."""
+"""The training data."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tpu_trainer.config.ranges import AT_LEAST_1, check_ranges, require
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The rows to learn from."""
+    """The training data."""
 
     train: str | dict[str, float] | list[str]
     """Folder of the training split: `<split>-<shard>-<count>.tfrecord` files, with or without manifest.json. A local
-    path or a URL such as gs://bucket/dataset/train. Several: a list of folders, whose rows come equally often, or a
-    mapping of folders to weights, {"A/train": 3, "B/train": 1}: three rows of A for each of B."""
+    path or a URL such as gs://bucket/dataset/train. Several folders: a list, to read all rows equally often, or a
+    mapping to weights, {"A/train": 3, "B/train": 1}: three rows of A for each row of B."""
     validation: str | None = None
-    """Folder of the split that is evaluated during and after training; none: no evaluation."""
+    """Folder of the split to evaluate during and after training; default: no evaluation."""
     tokenizer: str | None = None
-    """Folder of the tokenizer. Default: the one the manifest names, else ../tokenizer beside the split."""
+    """Folder of the tokenizer. Default: the one in the manifest, else ../tokenizer relative to the split."""
     fingerprint: str | None = None
-    """Train on no other data than that whose manifest.json has this fingerprint; for one folder in data.train."""
+    """Require this fingerprint in the manifest.json of data.train, which must be a single folder."""
     window_shards: int = 16
-    """Shards read and shuffled together. More mix better and take more memory on the host."""
+    """Shards to read and shuffle together. More shuffle better and take more memory on the host."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "data", window_shards=AT_LEAST_1)
@@ -31,7 +31,7 @@ class DataConfig:
             return
         require(bool(self.train), "data.train", self.train, "name at least one folder")
         if isinstance(self.train, list):
-            require(len(set(self.train)) == len(self.train), "data.train", self.train, "a folder comes twice")
+            require(len(set(self.train)) == len(self.train), "data.train", self.train, "a folder is repeated")
         else:
             rule = "weights must be positive numbers"
             require(
@@ -40,7 +40,7 @@ class DataConfig:
 
     @property
     def train_weights(self) -> dict[str, float | None]:
-        """The folders of `train`; None: as much weight as the folder has rows."""
+        """Folder → weight; None: the weight is the folder's number of rows."""
         if isinstance(self.train, dict):
             return dict(self.train)
         return dict.fromkeys([self.train] if isinstance(self.train, str) else self.train)

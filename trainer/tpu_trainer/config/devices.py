@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""The devices."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class TpuConfig:
     """The TPU to use."""
 
     name: str = "local"
-    """local: the one of the TPU VM that this runs on; else a TPU's name, which is looked up."""
+    """local: the TPU of this TPU VM; otherwise the name of a TPU elsewhere."""
     zone: str | None = None
     """The Google Cloud zone of a named TPU."""
     project: str | None = None
     """The Google Cloud project of a named TPU."""
     accelerator_type: str | None = None
-    """Its generation and size, such as v5litepod-8, for MFU and the attention kernel; default: what
-    TPU_ACCELERATOR_TYPE or the machine's metadata server says."""
+    """Its generation and size, such as v5litepod-8, for MFU and the attention kernel; default: from
+    TPU_ACCELERATOR_TYPE or the machine's metadata server."""
     connect_minutes: float = 10.0
-    """How long to wait until every host of a TPU elsewhere serves its chips; after that the run ends."""
+    """Minutes to wait for all hosts of a TPU elsewhere to serve their chips; then the run ends with an error."""
 
     def __post_init__(self) -> None:
         for field_name in ("zone", "project"):
@@ -33,6 +33,6 @@ class TpuConfig:
                 value is None or self.name != "local",
                 f"tpu.{field_name}",
                 value,
-                "give the TPU's name, too, with --tpu.name",
+                "set the TPU's name with --tpu.name",
             )
         check_ranges(self, "tpu", connect_minutes=POSITIVE_FINITE)

@@ -14,13 +14,13 @@ from tpu_trainer.config.training import ProfileConfig, TrainConfig
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Trains a model and writes its run to a folder; continues the run that the folder already holds."""
+    """Trains a model, or continues the run in the output folder."""
 
     output_dir: str
     """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json, …"""
     data: DataConfig
     objective: ObjectiveName = "mlm"
-    """What is learnt. mlm: tokens that are masked, from both sides; clm: each next token."""
+    """What to learn. mlm: masked tokens, from both sides; clm: each next token."""
     model: ModelConfig = field(default_factory=ModelConfig)
     mlm: MlmConfig = field(default_factory=MlmConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -28,16 +28,16 @@ class FitConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     strategy: StrategyName = "auto"
-    """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU. Several hosts with CPUs or GPUs train
-    together where each has its TF_CONFIG."""
+    """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU. Several hosts with CPUs or GPUs train
+    together if each has its TF_CONFIG."""
     tpu: TpuConfig = field(default_factory=TpuConfig)
     hub_model_id: str | None = None
-    """Repository on the Hugging Face Hub, such as me/my-model, that the exported model is pushed to: at checkpoints, in
-    the background, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
+    """Repository on the Hugging Face Hub, such as me/my-model, to push the exported model to: in the background at
+    checkpoints, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
     hub_private: bool = False
-    """Make that repository a private one, where it does not exist yet."""
+    """Make the repository private if it does not exist yet."""
     seed: int = 0
-    """Decides the initial weights, the order of the rows, the masks and the dropout."""
+    """Determines the initial weights, the order of the rows, the masks and the dropout."""
 
     def __post_init__(self) -> None:
         if self.model.type is None and self.model.init_from is None:
@@ -56,5 +56,5 @@ class FitConfig:
                 round(self.schedule.decay_share * self.train.steps) <= room,
                 "schedule.decay_share",
                 self.schedule.decay_share,
-                f"the descent does not fit into the {room} steps that the warm-up leaves",
+                f"the decay does not fit into the {room} steps after the warm-up",
             )

@@ -1,4 +1,4 @@
-"""The model and what it learns."""
+"""The model and its objective."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class ModelConfig:
 
     type: str | None = None
     """A Hugging Face model type with a TensorFlow class for the objective: roberta, bert, deberta-v2, … for mlm; gpt2,
-    gptj, opt, … for clm. Default: that of init_from, else roberta or gpt2."""
+    gptj, opt, … for clm. Default: the type of init_from, else roberta or gpt2."""
     init_from: str | None = None
-    """Folder of a model to start from, as `export` writes it: config.json with model.safetensors in PyTorch's layout,
-    or with tf_model.h5. Its tokenizer must be the dataset's. Default: a model from scratch."""
+    """Folder of a model to start from, as `export` writes it: config.json, and model.safetensors in PyTorch's layout
+    or tf_model.h5. Its tokenizer must be the dataset's. Default: random initial weights."""
     config: dict[str, Any] = field(default_factory=dict)
-    """Values that differ from the type's own configuration: hidden_size, num_hidden_layers, … The vocabulary's size
-    and the special ids come from the tokenizer."""
+    """Values that differ from the type's defaults: hidden_size, num_hidden_layers, … The tokenizer determines the
+    vocabulary's size and the special ids."""
     init_output_bias: bool = False
-    """Start the output bias at the log frequencies of the training tokens (from statistics.json), so that the first
-    steps need not learn them."""
+    """Initialize the output bias with the log frequencies of the training tokens (from statistics.json), which saves
+    the first steps from learning them."""
 
     def __post_init__(self) -> None:
         require(
             not (self.init_output_bias and self.init_from),
             "model.init_output_bias",
             self.init_output_bias,
-            "the model of --model.init_from has an output bias of its own",
+            "the model of --model.init_from already has an output bias; remove one of the two options",
         )
 
 
@@ -42,10 +42,10 @@ class MlmConfig:
     """Masked language modelling (objective mlm)."""
 
     probability: float = 0.15
-    """Share of a row's tokens to predict. Of these 80% become the mask token, 10% a random token, 10% stay."""
+    """Share of a row's tokens to predict. Of these, 80% become the mask token, 10% a random token, and 10% stay."""
     unit: MaskingUnit = "token"
-    """What is masked as one. word: all tokens of a word; span: spans of tokens, of geometric lengths (p = 0.2, at most
-    10, SpanBERT's). The share is kept exactly: words of one token, or a span that is cut, make up what is missing."""
+    """What to mask as a unit. word: all tokens of a word; span: spans of tokens with SpanBERT's geometric lengths
+    (p = 0.2, at most 10). The share is exact: words of one token, or a shortened span, make up the remainder."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "mlm", probability=BETWEEN_0_AND_1)

@@ -24,11 +24,11 @@ class OptimizerConfig:
     """AdamW."""
 
     learning_rate: float = 1e-4
-    """The schedule's peak."""
+    """The peak of the schedule."""
     weight_decay: float = 0.01
-    """Decoupled decay, not applied to biases and norms, which are told by their shape."""
+    """Decoupled weight decay, of matrices only: biases and norms, recognized by their shape, do not decay."""
     no_decay: list[str] = field(default_factory=list)
-    """Regular expressions: weights with names that one of them is found in are not decayed, either. Names are such as
+    """Regular expressions: weights whose name contains a match do not decay, either. A name is, for example,
     network/roberta/embeddings/word_embeddings/weight."""
     beta1: float = 0.9
     """Decay of the running mean of gradients."""
@@ -37,14 +37,14 @@ class OptimizerConfig:
     epsilon: float = 1e-6
     """Added to the root of the mean square."""
     clip_norm: float | None = 1.0
-    """The gradient is scaled down to this global norm where it is larger; null: never."""
+    """Largest global norm of the gradient, which is scaled down to it; null: no limit."""
     ema: float | None = None
-    """Decay of a running mean of the weights, which is evaluated and exported in their place, such as 0.999; in the
-    first steps it is less, so that the initial weights are forgotten. null: none."""
+    """Decay, such as 0.999, of a running mean of the weights, which is evaluated and exported instead of them. It is
+    lower in the first steps, to forget the initial weights. null: no running mean."""
 
     @property
     def evaluated(self) -> Literal["network", "average"]:
-        """Which of a checkpoint's two sets of weights is evaluated and exported."""
+        """The part of a checkpoint that is evaluated and exported."""
         return "network" if self.ema is None else "average"
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class OptimizerConfig:
                 re.compile(pattern)
             except re.error as error:
                 raise UsageError(
-                    f"--optimizer.no_decay: {pattern!r} is no regular expression: {error}"
+                    f"--optimizer.no_decay: {pattern!r} is not a regular expression: {error}"
                 ) from None
         check_ranges(
             self,
@@ -73,17 +73,17 @@ class ScheduleConfig:
     """The learning rate over time."""
 
     name: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
-    """What follows the warm-up. linear, cosine: a descent to the last step; wsd (warmup-stable-decay): the peak, and a
-    linear descent in the last `decay_share` of the steps; constant: the peak; inverse_sqrt: the peak times the root of
-    warm-up ÷ step."""
+    """The shape after the warm-up. linear, cosine: decay until the last step; wsd (warmup-stable-decay): the peak, then
+    a linear decay in the last `decay_share` of the steps; constant: the peak; inverse_sqrt: the peak times
+    √(warm-up ÷ step)."""
     warmup_steps: int = 0
-    """Steps of linear rise from 0 to the peak."""
+    """Steps of linear increase from 0 to the peak."""
     warmup_share: float = 0.0
-    """The same as a share of --train.steps; one of the two."""
+    """The warm-up as a share of --train.steps, instead of warmup_steps."""
     decay_share: float = 0.1
-    """wsd: the share of --train.steps that the descent takes."""
+    """wsd: the share of --train.steps in which the learning rate decays."""
     final_ratio: float = 0.0
-    """linear, cosine, wsd: the learning rate that the descent ends at, as a share of the peak."""
+    """linear, cosine, wsd: the final learning rate, as a share of the peak."""
 
     def warmup(self, steps: int) -> int:
         """Steps of warm-up in a run of `steps`."""
@@ -102,5 +102,5 @@ class ScheduleConfig:
             not (self.warmup_steps and self.warmup_share),
             "schedule.warmup_share",
             self.warmup_share,
-            f"the warm-up is given in steps, too: {self.warmup_steps}; give one of the two",
+            f"--schedule.warmup_steps is also set, to {self.warmup_steps}; set one of the two",
         )

@@ -1,4 +1,4 @@
-"""Checks of values that a user has set. Messages name the option, the value and what is valid."""
+"""Validation of options. Messages name the option, its value and the valid values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ POSITIVE: Range = (lambda value: value > 0, "must be positive")
 NOT_NEGATIVE: Range = (lambda value: value >= 0, "must not be negative")
 POSITIVE_FINITE: Range = (lambda value: 0 < value < float("inf"), "must be a positive number")
 NOT_NEGATIVE_FINITE: Range = (lambda value: 0 <= value < float("inf"), "must not be negative")
-BETWEEN_0_AND_1: Range = (lambda value: 0 < value < 1, "must lie between 0 and 1")
-FROM_0_BELOW_1: Range = (lambda value: 0 <= value < 1, "must lie in [0, 1)")
-ABOVE_0_TO_1: Range = (lambda value: 0 < value <= 1, "must lie in (0, 1]")
-FROM_0_TO_1: Range = (lambda value: 0 <= value <= 1, "must lie in [0, 1]")
-SEED: Range = (lambda value: 0 <= value < 2**32, "must lie in [0, 2**32)")
+BETWEEN_0_AND_1: Range = (lambda value: 0 < value < 1, "must be between 0 and 1")
+FROM_0_BELOW_1: Range = (lambda value: 0 <= value < 1, "must be in [0, 1)")
+ABOVE_0_TO_1: Range = (lambda value: 0 < value <= 1, "must be in (0, 1]")
+FROM_0_TO_1: Range = (lambda value: 0 <= value <= 1, "must be in [0, 1]")
+SEED: Range = (lambda value: 0 <= value < 2**32, "must be in [0, 2**32)")
 
 
 def require(condition: bool, name: str, value: object, rule: str) -> None:
@@ -32,9 +32,9 @@ def check_ranges(config: Any, section: str = "", **ranges: Range) -> None:
     """Raises UsageError if a field is out of its range.
 
     Args:
-        config: A dataclass with postponed annotations; None is valid in fields whose type has it.
-        section: The name that the options begin with, such as train.
-        ranges: By field.
+        config: A dataclass with postponed annotations; None is valid in fields whose type includes it.
+        section: The prefix of the options' names, such as train.
+        **ranges: Field → range.
     """
     types = {field.name: field.type for field in dataclasses.fields(config)}
     for name, (valid, rule) in ranges.items():

@@ -1,4 +1,4 @@
-"""How long to train, and what to write on the way."""
+"""The training loop's options."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ Precision = Literal["float32", "mixed_bfloat16"]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long to train, and what to write on the way."""
+    """The training loop."""
 
     steps: int = 10_000
     """Optimizer steps."""
     batch_size: int = 128
-    """Rows in a step, over all replicas and all its micro-batches."""
+    """Rows in a step, over all replicas and micro-batches."""
     accumulation: int = 1
-    """Micro-batches that a replica takes one after the other in a step, where its rows do not fit into its memory at
-    once. The step is the same whatever their number, to the precision of sums."""
+    """Micro-batches that a replica processes one after the other in a step, if its rows do not fit into memory at once.
+    The number does not affect the step, except for rounding."""
     precision: Precision = "float32"
-    """mixed_bfloat16: products, and the logits in training, in bfloat16; weights, sums, softmax and loss in float32."""
+    """mixed_bfloat16: bfloat16 for products and, in training, logits; float32 for weights, sums, softmax and loss."""
     gradient_checkpointing: bool = False
-    """Keep only the inputs of the model's blocks for the backward pass and compute the rest anew: less memory, about a
+    """Keep only the inputs of the model's blocks for the backward pass and recompute the rest: less memory, about a
     third more operations."""
     steps_per_execution: int = 1
-    """Steps taken in one call of the device, which saves time where steps are short. Whatever happens every so many
-    steps happens at the next call's end."""
+    """Steps in one call of the device; more save time if steps are short. Logging, evaluation and checkpoints happen
+    at the end of a call."""
     evaluation_batch_size: int | None = None
-    """Rows in a step of evaluation, over all replicas; default: batch_size. The figures do not depend on it."""
+    """Rows in an evaluation step, over all replicas; default: batch_size. The figures do not depend on it."""
     log_every: int = 50
-    """Steps between two lines of metrics.jsonl."""
+    """Steps between lines of metrics.jsonl."""
     evaluate_every: int | None = None
-    """Steps between evaluations of the validation split; there is always one at the end."""
+    """Steps between evaluations of the validation split; the last step is always evaluated."""
     checkpoint_every: int = 1_000
-    """Steps between checkpoints; there is always one at the end."""
+    """Steps between checkpoints; the last step always has one."""
     checkpoint_minutes: float | None = None
-    """Minutes after which a checkpoint is written though `checkpoint_every` steps have not passed; null: never."""
+    """Minutes after which a checkpoint is written even before `checkpoint_every` steps; null: never."""
     keep_checkpoints: int = 3
-    """Checkpoints kept: the newest. The one with the lowest validation loss is kept besides."""
+    """Newest checkpoints to keep. The one with the lowest validation loss is always kept."""
     recompute_attention: bool = False
-    """Compute attention probabilities anew in the backward pass instead of keeping them: less memory, the same loss.
-    Known for the types bert, roberta, camembert, electra and gpt2."""
+    """Recompute attention probabilities in the backward pass instead of keeping them: less memory, the same loss. For
+    the types bert, roberta, camembert, electra and gpt2."""
     attention_kernel: bool = False
-    """On a TPU: attention as a kernel that keeps every score on the chip, with much less traffic to memory and the
-    same loss. Before the first step the device is to show that it gives what plain attention gives. For the
-    types of recompute_attention, an even number of heads of 64 dimensions, and rows of 128, 256, 512, 1024 or 2048
-    tokens. On other devices: recompute_attention."""
+    """On a TPU: compute attention with a kernel that keeps all scores on the chip: much less memory traffic, the same
+    loss. Before the first step, its results on the device are compared with plain attention. For the types of
+    recompute_attention, an even number of heads of 64 dimensions, and rows of 128, 256, 512, 1024 or 2048 tokens. On
+    other devices, it means recompute_attention."""
     skip_spikes: float | None = None
-    """Leave out an update whose loss lies more than so many standard deviations above the mean of the last 64 or so
-    steps, and count it in the log (6 is a usual value); null: leave out none. The step holds a second copy of model and
-    optimizer then."""
+    """Skip an update whose loss is more than this many standard deviations (6 is common) above the mean of about the
+    last 64 steps, and count it in the log; null: skip none. The step then holds a second copy of model and
+    optimizer."""
     deterministic: bool = False
-    """Only operations that give the same bits in every run, so that a run that was killed and continued ends with the
-    very weights of one that was not. Costs time on GPUs."""
+    """Use only operations that give the same bits in every run: a run that was killed and continued ends with the same
+    weights as an uninterrupted one. Slower on GPUs."""
     tensorboard: bool = True
-    """Write the figures for TensorBoard, too, into the run's tensorboard/."""
+    """Also write the figures for TensorBoard, to the run's tensorboard/."""
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -83,7 +83,7 @@ class ProfileConfig:
     """A profile of some steps, for TensorBoard's profile plugin."""
 
     steps: str | None = None
-    """FIRST:LAST, such as 10:15: the steps to profile, both included, counted from 1; null: none."""
+    """Steps to profile as FIRST:LAST, such as 10:15, counted from 1, both included; null: none."""
 
     def __post_init__(self) -> None:
         rule = "must be FIRST:LAST with 1 <= FIRST <= LAST, such as 10:15"

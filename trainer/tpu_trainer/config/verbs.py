@@ -24,13 +24,13 @@ class EvaluateConfig:
     run: str
     """Folder that `fit` wrote."""
     data: str | None = None
-    """Folder of the split; default: the run's own data.validation."""
+    """Folder of the split; default: the run's data.validation."""
     batch_size: int | None = None
-    """Rows in a step, over all replicas; default: the run's. The figures do not depend on it."""
+    """Rows in a step, over all replicas; default: the run's batch size. The figures do not depend on it."""
     output: str | None = None
     """JSON file to write; default: evaluation.json in the run's folder."""
     strategy: StrategyName = "auto"
-    """Where to compute. auto: a TPU where there is one, else GPUs, else the CPU."""
+    """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU."""
 
     def __post_init__(self) -> None:
         check_ranges(self, batch_size=AT_LEAST_1)
@@ -45,7 +45,7 @@ class ExportConfig:
     output: str
     """Folder to write: config.json, model.safetensors, tf_model.h5, README.md and the tokenizer's files."""
     checkpoint: str = "latest"
-    """Which one: latest, best (the one with the lowest validation loss), or a step that the run has kept."""
+    """The checkpoint: latest, best (lowest validation loss), or the step of one that the run has kept."""
 
     def __post_init__(self) -> None:
         require(
@@ -58,12 +58,12 @@ class ExportConfig:
 
 @dataclass(frozen=True)
 class FillMaskConfig:
-    """Predicts what stands at the mask tokens of a text."""
+    """Predicts the tokens at the mask tokens of a text."""
 
     model: str
     """Folder that `export` wrote."""
     text: str | None = None
-    """Text with one or more mask tokens; default: one text per line of the standard input."""
+    """Text with one or more mask tokens; default: the lines of standard input, a text each."""
     top_k: int = 5
     """Predictions for each mask token."""
     json: bool = False
@@ -80,20 +80,19 @@ class GenerateConfig:
     model: str
     """Folder that `export` wrote."""
     text: str | None = None
-    """What to continue; default: one text per line of the standard input."""
+    """Text to continue; default: the lines of standard input, a text each."""
     max_new_tokens: int | None = None
-    """Tokens to add at most; fewer where the model ends the text itself. Default: 50, or as many as the model holds."""
+    """Most tokens to add; the model may end the text earlier. Default: 50, or as many as fit into the model."""
     temperature: float = 0.0
-    """0: always the likeliest token. Above: drawn at random, the more evenly the higher it is; 1 as the model says."""
+    """0: the likeliest token. Above 0: sample; 1 samples from the model's distribution, higher values more evenly."""
     top_k: int | None = None
-    """Draw from the so many likeliest tokens only."""
+    """Sample only from this many of the likeliest tokens."""
     top_p: float | None = None
-    """Draw from the likeliest tokens only, so many that their probabilities sum up to this."""
+    """Sample only from the likeliest tokens whose probabilities sum up to this value."""
     seed: int = 0
-    """Decides what is drawn, for each line of its own."""
+    """Determines the samples, together with the line's number."""
     batch_size: int = 8
-    """Lines that are read at a time; those of equally many tokens are continued together. The texts do not depend on
-    it."""
+    """Lines to read at a time; those with the same number of tokens form a batch. The texts do not depend on it."""
     json: bool = False
     """Read a JSON object per line, its text under "text"; print it with the new text under "continuation"."""
 
@@ -109,47 +108,50 @@ class GenerateConfig:
         )
         for name in ("top_k", "top_p"):
             value = getattr(self, name)
-            rule = "nothing is drawn with --temperature 0; set that, too"
+            rule = "nothing is sampled with --temperature 0; set a temperature"
             require(value is None or self.temperature > 0, name, value, rule)
 
 
 @dataclass(frozen=True)
 class CompileCheckConfig(FitConfig):
-    """Compiles the training step for a TPU, without one; says whether it fits and what it costs. Runs nothing."""
+    """Compiles the training step for a TPU, without one, and reports whether it fits and what it costs."""
 
     output_dir: str = ""
-    """Not used: nothing is trained. A configuration of `fit` may hold it."""
+    """Not used. Configurations of `fit` may contain it."""
     data: DataConfig = field(default_factory=lambda: DataConfig(train=""))
-    """Not needed. With data.train, the vocabulary and the rows' shape are the dataset's."""
+    """Optional. data.train determines the vocabulary and the shape of the rows."""
     topology: str = "v5e:2x4"
-    """Generation and chips along each side: v3, v5e and v6e have two sides (v5e:2x4), v4 and v5p three (v4:2x2x1)."""
+    """Generation and chips per side: v3, v5e and v6e have two sides (v5e:2x4), v4 and v5p three (v4:2x2x1)."""
     vocab_size: int | None = None
-    """Without data.train: tokens in the vocabulary. Default: the model type's own, such as RoBERTa's 50265."""
+    """Without data.train: tokens in the vocabulary. Default: the model type's, such as RoBERTa's 50265."""
     max_length: int | None = None
-    """Without data.train: tokens in a row. Default: the positions of the model type's own configuration."""
+    """Without data.train: tokens in a row. Default: the positions of the model type's configuration."""
     find_batch_size: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
     """Find the largest batch of a replica that fits, instead of checking train.batch_size."""
     batch_multiple: int = 8
-    """find_batch_size tries multiples of this only; a TPU's arrays are padded to multiples of 8 rows."""
+    """find_batch_size tries only multiples of this; TPUs pad arrays to multiples of 8 rows."""
     compare: list[str] | None = field(
         default=None, metadata={"argument": {"nargs": 2, "metavar": ("A", "B")}}
     )
-    """Configurations to check side by side, instead of --config: `--compare a.yaml b.yaml`. What they train with stands
-    in them; only the options that no configuration of `fit` has may stand beside --compare."""
+    """Two configurations to check side by side, instead of --config: `--compare a.yaml b.yaml`. These files have the
+    options of `fit`; only the other options can be combined with --compare."""
     output: str | None = None
-    """JSON file to write; default: none, the figures are printed as a table only."""
+    """JSON file to write the figures to; default: only print the table."""
     hlo: str | None = None
-    """Folder for the compiled programs' text (XLA's optimized HLO); default: not written."""
+    """Folder to write the compiled programs to (XLA's optimized HLO, as text); default: none."""
     cache: str | None = None
-    """Folder that keeps what the compiler said. Default: tokenmill/compile-check in the user's cache folder."""
+    """Folder that caches the compiler's results. Default: tokenmill/compile-check in the user's cache folder."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, batch_multiple=AT_LEAST_1)
         for name in ("vocab_size", "max_length"):
             value = getattr(self, name)
-            # Below that there is no room for the special tokens and one to predict.
+            # Less has no room for the special tokens and one to predict.
             require(value is None or value >= 8, name, value, "must be at least 8")
             require(
-                value is None or not self.data.train, name, value, "it is the dataset's, with --data.train"
+                value is None or not self.data.train,
+                name,
+                value,
+                "--data.train determines it; remove one of the two",
             )

@@ -1,7 +1,7 @@
 """Checkpoints that are complete or absent.
 
-A checkpoint is a folder step-<step>; its complete.json, written last, makes it one. Without that file it is what an
-interrupted run left behind: never read, and removed by the next save.
+A checkpoint is a folder step-<step> with a complete.json, which is written last. Without that file it is unfinished: it
+is never read, and the next save removes it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _FOLDER_NAME = re.compile(r"^step-(\d+)$")
 _MARKER = "complete.json"
 _VALIDATION_LOSS = "validation_loss"
 
-# Models, optimizers and single variables, each by the name of its part of the checkpoint.
+# Name of a part of the checkpoint → model, optimizer or variable.
 State = Mapping[str, "keras.Model | keras.optimizers.Optimizer | tf.Variable"]
 WriteErrors = (OSError, tf.errors.OpError)
-"""What a full disk, a lost network or missing rights raise."""
+"""Exceptions caused by a full disk, a lost network or missing permissions."""
 
 
 def named_variables(state: State) -> dict[str, tf.Variable]:
-    """The variables of `state` by the names that they have in checkpoints, whatever else the process has made."""
+    """Returns name in checkpoints → variable. The names do not depend on other models in this process."""
     models = {value.name for value in state.values() if isinstance(value, keras.Model)}
     found: dict[str, tf.Variable] = {}
     for part, value in state.items():
@@ -39,13 +39,13 @@ def named_variables(state: State) -> dict[str, tf.Variable]:
             words = [word for word in variable.name.split(":")[0].split("/") if word not in models]
             name = "/".join([part, *words])
             if name in found:
-                raise ValueError(f"two variables of the state are called {name!r}")
+                raise ValueError(f"two variables of the state are named {name!r}")
             found[name] = variable
     return found
 
 
 def snapshot(state: State) -> dict[str, np.ndarray]:
-    """The present values of `state` by name, copied to the host's memory."""
+    """Copies the values of `state` to the host's memory; returns them by name in checkpoints."""
     return {name: variable.numpy() for name, variable in named_variables(state).items()}
 
 
@@ -53,16 +53,12 @@ class Checkpoints:
     """The checkpoints of a run, in a folder (local or a URL)."""
 
     def __init__(self, folder: str, *, keep: int = 1) -> None:
-        """
-        Args:
-            folder: Made at the first save.
-            keep: Complete checkpoints kept: the newest ones. The best by validation loss is kept, too.
-        """
+        """Keeps the `keep` newest checkpoints, and the one with the lowest validation loss."""
         self._folder = folder
         self._keep = keep
 
     def path(self, step: int) -> str:
-        """The folder of a checkpoint."""
+        """Returns the folder of a checkpoint."""
         return files.join(self._folder, f"step-{step:08d}")
 
     def _marker(self, step: int) -> str:
@@ -72,29 +68,34 @@ class Checkpoints:
         return [int(match[1]) for match in map(_FOLDER_NAME.match, files.list_names(self._folder)) if match]
 
     def steps(self) -> list[int]:
-        """The steps of all complete checkpoints, rising."""
+        """Returns the steps of all complete checkpoints in ascending order."""
         return sorted(step for step in self._all_steps() if files.is_file(self._marker(step)))
 
     def latest(self) -> int:
-        """The newest complete checkpoint's step; UsageError where there is none."""
+        """Returns the step of the newest complete checkpoint.
+
+        Raises:
+            UsageError: If there is none.
+        """
         steps = self.steps()
         if not steps:
-            raise UsageError(f"{self._folder}: no complete checkpoint; has `fit` run with this folder?")
+            raise UsageError(f"{self._folder}: no complete checkpoint; train with `fit` first")
         return steps[-1]
 
     def best(self) -> int | None:
-        """The step of the complete checkpoint with the lowest validation loss; None where none was evaluated."""
+        """Returns the step of the checkpoint with the lowest validation loss; None if none was evaluated."""
         losses = [(self.metadata(step).get(_VALIDATION_LOSS), step) for step in self.steps()]
         return min(((loss, step) for loss, step in losses if loss is not None), default=(None, None))[1]
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What `write` and `record` were told of the checkpoint."""
+        """Returns the checkpoint's metadata from `write` and `record`."""
         return json.loads(files.read_text(self._marker(step)))
 
     def write(self, step: int, values: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any]) -> None:
-        """Writes the values after `step` updates, then removes what is too old or unfinished.
+        """Writes a checkpoint after `step` updates, then removes old and unfinished ones.
 
-        Raises OSError or tf.errors.OpError where that fails; the other checkpoints are as they were then.
+        Raises:
+            OSError, tf.errors.OpError: If it cannot be written. The other checkpoints stay.
         """
         complete = self.steps()
         if step in complete:
@@ -113,12 +114,12 @@ class Checkpoints:
             files.flush_tree(path)
             self._write_marker(step, {"step": step, **metadata})
         except WriteErrors:
-            files.remove_tree(path)  # it holds space that may be what is missing
+            files.remove_tree(path)  # frees the space
             raise
         self._prune()
 
     def record(self, step: int, *, validation_loss: float) -> None:
-        """Adds the validation loss to a complete checkpoint's metadata; nothing happens where it is not there."""
+        """Adds the validation loss to a checkpoint's metadata, if the checkpoint exists."""
         if step in self.steps():
             self._write_marker(step, self.metadata(step) | {_VALIDATION_LOSS: validation_loss})
             self._prune()
@@ -129,18 +130,20 @@ class Checkpoints:
     def _prune(self) -> None:
         kept = {self.best(), *self.steps()[-self._keep :]}
         for old in set(self.steps()) - kept:
-            files.remove_file(self._marker(old))  # first: what remains is unfinished, not broken
+            files.remove_file(
+                self._marker(old)
+            )  # first, so that a partly removed checkpoint counts as unfinished
             files.remove_tree(self.path(old))
 
     def read(self, step: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, np.ndarray]]:
-        """Reads the arrays of a checkpoint one by one.
+        """Yields the (name, array) pairs of a checkpoint.
 
         Args:
             step: The checkpoint.
-            shapes: Name → shape of each array to read, which may be some of those that were written.
+            shapes: Name → shape of each array to read; can be a subset of the checkpoint.
 
         Raises:
-            UsageError: An array is missing from it or of another shape, or it cannot be read.
+            UsageError: If an array is missing or has another shape, or the checkpoint cannot be read.
         """
         prefix = files.join(self.path(step), "state")
         try:
@@ -150,17 +153,21 @@ class Checkpoints:
                 if found.get(name) != list(shape):
                     raise UsageError(
                         f"{prefix}: {name!r} has shape {found.get(name)} there and {list(shape)} here: the "
-                        "checkpoint is of another model"
+                        "checkpoint is from another model"
                     )
                 yield name, reader.get_tensor(name)
         except tf.errors.OpError as error:
             raise UsageError(
                 f"{prefix}: cannot be read ({error.message}); if it is damaged, remove {self.path(step)} to use the "
-                "checkpoint before it"
+                "previous checkpoint"
             ) from error
 
     def restore(self, step: int, **state: Any) -> None:
-        """Reads a checkpoint into `state`, which may be some of the parts it was saved with; raises as `read` does."""
+        """Loads a checkpoint into `state`, which can be a subset of its parts.
+
+        Raises:
+            UsageError: As for `read`.
+        """
         variables = named_variables(state)
         shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
         for name, value in self.read(step, shapes):
@@ -168,10 +175,7 @@ class Checkpoints:
 
 
 class BackgroundSaver:
-    """Writes checkpoints while training goes on, one at a time.
-
-    A failure is reported and training goes on: the checkpoints before it are still there.
-    """
+    """Writes checkpoints in the background, one at a time. Reports failures without raising an error."""
 
     def __init__(
         self,
@@ -182,16 +186,16 @@ class BackgroundSaver:
     ) -> None:
         """
         Args:
-            checkpoints: Where to write.
-            report: Called with the step and the message of a failed save, in the saving thread.
-            saved: Called with the step of a checkpoint that is complete, in the saving thread.
+            checkpoints: The run's.
+            report: Called in the saving thread with step and error message after a failed save.
+            saved: Called in the saving thread with the step of a complete checkpoint.
         """
         self._checkpoints = checkpoints
         self._report = report
         self._saved = saved
         self._thread: Thread | None = None
         self.failed = False
-        """Whether the last save that has ended failed."""
+        """Whether the last finished save failed."""
 
     @property
     def busy(self) -> bool:
@@ -201,7 +205,7 @@ class BackgroundSaver:
     def save(
         self, step: int, state: Callable[[], Mapping[str, np.ndarray]], *, metadata: Mapping[str, Any]
     ) -> None:
-        """Waits for the save before, then starts to write a checkpoint.
+        """Waits for the previous save, then starts to write a checkpoint.
 
         Args:
             step: Updates made.
@@ -209,12 +213,12 @@ class BackgroundSaver:
             metadata: For `Checkpoints.write`.
         """
         self.wait()
-        # Not a daemon: a process that ends otherwise still completes what it has begun.
+        # Not a daemon, so that the process finishes the save before it exits.
         self._thread = Thread(target=self._write, args=(step, state(), metadata), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Returns when nothing is being written."""
+        """Waits for the current save."""
         if self._thread is not None:
             self._thread.join()
 

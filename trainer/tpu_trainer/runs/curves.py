@@ -1,4 +1,4 @@
-"""loss.svg: the losses of a run as a picture, drawn without any library."""
+"""A chart of a run's losses as SVG, drawn without a library."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _WIDTH, _HEIGHT = 860, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 190, 56, 52
 _TRAINING, _VALIDATION, _BASELINE = "#2563a8", "#d2581f", "#5f6670"
 _LABEL_GAP = 16
-_MOST_POINTS = 800  # about as many as the picture has columns
+_MOST_POINTS = 800  # about the chart's width in pixels
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Axis:
-    """Values from `low` to `high`, on the picture from `start` to `end`."""
+    """Maps values from `low` to `high` to pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -30,7 +30,7 @@ class _Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, about: int) -> list[float]:
-        """Round values, 1, 2 or 5 times a power of ten apart."""
+        """Returns round values at intervals of 1, 2 or 5 times a power of ten."""
         least = (self.high - self.low) / about
         power = 10.0 ** math.floor(math.log10(least))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
@@ -40,12 +40,12 @@ class _Axis:
 
 
 def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: dict[str, float]) -> str:
-    """An SVG document: training and validation loss by step, and baselines as level lines.
+    """Returns an SVG document with training and validation loss by step, and baselines as horizontal lines.
 
     Args:
-        records: The lines of metrics.jsonl.
-        title: Stands above the picture.
-        baselines: Losses to compare with, in nats, by name.
+        records: The records of metrics.jsonl.
+        title: The chart's title.
+        baselines: Name → loss to compare with, in nats.
     """
     training = [(record["step"], record["loss"]) for record in records if "loss" in record]
     validation = [(record["step"], record["eval"]["loss"]) for record in records if "eval" in record]
@@ -118,7 +118,7 @@ def _line(points: list[Point], x: _Axis, y: _Axis, colour: str, *, dots: bool) -
 
 
 def _spread(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
-    """The labels from top to bottom, moved apart where they would lie on each other."""
+    """Returns the labels from top to bottom, moved apart if they would overlap."""
     placed: list[tuple[float, str, str]] = []
     for level, text, colour in sorted(labels):
         lowest = placed[-1][0] + _LABEL_GAP if placed else -math.inf

@@ -1,4 +1,4 @@
-"""Draws loss.svg into a run's folder."""
+"""Writes loss.svg to a run's folder."""
 
 from __future__ import annotations
 
@@ -13,25 +13,20 @@ from tpu_trainer.runs.run_folder import RunFolder
 
 
 class LossPicture:
-    """The picture of a run's losses, drawn again as often as asked."""
+    """The chart of a run's losses."""
 
     def __init__(self, folder: RunFolder, *, title: str, baselines: Mapping[str, float]) -> None:
-        """
-        Args:
-            folder: The run's.
-            title: Of the picture.
-            baselines: Losses to compare with, by name, nats.
-        """
+        """`baselines` are losses to compare with, in nats, by name."""
         self._folder = folder
         self._title = title
         self._baselines = baselines
 
     def draw(self, records: Sequence[dict[str, Any]]) -> None:
-        """Draws the log's records. A failure to write is reported and training goes on."""
+        """Draws the log's records. Reports a failed write without raising an error."""
         if not self._folder.writable:
             return
         try:
             picture = loss_picture(records, title=self._title, baselines=self._baselines)
             files.write_text(self._folder.loss_picture, picture)
         except WriteErrors as error:
-            say(f"fit: {self._folder.loss_picture} cannot be written ({error}); training goes on")
+            say(f"fit: {self._folder.loss_picture} cannot be written ({error}); training continues")

@@ -1,6 +1,6 @@
 """The log of a run: every record goes to metrics.jsonl and to TensorBoard.
 
-A disk that is full must not end a training that goes well: what cannot be written is kept and written later.
+A full disk does not end training: records that cannot be written are kept and written later.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class MetricsLog:
     """The records of a run, in order; each has a step."""
 
     def __init__(self, folder: RunFolder, *, last_step: int, tensorboard: bool) -> None:
-        """Takes up the log in `folder` after `last_step`: later records are of steps that are taken again."""
+        """Continues the log in `folder` after `last_step`. Removes later records: their steps will be repeated."""
         self._folder = folder
         self.records = [record for record in folder.metrics() if record["step"] <= last_step]
         self._whole = False
-        """Whether the file holds all records but the newest."""
+        """Whether the file has all records except a new one."""
         self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard and folder.writable else None
         self._write()
         for record in self.records:
             self._show(record)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Adds a record; an evaluation takes the place of an earlier one of the same step."""
+        """Adds a record. An evaluation replaces an earlier one of the same step."""
         if (
             "eval" in record
             and (kept := [r for r in self.records if not ("eval" in r and r["step"] == record["step"])])
@@ -50,7 +50,7 @@ class MetricsLog:
         self._show(record)
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes pending records."""
         if not self._whole:
             self._write()
         if self._tensorboard is not None:
@@ -67,9 +67,9 @@ class MetricsLog:
                 files.write_text(self._folder.metrics_log, lines)
             self._whole = True
         except WriteErrors as error:
-            # The file may end with half a line now: the next time it is written anew.
+            # The file may now end with an incomplete line: rewrite it next time.
             self._whole = False
-            say(f"fit: {self._folder.metrics_log} cannot be written ({error}); training goes on")
+            say(f"fit: {self._folder.metrics_log} cannot be written ({error}); training continues")
 
     def _show(self, record: dict[str, Any]) -> None:
         if self._tensorboard is not None:
@@ -79,15 +79,15 @@ class MetricsLog:
         try:
             write()
         except WriteErrors as error:
-            say(f"fit: {self._folder.tensorboard} cannot be written ({error}); training goes on without it")
+            say(f"fit: {self._folder.tensorboard} cannot be written ({error}); training continues without it")
             self._tensorboard = None
 
 
 class _TensorBoard:
-    """Event files, made anew from the log's records whenever a run starts or continues."""
+    """Event files, rewritten from the log's records whenever a run starts or continues."""
 
     def __init__(self, folder: str) -> None:
-        # Old events might be of steps that are taken again; profiles, in a folder below, stay.
+        # Old events may be from steps that will be repeated. Profiles are in a subfolder and stay.
         for name in files.list_names(folder):
             if name.startswith("events.out.tfevents"):
                 files.remove_file(files.join(folder, name))
@@ -103,7 +103,7 @@ class _TensorBoard:
 
 
 def _flat(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record by TensorBoard's names: train/loss, eval/loss, …"""
+    """Returns TensorBoard name → number: train/loss, eval/loss, …"""
     found = {}
     for name, value in record.items():
         if name == "eval":

@@ -1,15 +1,15 @@
-"""The folder of a run: what `fit` writes there and the other verbs read.
+"""The files in a run's folder, written by `fit` and read by the other verbs.
 
 config.yaml      the whole configuration
-tokenizer/       a copy, so that the run needs nothing else
-data.json        what is learnt from, and evaluated on
+tokenizer/       a copy
+data.json        the training and validation splits
 metrics.jsonl    a line per logged step
 checkpoints/     see checkpoint.py
 tensorboard/     the same figures, and profiles
-loss.svg         the same figures as a picture
-failure.json     where training came to an end with a loss that is not finite: the step and its records
+loss.svg         a chart of the losses
+failure.json     written if the loss or gradient is not finite: the step and its records
 summary.json     written last, when training has ended
-launch/          how the containers ended that `launch` started: there before the run is
+launch/          how the containers of `launch` ended; may exist before the run does
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tpu_trainer.errors import UsageError
 
 LAUNCH_FOLDER = "launch"
 
-# These may change when a run is continued: they decide where and how far it runs, not what a step does.
-_FREE = {
+# These can change when a run continues: they do not affect what a step computes.
+_CHANGEABLE = {
     "": ("output_dir", "strategy", "tpu", "hub_model_id", "hub_private"),
     "data": ("train", "validation", "tokenizer", "fingerprint"),
     "train": (
@@ -45,15 +45,15 @@ _FREE = {
 }
 
 
-def _deciding(config: FitConfig) -> dict[str, Any]:
-    """`--name: value` of every option that decides what the run's steps do."""
+def _fixed_options(config: FitConfig) -> dict[str, Any]:
+    """Returns --name → value of the options that affect the steps."""
     found = {}
     for name, value in dataclasses.asdict(config).items():
-        if name in _FREE[""]:
+        if name in _CHANGEABLE[""]:
             continue
         if isinstance(value, dict):
             found |= {
-                f"--{name}.{key}": item for key, item in value.items() if key not in _FREE.get(name, ())
+                f"--{name}.{key}": item for key, item in value.items() if key not in _CHANGEABLE.get(name, ())
             }
         else:
             found[f"--{name}"] = value
@@ -61,13 +61,13 @@ def _deciding(config: FitConfig) -> dict[str, Any]:
 
 
 class RunFolder:
-    """The files of a run, by their purpose."""
+    """The paths of a run's files, and access to them."""
 
     def __init__(self, path: str, *, writable: bool = True) -> None:
         """
         Args:
             path: The folder, local or a URL.
-            writable: Whether this process writes to it: of several that train together, only one does.
+            writable: Whether this process writes to it. If several train together, only one does.
         """
         self.path = path
         self.writable = writable
@@ -82,30 +82,38 @@ class RunFolder:
         self._summary = files.join(path, "summary.json")
 
     def config(self) -> FitConfig:
-        """The run's configuration; UsageError where the folder holds no run."""
+        """Reads the run's configuration.
+
+        Raises:
+            UsageError: If the folder has no run.
+        """
         if not files.is_file(self._config):
-            raise UsageError(f"{self.path}: no config.yaml there; give a folder that `fit` has written")
+            raise UsageError(f"{self.path}: no config.yaml there; use a folder that `fit` has written")
         return load_fit_config(self._config)
 
     def check_continues(self, config: FitConfig) -> None:
-        """UsageError where the folder holds something that a run of `config` would not continue."""
+        """Checks that the folder is empty or has a run that `config` can continue.
+
+        Raises:
+            UsageError: If it does not.
+        """
         names = [name for name in files.list_names(self.path) if name != LAUNCH_FOLDER]
         if not names:
             return
         if not files.is_file(self._config):
             raise UsageError(
-                f"--output_dir is {self.path!r}: it holds {names[0]!r} and no run; give a new or an empty folder"
+                f"--output_dir is {self.path!r}: it contains {names[0]!r} but no run; use a new or empty folder"
             )
-        old, new = _deciding(self.config()), _deciding(config)
+        old, new = _fixed_options(self.config()), _fixed_options(config)
         changed = [f"{name} was {old[name]!r} and is {new[name]!r}" for name in new if old[name] != new[name]]
         if changed:
             raise UsageError(
                 f"--output_dir is {self.path!r}: the run there has other options ({'; '.join(changed)}); "
-                "use those, or another folder"
+                "use its options or another folder"
             )
 
     def start(self, config: FitConfig, tokenizer: str) -> None:
-        """Writes what a run has from its beginning."""
+        """Writes the configuration and the tokenizer."""
         if not self.writable:
             return
         files.make_dirs(self.path)
@@ -113,35 +121,34 @@ class RunFolder:
         files.copy_tree(tokenizer, self.tokenizer)
 
     def write_data(self, entries: list[dict[str, Any]]) -> None:
-        """Writes data.json: an entry for each split, as mixture.describe gives it."""
+        """Writes data.json: an entry per split, from mixture.describe."""
         if not self.writable:
             return
         files.write_text(self._data, json.dumps(entries, indent=1) + "\n")
 
     def data(self) -> list[dict[str, Any]]:
-        """The entries of data.json."""
+        """Reads the entries of data.json; empty if there is none."""
         return json.loads(files.read_text(self._data)) if files.is_file(self._data) else []
 
     def figures_at(self, step: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """The last training figures up to `step`, and the evaluation of that very step; None where there is none."""
+        """Returns the last training figures up to `step` and the evaluation of `step`; None for missing ones."""
         records = self.metrics()
         training = [record for record in records if "loss" in record and record["step"] <= step]
         evaluations = [record["eval"] for record in records if "eval" in record and record["step"] == step]
         return training[-1] if training else None, evaluations[-1] if evaluations else None
 
     def summary(self) -> dict[str, Any] | None:
-        """What training ended with; None where it has not."""
+        """Reads summary.json; None before the end of training."""
         return json.loads(files.read_text(self._summary)) if files.is_file(self._summary) else None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Writes summary.json."""
         if self.writable:
             files.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
+        """Reads the records of metrics.jsonl."""
         if not files.is_file(self.metrics_log):
             return []
-        # A killed process may leave half a line at the end.
+        # A killed process may leave an incomplete last line.
         lines = files.read_text(self.metrics_log).split("\n")[:-1]
         return [json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""A running mean of the weights, which often predicts better than the last ones do (Polyak and Juditsky, 1992)."""
+"""A running mean of the weights, which often predicts better than the last weights (Polyak and Juditsky, 1992)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class WeightAverage:
     def __init__(self, *, of: TFPreTrainedModel, into: TFPreTrainedModel, decay: float) -> None:
         """
         Args:
-            of: The network that learns.
-            into: A network of the same shape, which holds the mean and has a part of its own in checkpoints.
-            decay: Weight of the mean so far against the newest weights, below 1.
+            of: The network that is trained.
+            into: A network of the same shape, which stores the mean.
+            decay: Weight of the previous mean, below 1; the new weights get the rest.
         """
         self.network = into
         self._pairs = list(zip(into.trainable_variables, of.trainable_variables, strict=True))
         self._decay = decay
 
     def start(self) -> None:
-        """Makes it the mean of the present weights alone."""
+        """Sets the mean to the current weights."""
         for mean, variable in self._pairs:
             mean.assign(variable)
 
     def update(self, updates: tf.Tensor) -> None:
-        """Takes the present weights in, after so many `updates` (integer scalar); called in each replica."""
+        """Adds the current weights to the mean after `updates` (integer scalar) updates. Call it in each replica."""
         updates = tf.cast(updates, tf.float32)
-        # Less in the beginning: as TensorFlow's ExponentialMovingAverage does with num_updates.
+        # The decay is lower at the start, as in TensorFlow's ExponentialMovingAverage with num_updates.
         share = 1 - tf.minimum(self._decay, (1 + updates) / (10 + updates))
 
         def in_all(strategy: tf.distribute.Strategy, share: tf.Tensor) -> None:
@@ -46,7 +46,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """In this context the network that learns has the mean's weights."""
+        """In this context, the trained network has the mean's weights."""
         self._swap()
         try:
             yield

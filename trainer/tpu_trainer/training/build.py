@@ -1,4 +1,4 @@
-"""Builds the training task of a configuration: the model, its objective, its optimizer."""
+"""Builds the training task: model, objective and optimizer."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ def build_task(
     token_counts: np.ndarray | None = None,
     tpu: str | None = None,
 ) -> Task:
-    """The task of `config` for `strategy`; call it in the strategy's scope.
+    """Builds the task of `config`. Call it in the scope of `strategy`.
 
-    `token_counts` (float[vocabulary.size]), if given, determine the initial output bias. `tpu` is the generation of the
-    TPU that is to train with it: the attention kernel needs that.
+    Args:
+        config: The run's.
+        vocabulary: The tokenizer's.
+        max_length: Tokens in a row.
+        strategy: Where the task will run.
+        token_counts: float[vocabulary.size]; determine the initial output bias. None: it is 0.
+        tpu: Generation of the TPU to train on, for the attention kernel.
     """
     model = LanguageModel.create(
         config.model,

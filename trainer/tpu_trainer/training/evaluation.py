@@ -1,4 +1,4 @@
-"""The mean loss and accuracy over a whole split."""
+"""Loss and accuracy on a whole split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tpu_trainer.training.saving import Saver
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Figures over all targets of a split; they do not depend on batch size or number of replicas."""
+    """Figures over all targets of a split. They do not depend on batch size or number of replicas."""
 
     loss: float
     """Mean cross-entropy, nats per target."""
@@ -33,16 +33,16 @@ class Evaluation:
     targets: int
     rows: int
     bits_per_byte: float | None = None
-    """The loss spread over the split's text: what each of its UTF-8 bytes costs. It compares models of different
-    tokenizers. None where the split's bytes are not known."""
+    """The loss spread over the UTF-8 bytes of the split's text, to compare models with different tokenizers. None if
+    the number of bytes is unknown."""
 
     def to_json(self) -> dict[str, float]:
-        """A JSON object of the figures that are known."""
+        """Returns a JSON object of the known figures."""
         return {name: figure for name, figure in asdict(self).items() if figure is not None}
 
 
 def bits_per_byte(loss: float, split: Split) -> float | None:
-    """`loss`, in nats per token, as bits per byte of the split's text; None where its manifest does not count them."""
+    """Converts nats per token to bits per byte of the split's text; None if its manifest does not count bytes."""
     totals = (split.manifest or {}).get("totals", {})
     if not totals.get("bytes") or "tokens" not in totals:
         return None
@@ -50,7 +50,7 @@ def bits_per_byte(loss: float, split: Split) -> float | None:
 
 
 class Evaluator:
-    """Evaluates one split, as often as asked, with one compilation."""
+    """Evaluates a split repeatedly, compiling once."""
 
     def __init__(
         self,
@@ -64,17 +64,16 @@ class Evaluator:
         """
         Args:
             executor: Computes the sums over a batch.
-            split: The split; all its rows are read.
+            split: The split.
             vocabulary: The tokenizer's.
             batch_size: Rows in a step, over all replicas.
-            batch_size_option: The option that sets it, for messages.
+            batch_size_option: The option that sets it, for error messages.
 
         Raises:
-            UsageError: The rows of a step cannot be divided evenly.
+            UsageError: If the replicas cannot divide a batch evenly.
         """
         check_batch_size(batch_size, executor.replicas, batch_size_option)
         self.split = split
-        """What is evaluated."""
         self._executor = executor
         self._steps = evaluation_steps(split, batch_size=batch_size, hosts=executor.hosts)
         self._batches = executor.distribute(
@@ -82,8 +81,8 @@ class Evaluator:
         )
 
     def run(self, *, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """The figures for the present weights; None if `stop`, asked before each batch, returned True."""
-        # float64: a float32 sum over millions of targets would depend on how they are batched.
+        """Evaluates the current weights; returns None if `stop`, called before each batch, returned True."""
+        # A float32 sum over millions of targets would depend on the batch size.
         total = np.zeros(len(Sums._fields), np.float64)
         shards = ((self.split, shard) for shard in self.split.shards)
         with diagnose_read_errors(shards), self._executor.evaluated_weights():
@@ -96,7 +95,7 @@ class Evaluator:
         loss = float(sums.loss) / targets
         return Evaluation(
             loss=loss,
-            perplexity=math.exp(min(loss, 700.0)),  # past this a float64 overflows
+            perplexity=math.exp(min(loss, 700.0)),  # more overflows a float64
             accuracy=float(sums.correct) / targets,
             targets=int(sums.targets),
             rows=self.split.num_rows,
@@ -105,7 +104,7 @@ class Evaluator:
 
 
 class Validation:
-    """Evaluates the validation split of a run while it trains: logs and draws the figures, saves the best weights."""
+    """Evaluates a run's validation split during training, logs and draws the figures, and saves the best weights."""
 
     def __init__(
         self,
@@ -117,15 +116,6 @@ class Validation:
         saver: Saver,
         stopwatch: Stopwatch,
     ) -> None:
-        """
-        Args:
-            evaluator: Of the validation split.
-            config: The run's length and interval between two evaluations.
-            log: Where the figures go.
-            picture: Drawn again after each evaluation.
-            saver: Saves the weights if they are the best so far.
-            stopwatch: Stopped during the evaluation.
-        """
         self._evaluator = evaluator
         self._config = config
         self._log = log
@@ -134,19 +124,19 @@ class Validation:
         self._stopwatch = stopwatch
 
     def due_before(self, first: int) -> bool:
-        """Whether the weights after `first` updates, where a run continues, have still to be evaluated."""
+        """Whether a run that continues after `first` updates must first evaluate those weights."""
         every = self._config.evaluate_every
         if every is None or first == 0 or first % every:
             return False
         return not any("eval" in record and record["step"] == first for record in self._log.records)
 
     def due(self, steps: range) -> bool:
-        """Whether the weights after `steps` are evaluated. Those of the last step are evaluated when they are saved."""
+        """Whether to evaluate after `steps`. The weights of the last step are evaluated after they are saved."""
         every = self._config.evaluate_every
         return every is not None and passes(steps, every) and steps.stop != self._config.steps
 
     def run(self, step: int, *, stop: Callable[[], bool]) -> Evaluation | None:
-        """The figures of the weights after `step` updates; None if `stop` returned True."""
+        """Evaluates the weights after `step` updates; returns None if `stop` returned True."""
         with self._stopwatch.paused():
             figures = self._evaluator.run(stop=stop)
             if figures is None:

@@ -1,4 +1,4 @@
-"""What the training loop asks of the devices, whatever library drives them."""
+"""The interface between the training loop and the library that runs the devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpu_trainer.network.objectives import Sums
 
 
 class RunningSums(NamedTuple):
-    """Sums over the steps since the last line of the log: float32 scalars on the devices, floats on the host."""
+    """Sums over the steps since the last logged one: float32 scalars on the devices, floats on the host."""
 
     loss: Any
     correct: Any
@@ -26,77 +26,80 @@ class RunningSums(NamedTuple):
     steps: Any
     """Optimizer steps."""
     skipped: Any
-    """Steps whose update was left out as a spike."""
+    """Steps whose update was skipped as a loss spike."""
 
 
 class NonFinite(NamedTuple):
     """The first step of this process whose loss or gradient was not finite."""
 
     step: int
-    """Updates made up to and with that step."""
+    """Updates made, including that step."""
     loss: float
     gradient_norm: float
 
 
 class StepOutput(NamedTuple):
-    """What the host needs of executed steps. Converting a value to a float may wait for the devices."""
+    """Results of executed steps. Converting a value to a float may wait for the devices."""
 
     input_wait: SupportsFloat
-    """Seconds that the steps waited for their batches."""
+    """Seconds the steps waited for their batches."""
     end_requests: SupportsFloat
-    """Processes that had called `request_end` before the last step."""
+    """Number of processes that called `request_end` before the last step."""
 
 
 class StepExecutor(ABC):
     """Holds the training state on the devices and executes steps.
 
-    It is built with the state of step 0. If several processes train together, each has an executor, and all call the
-    same methods in the same order, except `request_end`, `state`, `sums` and `non_finite`.
+    A new executor has the state of step 0. If several processes train together, each has an executor, and all must call
+    the same methods in the same order, except `request_end`, `state`, `sums` and `non_finite`.
     """
 
     hosts: int
-    """Input pipelines: each host feeds its own rows to its replicas."""
+    """Number of hosts; each feeds its own rows to its replicas."""
     processes: int
-    """Processes that train together. One process may drive several hosts."""
+    """Number of processes that train together. A process may control several hosts."""
     replicas: int
-    """Parts that a batch is divided into."""
+    """Number of replicas that divide a batch."""
 
     @abstractmethod
     def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
-        """The batches of `rows` on the devices; each iterator starts at the first batch."""
+        """Distributes the batches of `rows` to the devices. Each iterator starts at the first batch."""
 
     @abstractmethod
     def train(self, batches: Iterator[Any], steps: range) -> StepOutput:
-        """Executes training steps; returns when they are dispatched, which may be before they are computed.
+        """Executes training steps. May return before they are computed.
 
         Args:
-            batches: Gives the batch of each step.
-            steps: The steps' numbers, counted from 0: `steps.start` updates have been made, and `steps.stop` will be.
+            batches: Yields the batch of each step.
+            steps: Numbers of the steps, from 0: updates made before (`steps.start`) and after (`steps.stop`) them.
         """
 
     @abstractmethod
     def evaluate(self, batch: Any) -> Sums:
-        """The sums over one batch, as floats; in the context of `evaluated_weights`, of those weights."""
+        """Returns the sums over a batch as floats. Call it in the context of `evaluated_weights` to use those."""
 
     @abstractmethod
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """In this context, `evaluate` uses the weights that are evaluated and exported: the average if there is one."""
+        """In this context, `evaluate` uses the average of the weights, if there is one."""
 
     @abstractmethod
     def sums(self) -> RunningSums:
-        """The sums since `clear_sums`, as floats; waits until all steps are computed."""
+        """Returns the sums since `clear_sums` as floats. Waits for all steps."""
 
     @abstractmethod
     def clear_sums(self) -> None:
-        """Starts the sums at zero."""
+        """Sets the sums to zero."""
 
     @abstractmethod
     def non_finite(self) -> NonFinite | None:
-        """The first step whose loss or gradient was not finite: no weight after it is usable. Waits for all steps."""
+        """Returns the first step whose loss or gradient was not finite, if any. Waits for all steps.
+
+        The weights are unusable from that step on.
+        """
 
     @abstractmethod
     def request_end(self) -> None:
-        """Counts this process among `end_requests` in all steps to come, in all processes."""
+        """Counts this process in `end_requests` of all later steps, in all processes."""
 
     @abstractmethod
     def same_in_all_processes(self, value: int) -> bool:
@@ -104,32 +107,32 @@ class StepExecutor(ABC):
 
     @abstractmethod
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name → shape of all that a checkpoint holds: everything that affects later steps or lines of the log."""
+        """Returns name → shape of the state: all values that affect later steps or lines of the log."""
 
     @abstractmethod
     def state(self) -> Mapping[str, np.ndarray]:
-        """A copy of the state in the host's memory, by the names of `state_shapes`."""
+        """Copies the state to the host's memory, with the names of `state_shapes`."""
 
     @abstractmethod
     def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Sets the state to (name, value) pairs, one for each of `state_shapes`."""
+        """Sets the state to (name, value) pairs for all names of `state_shapes`."""
 
     @abstractmethod
     def profile(self, folder: str) -> AbstractContextManager[None]:
-        """Profiles what is executed in this context, into a folder that TensorBoard's profile plugin reads."""
+        """Profiles this context into a folder for TensorBoard's profile plugin."""
 
 
 def check_batch_size(batch_size: int, replicas: int, option: str, *, accumulation: int = 1) -> None:
-    """Checks that the rows of a step can be divided evenly.
+    """Checks that the micro-batches of all replicas have the same size.
 
     Args:
         batch_size: Rows in a step.
-        replicas: Parts that they are divided into.
-        option: The option that sets the batch size, for the message.
-        accumulation: Micro-batches that each part is divided into.
+        replicas: Number of replicas.
+        option: The option that sets the batch size, for the error message.
+        accumulation: Micro-batches per replica.
 
     Raises:
-        UsageError: They cannot.
+        UsageError: If they do not.
     """
     if batch_size % (replicas * accumulation):
         parts = f"the {replicas} replicas"

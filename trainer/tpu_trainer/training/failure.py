@@ -1,4 +1,4 @@
-"""What is said of a step whose loss or gradient is not finite: which it was, what it read, what is still good."""
+"""The report of a step whose loss or gradient is not finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 4
 def diverged(
     found: NonFinite, *, rows: RowStream, folder: RunFolder, checkpoints: Checkpoints
 ) -> DivergedError:
-    """The error to end with; the step's records, all of them, are written to failure.json."""
+    """Writes the step and all its records to failure.json, and returns the error to raise."""
     records = rows.records(found.step - 1)
     good = checkpoints.steps()
     failure = {
@@ -35,9 +35,9 @@ def diverged(
         say(f"fit: {folder.failure} cannot be written ({error}): {json.dumps(failure)}")
     shown = ", ".join(f"{shard} slot {slot}" for shard, slot in records[:_SHOWN])
     more = f" and {len(records) - _SHOWN} more, all in {folder.failure}" if len(records) > _SHOWN else ""
-    kept = f"the checkpoint of step {good[-1]} is untouched" if good else "there is no checkpoint yet"
+    kept = f"the checkpoint of step {good[-1]} is usable" if good else "there is no checkpoint yet"
     return DivergedError(
         f"step {found.step}: loss {found.loss}, gradient norm {found.gradient_norm}; {kept}. The step read "
-        f"{shown}{more}. Look at these records; a lower --optimizer.learning_rate, a longer "
+        f"{shown}{more}. Check these records; a lower --optimizer.learning_rate, a longer "
         "--schedule.warmup_steps or a smaller --optimizer.clip_norm, with another --output_dir, may help"
     )

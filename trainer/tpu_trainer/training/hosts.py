@@ -1,7 +1,6 @@
-"""The hosts of a TPU slice, seen from the process that trains: whether each serves its chips, and for how long not.
+"""Probes the hosts of a TPU slice from the process that trains.
 
-TensorFlow waits without end for a host that is missing, and for one that dies without closing its connections. So they
-are probed beside it, with sockets of our own.
+TensorFlow waits forever for a missing host, and for a host that dies without closing its connections.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from typing import NoReturn
 from tpu_trainer.errors import CloudError, ExitStatus, TrainerError
 
 PROBE_SECONDS = 5.0
-"""Between two probes of a host, and the longest that one takes."""
+"""Interval between probes of a host, and a probe's timeout."""
 LOST_AFTER_SECONDS = 60.0
-"""A host that has answered no probe for so long is lost."""
+"""A host that answers no probe for this long is lost."""
 
-# What an HTTP/2 client sends first: its preface, and an empty SETTINGS frame. The server answers with a SETTINGS frame.
+# An HTTP/2 client first sends its preface and an empty SETTINGS frame. The server answers with a SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS_TYPE, _FRAME_HEADER = 4, 9
 
 
 def answers(address: str) -> bool:
-    """Whether a gRPC server answers at HOST:PORT. A process that hangs accepts connections, but does not answer."""
+    """Whether a gRPC server answers at HOST:PORT. A hung process accepts connections but does not answer."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS) as connection:
@@ -46,7 +45,7 @@ def answers(address: str) -> bool:
 
 
 def silent(addresses: Sequence[str]) -> list[int]:
-    """The numbers of the hosts that do not answer now."""
+    """Returns the numbers of the hosts that do not answer now."""
     with ThreadPoolExecutor(max_workers=len(addresses)) as pool:
         found = list(pool.map(answers, addresses))
     return [number for number, answered in enumerate(found) if not answered]
@@ -57,10 +56,10 @@ def _named(numbers: Sequence[int], addresses: Sequence[str]) -> str:
 
 
 def wait_for_hosts(addresses: Sequence[str], *, minutes: float) -> None:
-    """Returns when all hosts have answered.
+    """Waits until each host has answered once.
 
     Raises:
-        CloudError: Hosts did not answer for `minutes`.
+        CloudError: If a host does not answer within `minutes`.
     """
     waited_for, end = list(range(len(addresses))), time.monotonic() + 60 * minutes
     while True:
@@ -72,13 +71,13 @@ def wait_for_hosts(addresses: Sequence[str], *, minutes: float) -> None:
             raise CloudError(
                 f"of {len(addresses)} hosts of the TPU, these did not serve their chips within {minutes:g} minutes "
                 f"(--tpu.connect_minutes): {_named(waited_for, addresses)}. If `launch` started them, the report of "
-                "each is in the run's folder, below launch/, under its number"
+                "each is in the run's folder, in launch/, under its number"
             )
         time.sleep(min(PROBE_SECONDS, max(end - time.monotonic(), 0)))
 
 
 def watch_hosts(addresses: Sequence[str]) -> None:
-    """Watches the hosts from a thread, and ends this process if one is lost: TensorFlow may wait for it without end."""
+    """Starts a thread that ends this process if a host is lost: TensorFlow may wait for it forever."""
     threading.Thread(target=_watch, args=(tuple(addresses),), name="hosts", daemon=True).start()
 
 
@@ -95,10 +94,10 @@ def _watch(addresses: tuple[str, ...]) -> None:
 
 
 def _end(lost: Sequence[int], addresses: Sequence[str]) -> NoReturn:
-    """At once: the end of the interpreter has TensorFlow wait for the lost host."""
+    # In a regular exit of the interpreter, TensorFlow waits for the lost host.
     text = (
         f"tpu_trainer: error: lost the TPU's host {_named(lost, addresses)}: it no longer answers; the same command on "
-        "a new TPU continues after the last checkpoint\n"
+        "a new TPU continues from the last checkpoint\n"
     )
     os.write(sys.stderr.fileno(), text.encode())
     os._exit(ExitStatus.INTERRUPTED)
@@ -106,7 +105,7 @@ def _end(lost: Sequence[int], addresses: Sequence[str]) -> NoReturn:
 
 @contextmanager
 def ends_if_lost(addresses: Sequence[str]) -> Iterator[None]:
-    """Ends this process if an error in the context comes from the loss of a host; other errors pass."""
+    """Ends this process if the context raises an error while a host does not answer; other errors propagate."""
     try:
         yield
     except TrainerError:

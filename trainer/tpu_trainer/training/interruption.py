@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first asks the run to save and end, the second ends the process at once.
+"""SIGTERM and Ctrl-C: the first makes the run save and end, the second ends the process at once.
 
 Spot TPUs, Cloud Build and batch systems send SIGTERM some seconds before they take the machine away.
 """
@@ -18,10 +18,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class AgreedEnd:
-    """Lets processes that train together end after the same step, though a signal reaches only one of them.
+    """Ends all processes that train together after the same step, even if only one gets a signal.
 
-    Each step sums the requests to end over all processes. All processes read a sum after the same step: `AHEAD` steps
-    after its own, when the device has computed it. Reading the newest sum would make the device wait for the host.
+    Each step sums the requests to end over all processes. All processes read a step's sum `AHEAD` steps later, when the
+    device has computed it. Reading the newest sum would make the device wait for the host.
     """
 
     AHEAD = 4
@@ -30,25 +30,25 @@ class AgreedEnd:
         self._unread: deque[SupportsFloat] = deque()
 
     def ends(self, requests: SupportsFloat) -> bool:
-        """Whether training ends after the present step, whose sum of requests is `requests`; call it for every step."""
+        """Whether training ends after the current step. Call it for every step with its sum of requests."""
         self._unread.append(requests)
         return len(self._unread) > self.AHEAD and float(self._unread.popleft()) > 0
 
 
 class Interruption:
-    """While its context is open, whether a signal has asked the run to end. For the main thread only."""
+    """In its context, records whether a signal asked the run to end. For the main thread only."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._requested.is_set()
 
     def __enter__(self) -> Interruption:
-        # Python runs handlers between two of its own instructions: not during a step or a compilation. The number of a
-        # signal is written to a socket at once, and another thread reads it there.
+        # Python runs handlers only between bytecode instructions, not during a step or a compilation. But it writes the
+        # signal's number to the wakeup socket at once, where another thread reads it.
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._old_handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
@@ -73,7 +73,7 @@ class Interruption:
                 continue
             name = signal.Signals(number[0]).name
             if self.requested:
-                os.write(sys.stderr.fileno(), f"fit: {name} again: ends at once\n".encode())
+                os.write(sys.stderr.fileno(), f"fit: {name} again: ending at once\n".encode())
                 os._exit(128 + number[0])
             self._requested.set()
-            os.write(sys.stderr.fileno(), f"fit: {name}: saves after this step, then ends\n".encode())
+            os.write(sys.stderr.fileno(), f"fit: {name}: saving after this step, then ending\n".encode())

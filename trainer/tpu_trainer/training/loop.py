@@ -19,7 +19,7 @@ from tpu_trainer.training.saving import Saver
 
 
 class TrainingLoop:
-    """Takes the steps of a run, with everything that happens between them."""
+    """Executes a run's steps, and logs, evaluates and saves between them."""
 
     def __init__(
         self,
@@ -34,18 +34,7 @@ class TrainingLoop:
         interruption: Interruption,
         folder: RunFolder,
     ) -> None:
-        """
-        Args:
-            config: The run's length, and how many steps are executed in one call.
-            executor: Executes the steps.
-            rows: What they are trained on.
-            progress: Logs them.
-            validation: Evaluates the weights; None: no evaluation.
-            saver: Saves the state.
-            profiler: Profiles some of the steps.
-            interruption: Whether a signal has asked this process to end.
-            folder: For what is reported of a step that diverges.
-        """
+        """Without `validation`, the weights are not evaluated. `folder` gets the report if training diverges."""
         self._config = config
         self._executor = executor
         self._rows = rows
@@ -56,17 +45,17 @@ class TrainingLoop:
         self._interruption = interruption
         self._agreed_end = AgreedEnd()
         self._folder = folder
-        self._steps = range(0)  # those that are executed
+        self._steps = range(0)  # of the current call
 
     def run(self, first: int) -> bool:
         """Trains from step `first`, counted from 0, to the last.
 
         Returns:
-            Whether training stopped because a signal asked for the end.
+            Whether a signal stopped training.
 
         Raises:
-            DivergedError: The loss or the gradient is not finite.
-            UsageError: A shard cannot be read.
+            DivergedError: If the loss or the gradient is not finite.
+            UsageError: If a shard cannot be read.
         """
         self._steps = range(first, first + 1)
         self._saver.start_clock()
@@ -88,7 +77,7 @@ class TrainingLoop:
         return False
 
     def _calls(self, first: int) -> Iterator[range]:
-        """The steps of each call of the executor."""
+        """Yields the steps of each call of the executor."""
         for start in range(first, self._config.steps, self._config.steps_per_execution):
             yield range(start, min(start + self._config.steps_per_execution, self._config.steps))
 
@@ -109,17 +98,17 @@ class TrainingLoop:
             self._saver.start_clock()
 
     def evaluate(self, step: int) -> Evaluation | None:
-        """The figures of the weights after `step` updates; None without validation, or if a signal asks for the end."""
+        """Evaluates the weights after `step` updates; returns None without validation or after a signal."""
         if self._validation is None:
             return None
         return self._validation.run(step, stop=self.interrupted_alone)
 
     def interrupted_alone(self) -> bool:
-        """Whether a signal asks for the end and no other process must agree first: they evaluate and stop together."""
+        """Whether a signal asked a single process to end. Several processes evaluate and stop together instead."""
         return self._executor.processes == 1 and self._interruption.requested
 
     def _stops(self, output: StepOutput) -> bool:
-        """Whether training stops after the steps of `output`; the same in all processes."""
+        """Whether training stops after the steps of `output`. All processes return the same."""
         if self._executor.processes == 1:
             return self._interruption.requested
         if self._interruption.requested:
@@ -127,14 +116,14 @@ class TrainingLoop:
         return self._agreed_end.ends(output.end_requests)
 
     def _check_finite(self) -> None:
-        """Raises DivergedError if a step's loss or gradient was not finite: the weights must not be used then."""
+        """Raises DivergedError if a step's loss or gradient was not finite: its weights are unusable."""
         found = self._executor.non_finite()
         if found is not None:
             self._saver.wait()
             raise diverged(found, rows=self._rows, folder=self._folder, checkpoints=self._saver.checkpoints)
 
     def _shards_in_use(self) -> Iterator[tuple[Split, Shard]]:
-        """The shards that are read, or read ahead, at the present steps; found when first asked for."""
+        """Yields the shards that the current call's steps read or prefetch. Evaluated lazily, after an error."""
         found = set()
         for step in self._steps:
             for split, shard in self._rows.shards_in_use(step):

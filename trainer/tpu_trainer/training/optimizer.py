@@ -1,4 +1,4 @@
-"""AdamW with decay for matrices only."""
+"""AdamW with weight decay for matrices only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tpu_trainer.training.schedule import Schedule
 
 
 def decays(variable: tf.Variable, no_decay: Sequence[str] = ()) -> bool:
-    """Whether weight decay applies: not to biases and norms, which are all vectors, whatever a model calls them; nor to
-    variables with names that one of the regular expressions `no_decay` is found in."""
+    """Whether weight decay applies to a variable.
+
+    It does not apply to vectors, which biases and norms are in every model, or to variables whose name contains a
+    match of a regular expression in `no_decay`.
+    """
     matrix = len([dimension for dimension in variable.shape if dimension != 1]) > 1
     return matrix and not any(re.search(pattern, variable.name) for pattern in no_decay)
 
@@ -23,16 +26,18 @@ def decays(variable: tf.Variable, no_decay: Sequence[str] = ()) -> bool:
 def build_optimizer(
     config: OptimizerConfig, schedule: Schedule, *, variables: Sequence[tf.Variable]
 ) -> keras.optimizers.Optimizer:
-    """AdamW for `variables`, its slots made, so that a checkpoint can be read into it before the first step.
+    """Builds AdamW for `variables`, including its slots, so that a checkpoint can be loaded before the first step.
 
-    Clipping is the train step's: it must see the gradient after it is summed over the replicas. Raises UsageError where
-    a pattern of `no_decay` fits no variable.
+    It does not clip: the train step clips the gradient, after summing it over the replicas.
+
+    Raises:
+        UsageError: If a pattern of `no_decay` matches no variable.
     """
     for pattern in config.no_decay:
         if not any(re.search(pattern, variable.name) for variable in variables):
             names = ", ".join(variable.name for variable in variables[:3])
             raise UsageError(
-                f"--optimizer.no_decay: {pattern!r} is found in no weight's name, such as {names}"
+                f"--optimizer.no_decay: {pattern!r} matches no weight's name; names are, for example, {names}"
             )
 
     optimizer = keras.optimizers.AdamW(
@@ -41,7 +46,7 @@ def build_optimizer(
         beta_1=config.beta1,
         beta_2=config.beta2,
         epsilon=config.epsilon,
-        jit_compile=False,  # the whole step is compiled, not this part alone
+        jit_compile=False,  # the whole step is compiled
     )
     optimizer.exclude_from_weight_decay(
         var_list=[variable for variable in variables if not decays(variable, config.no_decay)]

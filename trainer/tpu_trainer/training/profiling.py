@@ -9,17 +9,17 @@ from tpu_trainer.training.progress import Stopwatch
 
 
 class Profiler:
-    """Profiles steps `first` to `last`, both included and counted from 1. A context manager, which ends the profile."""
+    """Profiles some steps. Leaving its context ends the profile."""
 
     def __init__(
         self, executor: StepExecutor, *, steps: tuple[int, int] | None, folder: str, stopwatch: Stopwatch
     ) -> None:
         """
         Args:
-            executor: What executes the steps.
-            steps: The first and the last step; None: profiles nothing.
+            executor: Executes the steps.
+            steps: The first and the last step, counted from 1; None: no profile.
             folder: The run's TensorBoard folder.
-            stopwatch: Stopped while the profile is started and written.
+            stopwatch: Paused while the profile is started and written.
         """
         self._executor = executor
         self._first, self._last = steps or (1, 0)

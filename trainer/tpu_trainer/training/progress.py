@@ -1,4 +1,4 @@
-"""The log of training: figures every so many steps, and how far it has come."""
+"""Logs training figures at intervals and shows the progress."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from tpu_trainer.training.executor import StepExecutor, StepOutput
 
 
 def passes(steps: range, every: int) -> bool:
-    """Whether the number of updates reaches a multiple of `every` in `steps`."""
+    """Whether the number of updates reaches a multiple of `every` during `steps`."""
     return steps.stop // every > steps.start // every
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFigures:
-    """What a run reports of its model."""
+    """Figures of the model."""
 
     parameters: int
-    """Trainable ones."""
+    """Number of trainable parameters."""
     ignored_features: Sequence[str]
     """Features of the rows that the model does not use."""
     flops_per_row: float
-    """Floating-point operations that training on a row takes."""
+    """Floating-point operations to train on a row."""
     peak_flops: float | None
-    """The most that all devices together can do in a second; None if it is not known."""
+    """Peak operations per second of all devices together; None if unknown."""
 
 
 class Stopwatch:
-    """Seconds of training: what runs between steps, and compilation, is taken out."""
+    """Measures the seconds of training, without compilation and the work between steps."""
 
     def __init__(self) -> None:
         self._start: float | None = None
         self._sum = 0.0
 
     def start(self) -> None:
-        """From here on the time counts."""
+        """Starts counting."""
         self._start = time.perf_counter()
 
     def seconds(self) -> float:
-        """The time counted so far."""
+        """Returns the seconds counted so far."""
         return self._sum + (0.0 if self._start is None else time.perf_counter() - self._start)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The time in here does not count."""
+        """Does not count the time in this context."""
         running = self._start is not None
         self._sum, self._start = self.seconds(), None
         try:
@@ -64,7 +64,7 @@ class Stopwatch:
 
 
 class ProgressLog:
-    """Adds a record to the log after step 1, every `every` steps and the last; shows the progress on stderr."""
+    """Logs a record after step 1, every `log_every` steps and the last step; shows the progress on stderr."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class ProgressLog:
     ) -> None:
         """
         Args:
-            log: Where the records go.
-            executor: What the steps are executed by.
-            config: The run's length, batch size and interval between two records.
-            learning_rate: Of a step, counted from 0.
+            log: Gets the records.
+            executor: Executes the steps.
+            config: The run's length, batch size and log interval.
+            learning_rate: Step, counted from 0 → learning rate.
             model: For the model FLOPs utilization.
-            unigram_entropy: The baseline to show beside the loss, nats; None: none.
+            unigram_entropy: The baseline to show beside the loss, in nats; None: no baseline.
             stopwatch: Started here after the first step, which compiles.
         """
         self._log = log
@@ -94,36 +94,36 @@ class ProgressLog:
         self._model = model
         self._baseline = "" if unigram_entropy is None else f" (unigram {unigram_entropy:.3f})"
         self._stopwatch = stopwatch
-        self._timed_from: int | None = None  # the step after which the stopwatch was started
-        # Read only when a record is written: reading a step's output may wait for the device.
+        self._timed_from: int | None = None  # updates made when the stopwatch was started
+        # Converted to floats only for a record: converting a step's output may wait for the device.
         self._waits: list[SupportsFloat] = []
-        # Start of the interval of the next record.
-        self._interval = (0, 0.0, 0.0)  # timed steps, seconds, tokens that were not timed
+        # At the start of the next record's interval: timed steps, seconds, tokens that were not timed.
+        self._interval = (0, 0.0, 0.0)
         self._terminal = sys.stderr.isatty()
         self._bar: tqdm | None = None
         self.tokens = 0.0
-        """Real tokens trained on while the stopwatch ran."""
+        """Real tokens trained on in the measured time."""
 
     @contextmanager
     def shown_from(self, first: int) -> Iterator[None]:
-        """Shows a progress bar on a terminal in this context, after `first` updates."""
+        """Shows a progress bar in this context, starting at `first` updates, if stderr is a terminal."""
         with tqdm(
             total=self._config.steps, initial=first, unit="step", desc="fit", disable=not self._terminal
         ) as self._bar:
             yield
 
     def due(self, steps: range) -> bool:
-        """Whether a record is written after `steps`."""
+        """Whether to write a record after `steps`."""
         last = steps.stop == self._config.steps
         return steps.start == 0 or last or passes(steps, self._config.log_every)
 
     def after(self, steps: range, output: StepOutput) -> None:
-        """Counts executed steps, and writes a record if one is due."""
+        """Counts executed steps; writes a record if it is due."""
         self._bar.update(len(steps))
         starts = self._timed_from is None
         with self._stopwatch.paused():
             if starts:
-                # Tokens of the step that compiles, and of a run before this one, are not of the time that is measured.
+                # The measured time excludes the step that compiles and any earlier process, so exclude their tokens.
                 self._interval = (0, 0.0, self._executor.sums().tokens)
                 self._timed_from = steps.stop
             else:
@@ -141,7 +141,7 @@ class ProgressLog:
         record: dict[str, Any] = {
             "step": step,
             "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),  # past this a float64 overflows
+            "perplexity": math.exp(min(loss, 700.0)),  # more overflows a float64
             "accuracy": sums.correct / targets,
             "learning_rate": self._learning_rate(step - 1),
             "gradient_norm": sums.gradient_norm / sums.steps,
@@ -163,7 +163,7 @@ class ProgressLog:
             print(f"step {step}/{self._config.steps} {shown}", file=sys.stderr, flush=True)
 
     def _speed(self, step: int, tokens: float) -> dict[str, Any]:
-        """Figures of the interval that ends now: of those of its steps that were timed."""
+        """Returns the figures of the timed steps in the interval that ends now."""
         steps_before, seconds_before, untimed_tokens = self._interval
         timed_steps, seconds = step - self._timed_from, self._stopwatch.seconds()
         self._interval = (timed_steps, seconds, 0.0)

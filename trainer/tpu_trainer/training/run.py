@@ -1,4 +1,4 @@
-"""A run: from the newest checkpoint to the last step and the summary."""
+"""Runs training from the newest checkpoint to the summary."""
 
 from __future__ import annotations
 
@@ -42,17 +42,10 @@ class Run:
     ) -> None:
         """Loads the newest checkpoint, if there is one, into the executor.
 
-        Args:
-            config: The run's.
-            folder: Where everything goes.
-            rows: What it is trained on.
-            executor: Holds the initial state and executes the steps.
-            evaluator: Of the validation split; None: no evaluation.
-            baselines: Losses to compare with, by name, nats.
-            model: What is logged of the model.
+        Without `evaluator`, there is no evaluation. `baselines` are losses to compare with, in nats, by name.
 
         Raises:
-            UsageError: The checkpoint is of other data or another model, or has more steps already; the folder
+            UsageError: If the checkpoint is from other data or another model or has too many steps, or the folder
                 cannot be written.
         """
         self._config = config
@@ -85,7 +78,7 @@ class Run:
         )
 
     def _announce(self) -> None:
-        """Prints what is about to be trained on which rows."""
+        """Prints model, data and steps."""
         config, train = self._config, self._rows.data
         print(
             f"fit: {config.model.type} of {self._model.parameters:,} parameters, {train.num_rows:,} rows of "
@@ -95,17 +88,17 @@ class Run:
         )
         for feature in self._model.ignored_features:
             print(
-                f"fit: a model of type {config.model.type!r} does not heed the rows' {feature}",
+                f"fit: models of type {config.model.type!r} ignore the rows' {feature}",
                 file=sys.stderr,
             )
 
     def train(self) -> dict[str, Any]:
-        """Trains, evaluates and writes the summary, which it returns; raises as `train_run` does."""
+        """Trains, evaluates, and writes and returns the summary. Raises the exceptions of `train_run`."""
         steps = self._config.train.steps
         if not self._executor.same_in_all_processes(self.first_step):
             raise UsageError(
                 f"--output_dir is {self._folder.path!r}: this host found step {self.first_step} there and another "
-                "host a different one; all must see the same folder, on a shared disk or in a bucket"
+                "host a different one; all must use the same folder, on a shared disk or in a bucket"
             )
         self._announce()
         with Interruption() as interruption:
@@ -126,9 +119,7 @@ class Run:
                 self._saver.checkpoints.record(steps, validation_loss=figures.loss)
             self._folder.write_summary(summary)
         except WriteErrors as error:
-            raise NotSavedError(
-                f"the summary cannot be written ({error}); run the same command again"
-            ) from error
+            raise NotSavedError(f"the summary cannot be written ({error}); rerun the same command") from error
         self._saver.push_last(steps)
         _report(summary, self._folder)
         return summary
@@ -170,7 +161,7 @@ class Run:
         )
 
     def _end_if(self, interrupted: bool) -> None:
-        """Raises InterruptedRun if a signal asked for the end, NotSavedError if the state could not be saved, too."""
+        """Raises InterruptedRun after a signal, or NotSavedError if the state could not be saved."""
         if interrupted:
             self._saver.ensure_nothing_failed()
             raise InterruptedRun(f"interrupted; {self._saver.how_to_continue()}")
@@ -192,7 +183,7 @@ class Run:
 
 
 def _report(summary: dict[str, Any], folder: RunFolder) -> None:
-    """Prints what training ended with."""
+    """Prints the summary."""
     text = f"fit: {summary['steps']} steps: training loss {summary['initial_loss']:.3f} → {summary['final_loss']:.3f}"
     if summary["eval"] is not None:
         text += f", validation loss {summary['eval']['loss']:.3f} accuracy {summary['eval']['accuracy']:.3f}"

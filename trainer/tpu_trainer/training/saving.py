@@ -1,4 +1,4 @@
-"""A run's checkpoints: continuing from the newest, saving in the background, saving the last one for certain."""
+"""Restores and saves the state of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpu_trainer.training.progress import Stopwatch, passes
 
 
 class Saver:
-    """Saves the state of a run, and pushes saved models to the Hub if the run has a repository there."""
+    """Saves a run's state in the background, and pushes saved models to the Hub if the run has a repository there."""
 
     def __init__(
         self,
@@ -29,14 +29,7 @@ class Saver:
         executor: StepExecutor,
         stopwatch: Stopwatch,
     ) -> None:
-        """
-        Args:
-            config: The run's.
-            folder: Has the checkpoints. A process that does not write it saves nothing.
-            train: What the state is trained on.
-            executor: Holds the state.
-            stopwatch: Stopped while the state is copied.
-        """
+        """Saves nothing if `folder` is not writable. The stopwatch is paused while the state is copied."""
         self._config = config
         self._folder = folder
         self._train = train
@@ -57,10 +50,10 @@ class Saver:
         """Loads the newest checkpoint into the executor.
 
         Returns:
-            The updates that it holds; 0 if there is none.
+            The checkpoint's number of updates; 0 without a checkpoint.
 
         Raises:
-            UsageError: The checkpoint is of other data or another model, or has more steps than the run.
+            UsageError: If the checkpoint is from other data or another model, or has more steps than the run.
         """
         found = self.checkpoints.steps()
         if not found:
@@ -68,7 +61,7 @@ class Saver:
         step = found[-1]
         if step > self._config.train.steps:
             raise UsageError(
-                f"--train.steps is {self._config.train.steps}, but the run's newest checkpoint has {step} steps already"
+                f"--train.steps is {self._config.train.steps}, but the run's newest checkpoint already has {step} steps"
             )
         if self.checkpoints.metadata(step)["data"] != self._train.fingerprint:
             raise UsageError(
@@ -80,38 +73,38 @@ class Saver:
         return step
 
     def start_clock(self) -> None:
-        """From here on the time to the next save by the clock counts."""
+        """Restarts the time until `checkpoint_minutes` makes a save due."""
         self._saved_at = time.monotonic()
 
     def due(self, steps: range) -> bool:
-        """Whether the state after `steps` is to be saved. A save by the clock waits until the one before is written."""
+        """Whether to save the state after `steps`. A save by the clock waits until the previous one is written."""
         train = self._config.train
         seconds = math.inf if train.checkpoint_minutes is None else 60 * train.checkpoint_minutes
         by_clock = time.monotonic() - self._saved_at >= seconds and not self._background.busy
         return by_clock or passes(steps, train.checkpoint_every)
 
     def save(self, step: int, **metadata: Any) -> None:
-        """Copies the state after `step` updates and starts to write it."""
+        """Copies the state after `step` updates and starts writing it."""
         if self._folder.writable:
             with self._stopwatch.paused():
                 known = {"data": self._train.fingerprint, "max_length": self._train.max_length}
                 self._background.save(step, self._executor.state, metadata=known | metadata)
 
     def save_if_best(self, step: int, validation_loss: float) -> None:
-        """Saves the state after `step` updates if no validation loss before was as low."""
+        """Saves the state after `step` updates if its validation loss is the lowest so far."""
         if validation_loss < self._best_loss:
             self._best_loss = validation_loss
             self.save(step, validation_loss=validation_loss)
 
     def wait(self) -> None:
-        """Returns when nothing is being written."""
+        """Waits for the current save."""
         self._background.wait()
 
     def ensure_saved(self, step: int) -> None:
-        """Waits for the save of the last step, and tries once more if it failed: these weights are the run's result.
+        """Waits for the save of the last step, and retries it once: these weights are the run's result.
 
         Raises:
-            NotSavedError: The second attempt failed, too.
+            NotSavedError: If the second attempt failed, too.
         """
         self.wait()
         if self._background.failed:
@@ -119,12 +112,16 @@ class Saver:
             self.wait()
         if self._background.failed:
             raise NotSavedError(
-                f"the last checkpoint, of step {step}, could not be written to {self._folder.checkpoints}: make room "
-                f"and {self.how_to_continue()}"
+                f"the last checkpoint, of step {step}, could not be written to {self._folder.checkpoints}; free some "
+                f"space, then {self.how_to_continue()}"
             )
 
     def ensure_nothing_failed(self) -> None:
-        """Waits for the last save; raises NotSavedError if it failed."""
+        """Waits for the last save.
+
+        Raises:
+            NotSavedError: If it failed.
+        """
         self.wait()
         if self._background.failed:
             raise NotSavedError(
@@ -132,9 +129,9 @@ class Saver:
             )
 
     def how_to_continue(self) -> str:
-        """What a user is to do after an interruption."""
+        """Describes how to continue after an interruption, for messages."""
         if not self._folder.writable:
-            return "the same command on all hosts continues after what the first one has saved"
+            return "the same command on all hosts continues from the first host's last checkpoint"
         steps = self.checkpoints.steps()
         return f"the same command continues after step {steps[-1] if steps else 0}"
 
@@ -148,4 +145,4 @@ class Saver:
             self._pusher.push_in_background(step)
 
     def _report_failure(self, step: int, message: str) -> None:
-        say(f"fit: the checkpoint of step {step} could not be written ({message}); training goes on")
+        say(f"fit: the checkpoint of step {step} could not be written ({message}); training continues")

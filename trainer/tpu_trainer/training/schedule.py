@@ -11,29 +11,24 @@ from tpu_trainer.config import FitConfig, ScheduleConfig
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A linear rise from 0 to `peak`, then the chosen descent."""
+    """A linear warm-up from 0 to `peak`, then the configured shape."""
 
     def __init__(self, config: ScheduleConfig, *, peak: float, steps: int) -> None:
-        """
-        Args:
-            config: Its shape.
-            peak: The highest learning rate.
-            steps: Steps of the whole run, warm-up included.
-        """
+        """`steps` are those of the whole run, including the warm-up."""
         self._config = config
         self._peak = peak
         self._steps = steps
         self._warmup = config.warmup(steps)
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        """float32: the learning rate of the update number `step`, an integer from 0."""
+        """Returns the learning rate (float32) of update `step`, counted from 0."""
         step = tf.cast(step, tf.float32)
-        # The first update is one step up the ramp, not at 0: it would change nothing.
+        # The ramp starts at step + 1: an update with a learning rate of 0 would change nothing.
         rise = (step + 1) / max(1, self._warmup)
         return self._peak * tf.where(step < self._warmup, rise, self._share(step))
 
     def _share(self, step: tf.Tensor) -> tf.Tensor:
-        """The learning rate after the warm-up as a share of the peak."""
+        """Returns the learning rate after the warm-up as a share of the peak."""
         config = self._config
         if config.name == "constant":
             return tf.ones([])
@@ -43,17 +38,17 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
             return tf.sqrt(start / tf.maximum(step + 1, start))
         descent = self._steps - self._warmup
         if config.name == "wsd":
-            # Hu et al., "MiniCPM" (2024), 4: the peak is held until a last, short descent.
+            # Hu et al., "MiniCPM" (2024), 4: the peak, then a short final decay.
             descent = max(1, round(config.decay_share * self._steps))
         progress = tf.clip_by_value((step - (self._steps - descent)) / descent, 0.0, 1.0)
         remaining = (1 + tf.cos(math.pi * progress)) / 2 if config.name == "cosine" else 1 - progress
         return config.final_ratio + (1 - config.final_ratio) * remaining
 
     def get_config(self) -> dict[str, object]:
-        """What Keras shows of the schedule."""
+        """Required by Keras."""
         return {"config": self._config, "peak": self._peak, "steps": self._steps}
 
 
 def schedule_of(config: FitConfig) -> Schedule:
-    """The learning rate of a run's steps."""
+    """Returns the schedule of a run."""
     return Schedule(config.schedule, peak=config.optimizer.learning_rate, steps=config.train.steps)

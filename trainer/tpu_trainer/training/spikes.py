@@ -1,6 +1,6 @@
-"""Loss spikes: updates whose loss is far above that of the steps before, left out.
+"""Skips updates with a loss spike: a loss far above that of the preceding steps.
 
-A single bad batch can throw a model back by thousands of steps. Leaving out its update costs one batch.
+A single bad batch can set a model back by thousands of steps. Skipping its update costs one batch.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 _STEPS = 64
-"""Steps that the mean and the deviation look back on, about; and those at the start that are never left out."""
+"""Approximate window of the mean and the deviation. As many steps at the start are never skipped."""
 
 
 class SpikeGuard(tf.Module):
-    """Decides, on the device, which updates to leave out."""
+    """Detects loss spikes on the device."""
 
     def __init__(self, deviations: float) -> None:
-        """
-        Args:
-            deviations: How many standard deviations above the mean a loss is a spike.
-        """
+        """A loss is a spike if it is more than `deviations` standard deviations above the mean."""
         super().__init__(name="spikes")
         self._deviations = deviations
         self.state = tf.Variable(
@@ -29,15 +26,15 @@ class SpikeGuard(tf.Module):
             name="spikes",
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
-        """float32[3]: losses seen; their mean and variance, recent ones weighing more. Part of the checkpoint."""
+        """float32[3]: number of losses, and their exponentially weighted mean and variance. Part of the checkpoint."""
 
     def is_spike(self, loss: tf.Tensor) -> tf.Tensor:
-        """bool: whether `loss` (float32, the mean over the whole batch) is one; takes it into account from then on."""
+        """Whether `loss` (float32 scalar, the mean over the whole batch) is a spike. Updates the statistics with it."""
         seen, mean, variance = tf.unstack(self.state)
         highest = mean + self._deviations * tf.sqrt(variance)
         spike = (seen >= _STEPS) & (loss > highest)
-        # A spike counts for no more than what just is none: it would hide the next one. But it counts, so that a loss
-        # that stays high is taken for the usual one in time.
+        # A spike enters the statistics as the highest normal loss: its own value would hide the next spike. It must
+        # enter them, so that a permanently higher loss becomes the normal one in time.
         change = tf.where(spike, highest, loss) - mean
         weight = 1 / tf.minimum(seen + 1, float(_STEPS))
         variance = (1 - weight) * (variance + weight * change**2)
@@ -46,7 +43,7 @@ class SpikeGuard(tf.Module):
 
 
 def restore(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor], *, where: tf.Tensor) -> None:
-    """Restores the earlier `values` of `variables` if `where` (a bool scalar) is true; called in each replica."""
+    """Restores the earlier `values` of `variables` if `where` (bool scalar) is true. Call it in each replica."""
 
     def in_all(strategy: tf.distribute.Strategy, where: tf.Tensor, *values: tf.Tensor) -> None:
         for variable, value in zip(variables, values, strict=True):

@@ -1,7 +1,7 @@
 """The train step and the evaluation step.
 
-Sums, not means, leave each replica: the loss and the gradient are divided by the number of targets in the whole batch,
-so that the mean is right when replicas have different numbers of them.
+Replicas return sums, not means. The loss and the gradient are divided by the number of targets in the whole batch, so
+that the mean is right if replicas have different numbers of targets.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tpu_trainer.training.average import WeightAverage
 from tpu_trainer.training.executor import NonFinite, RunningSums
 from tpu_trainer.training.spikes import SpikeGuard, restore
 
-# What the keys drawn from one seed are for.
+# Purposes of the random keys derived from a seed.
 _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
 
 
 class Task:
-    """A training step and what it changes: the network, its optimizer, and running sums for the log."""
+    """The training step and its state: the network, the optimizer, and running sums for the log."""
 
     def __init__(
         self,
@@ -41,19 +41,18 @@ class Task:
     ) -> None:
         """
         Args:
-            objective: What is learnt.
+            objective: The model and its loss.
             optimizer: Built for the network's trainable variables.
-            seed: Decides masks and dropout.
-            clip_norm: The largest global norm of a gradient; None: any.
-            average: The running mean of the network's weights; None: no mean is kept.
-            accumulation: Micro-batches that a replica's rows are taken in, one after the other.
-            compile_gradients: Compile the replica's part of the step with XLA on its own. For several replicas that are
-                not TPU cores: there the step as a whole holds communication, which XLA does not take.
-            skip_spikes: Updates whose loss is that many standard deviations above the mean are left out; None: none.
+            seed: Determines masks and dropout.
+            clip_norm: The largest global norm of a gradient; None: no limit.
+            average: The running mean of the network's weights; None: no mean.
+            accumulation: Micro-batches per replica, processed one after the other.
+            compile_gradients: Compile only the replica's part of the step with XLA. For several replicas that are not
+                TPU cores: the whole step contains communication, which XLA cannot compile there.
+            skip_spikes: Standard deviations above the mean from which an update is skipped; None: skip none.
         """
         self.network = objective.model.network
         self.average = average
-        """None where no mean is kept."""
         self.objective = objective
         self.optimizer = optimizer
         self._seed = seed
@@ -65,14 +64,14 @@ class Task:
             if compile_gradients
             else self.gradients
         )
-        # Sums since the last line of the log; in the checkpoint, so that a resumed run logs the same figures.
+        # Sums since the last logged step. They are in the checkpoint, so that a resumed run logs the same figures.
         self.running = self._record(tf.zeros([len(RunningSums._fields)]), "running_sums")
-        # Kept on the device, so that no step waits for the host to look at its loss: the step, then its two figures.
+        # Stored on the device, so that no step waits for the host to check its loss.
         self._non_finite_step = self._record(tf.constant(0), "non_finite_step")
         self._non_finite_figures = self._record(tf.zeros([2]), "non_finite_figures")
 
     def state(self) -> dict[str, Any]:
-        """All that a checkpoint holds, by part: what decides every later step and line of the log."""
+        """Returns part of the checkpoint → value, for all that affects later steps or lines of the log."""
         state = {"network": self.network, "optimizer": self.optimizer, "running": self.running}
         if self.average is not None:
             state["average"] = self.average.network
@@ -90,13 +89,13 @@ class Task:
         )
 
     def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
-        """One replica's sums and the gradient of its summed loss, dense, in the order of the trainable variables.
+        """Returns a replica's sums and the dense gradient of its summed loss, in the order of the trainable variables.
 
-        Nothing here communicates or updates; all shapes are static.
+        Does not communicate or update variables; all shapes are static.
 
         Args:
-            batch: As batches.py gives it.
-            step: Integer scalar, updates made before this one.
+            batch: From batches.py.
+            step: Integer scalar: previous updates.
         """
         if self._accumulation == 1:
             return self._micro_gradients(batch, step)
@@ -142,20 +141,20 @@ class Task:
             raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
         if not tf.executing_eagerly():
             refuse_stateful_random(tf.compat.v1.get_default_graph())
-        # Slices of a tied or repeated embedding would count more than once in the norm.
+        # Dense, because the norm would count the slices of a tied or repeated embedding more than once.
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def step(self, batch: Batch, *, all_reduce: Callable[[list[Any]], list[Any]]) -> dict[str, tf.Tensor]:
-        """The optimizer step of one replica. compile-check compiles this, with an `all_reduce` of its own.
+        """Makes the optimizer step of one replica. compile-check compiles it with its own `all_reduce`.
 
         Args:
-            batch: This replica's rows, as batches.py gives them.
+            batch: This replica's rows, from batches.py.
             all_reduce: Sums a nest of tensors over all replicas.
         """
         sums, gradients = self._gradients(batch, self.optimizer.iterations)
         sums, gradients = all_reduce([sums, gradients])
         sums = Sums(*sums)
-        divisor = tf.maximum(sums.targets, 1.0)  # a batch without a target changes nothing
+        divisor = tf.maximum(sums.targets, 1.0)  # for batches without targets
         gradients = [gradient / divisor for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
         if self._clip_norm is not None:
@@ -173,7 +172,7 @@ class Task:
         return {"loss": running.loss / targets, "accuracy": running.correct / targets}
 
     def _update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> tf.Tensor:
-        """Applies the gradients, unless `loss` is a spike; float32: the updates left out, 0 or 1."""
+        """Applies the gradients unless `loss` is a spike; returns the number of skipped updates (float32, 0 or 1)."""
         trained = self.network.trainable_variables
 
         def apply() -> None:
@@ -185,7 +184,7 @@ class Task:
             apply()
             return tf.zeros([])
         spike = self._spikes.is_spike(loss)
-        # The number of the step goes on: the batch is used up.
+        # The step counter still advances, because the batch is used up.
         kept = [*trained, *(v for v in self.optimizer.variables if v is not self.optimizer.iterations)]
         before = [tf.identity(variable) for variable in kept]
         apply()
@@ -193,7 +192,7 @@ class Task:
         return tf.cast(spike, tf.float32)
 
     def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:
-        """Remembers the step under way if it is the first whose loss or gradient is not finite."""
+        """Records the current step if it is the first whose loss or gradient is not finite."""
         figures = tf.stack([loss, norm])
         first = ~tf.reduce_all(tf.math.is_finite(figures)) & (self._non_finite_step == 0)
         step = tf.cast(self.optimizer.iterations, tf.int32) + 1
@@ -201,11 +200,11 @@ class Task:
         self._non_finite_figures.assign(tf.where(first, figures, self._non_finite_figures))
 
     def non_finite(self) -> NonFinite | None:
-        """The first step of this process that went wrong; the weights are good only where there is none."""
+        """Returns this process's first step whose loss or gradient was not finite, if any."""
         step = int(self._non_finite_step.numpy())
         return NonFinite(step, *self._non_finite_figures.numpy().tolist()) if step else None
 
     def evaluation_sums(self, batch: Batch) -> Sums:
-        """One replica's sums over an evaluation batch; a row is masked the same in every evaluation."""
+        """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""
         key = step_key(self._seed, _EVALUATION_MASKS, tf.constant(0))
         return self.objective.sums(batch, key=key, training=False)

@@ -1,4 +1,4 @@
-"""Steps executed by TensorFlow: tf.function, and tf.distribute over devices and hosts."""
+"""Executes steps with tf.function and tf.distribute."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class TensorFlowExecutor(StepExecutor):
         """
         Args:
             task: Built in the strategy's scope.
-            strategy: Where to compute.
-            processes: Processes that train together, each with replicas of its own.
-            steps_per_call: The most steps that `train` is called with.
-            deterministic: TensorFlow runs only operations that give the same bits every time.
+            strategy: The devices.
+            processes: Processes that train together, each with its own replicas.
+            steps_per_call: Most steps in a call of `train`.
+            deterministic: Whether TensorFlow is restricted to deterministic operations.
         """
         self.hosts = num_hosts(strategy)
         self.processes = processes
@@ -54,7 +54,7 @@ class TensorFlowExecutor(StepExecutor):
                 )
         step: Callable[[Batch], Any] = partial(replica_step, task)
         if self.replicas == 1 and not is_tpu(strategy):
-            # A TPU's programs are always compiled by XLA; on several other devices the task compiles its own part.
+            # XLA always compiles TPU programs; for several other devices, the task compiles its own part.
             step = tf.function(step, jit_compile=True, autograph=False)
         self._replica_step = step
         self._loops = steps_per_call > 1
@@ -79,7 +79,7 @@ class TensorFlowExecutor(StepExecutor):
             return StepOutput(*self.train_function(batches, *count))
 
     def _step(self, batches: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """One step of all replicas; returns the seconds it waited for its batch (float64) and the requests to end."""
+        """Executes a step; returns the seconds it waited for its batch (float64) and the requests to end."""
         asked = self._now()
         with tf.control_dependencies([asked]):
             batch = next(batches)
@@ -107,7 +107,7 @@ class TensorFlowExecutor(StepExecutor):
     def _now(self) -> tf.Tensor:
         if not self._deterministic:
             return tf.timestamp()
-        # TensorFlow refuses its own clock then: it gives another value every time.
+        # TensorFlow rejects tf.timestamp as not deterministic.
         now = tf.numpy_function(time.time, [], tf.float64)
         now.set_shape([])
         return now
@@ -117,7 +117,7 @@ class TensorFlowExecutor(StepExecutor):
 
     def _evaluation_sums(self, batch: Any) -> list[tf.Tensor]:
         def one_replica(batch: Batch) -> list[tf.Tensor]:
-            # A Python function: MirroredStrategy would compile a tf.function for all replicas in one piece.
+            # Not a tf.function: MirroredStrategy would compile it for all replicas together.
             return list(self._compiled_sums(batch))
 
         per_replica = self._strategy.run(one_replica, args=(batch,))
@@ -160,7 +160,7 @@ class TensorFlowExecutor(StepExecutor):
 
 
 def replica_step(task: Task, batch: Batch) -> dict[str, tf.Tensor]:
-    """One replica's part of a training step, summed over all replicas by tf.distribute."""
+    """Makes a training step in one replica; tf.distribute sums over the replicas."""
     return task.step(batch, all_reduce=_all_reduce)
 
 

@@ -1,4 +1,4 @@
-"""The TPU of this machine, found without TensorFlow: whether it is here, and of which generation it is."""
+"""Detects this machine's TPU and its generation without TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _REMEDY = "name it with --tpu.accelerator_type, such as v5litepod-8"
 
 
 class UnknownTpuError(Exception):
-    """The TPU's generation is not known; the message says why, and how to name it."""
+    """The TPU's generation is unknown. The message gives reason and remedy."""
 
 
 def tpu_is_here() -> bool:
-    """Whether this is a TPU VM: its chips are devices of the kernel's."""
+    """Whether this is a TPU VM: its kernel has devices for the chips."""
     return any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
 
 
 def uses_local_tpu(verb: str, config: FitConfig | EvaluateConfig | object) -> bool:
-    """Whether this process itself computes on this machine's TPU, so that TensorFlow has to load libtpu.
+    """Whether this process uses this machine's TPU, for which TensorFlow loads libtpu.
 
-    Elsewhere libtpu searches for a TPU and waits minutes for a metadata server.
+    In other processes, libtpu would search for a TPU and wait minutes for a metadata server.
     """
     if verb == "host-server":
         return True
@@ -40,10 +40,13 @@ def uses_local_tpu(verb: str, config: FitConfig | EvaluateConfig | object) -> bo
 
 
 def tpu_generation(tpu: TpuConfig) -> str:
-    """The generation of the TPU to compute on, as chips names it, such as v5e.
+    """Returns the generation of the TPU to train on, a key of chips.GENERATIONS such as v5e.
 
-    The first of these decides: --tpu.accelerator_type; TPU_ACCELERATOR_TYPE, which GKE sets; Compute Engine's metadata
-    server. Raises UnknownTpuError if none of them knows, or if it is a generation that this program does not know.
+    The first of these that is set determines it: --tpu.accelerator_type; TPU_ACCELERATOR_TYPE, which GKE sets; Compute
+    Engine's metadata server.
+
+    Raises:
+        UnknownTpuError: If none is set, or this program does not know the generation.
     """
     for source, value in (
         ("--tpu.accelerator_type", tpu.accelerator_type),
@@ -64,12 +67,12 @@ def _known(accelerator_type: str, source: str) -> str:
 
 
 def _from_metadata_server() -> tuple[str, str]:
-    """The accelerator type and the URL that it is from."""
-    import requests  # half a second
+    """Returns the accelerator type and the URL that it is from."""
+    import requests  # half a second to import
 
     url = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}{_ATTRIBUTE}"
     with requests.Session() as session:
-        session.trust_env = False  # a proxy has a metadata server of its own, or none
+        session.trust_env = False  # a proxy may have a different metadata server
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 response = session.get(url, headers=_FLAVOR, timeout=_TIMEOUT, allow_redirects=False)

@@ -1,4 +1,4 @@
-"""Training from a configuration: load the data, build the model, run."""
+"""Trains from a configuration: loads the data, builds the task, runs."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from tpu_trainer.training.utilization import peak_flops, training_flops_per_row
 
 @dataclass(frozen=True, kw_only=True)
 class _Data:
-    """What a run is trained and evaluated on."""
+    """The data of a run."""
 
     rows: RowStream
     validation: Split | None
     vocabulary: Vocabulary
     token_counts: np.ndarray | None
-    """float64[vocabulary.size], up to a factor; None if a dataset has no statistics."""
+    """float64[vocabulary.size], proportional to the counts; None if a dataset has no statistics."""
     baselines: dict[str, float]
-    """Losses that a model should beat, nats per token, by name: those that the data's statistics give."""
+    """Name → loss that a model should beat, in nats per token, from the data's statistics."""
 
 
 def train_run(
@@ -61,23 +61,23 @@ def train_run(
     validation: Split | None,
     strategy: tf.distribute.Strategy | None = None,
 ) -> dict[str, Any]:
-    """Trains from the newest checkpoint in `folder`, or from the beginning, to the last step.
+    """Trains to the last step, from the newest checkpoint in `folder` if there is one.
 
     Args:
         config: The run's.
-        folder: Everything worth keeping is written there.
-        train: What is learnt from.
-        validation: What is evaluated; None: nothing.
-        strategy: Where to compute. Default: that of `config`.
+        folder: The run's.
+        train: The training data.
+        validation: The split to evaluate; None: no evaluation.
+        strategy: The devices. Default: those of `config`.
 
     Returns:
         The summary, which is also written to the folder and printed.
 
     Raises:
-        UsageError: The tokenizer, the strategy or the checkpoint does not fit.
-        DivergedError: The loss or the gradient is not finite.
-        InterruptedRun: A signal asked for the end; the state is saved.
-        NotSavedError: The last state could not be written.
+        UsageError: If the tokenizer, the strategy or the checkpoint does not fit.
+        DivergedError: If the loss or the gradient is not finite.
+        InterruptedRun: After a signal; the state is saved.
+        NotSavedError: If the last state could not be written.
     """
     tf.get_logger().setLevel("ERROR")
     strategy = strategy or build_strategy(config.strategy, config.tpu)
@@ -124,12 +124,12 @@ def _evaluator(config: FitConfig, data: _Data, executor: StepExecutor) -> Evalua
 
 
 def _deterministic(config: FitConfig, strategy: tf.distribute.Strategy) -> bool:
-    """Whether TensorFlow must be restricted to operations that repeat themselves; those of a TPU always do."""
+    """Whether to restrict TensorFlow to deterministic operations; TPUs are always deterministic."""
     return config.train.deterministic and not is_tpu(strategy)
 
 
 def _generation(config: FitConfig) -> str | None:
-    """The generation of the TPU to train on; None, and a line on stderr, if it is unknown and only MFU needs it."""
+    """Returns the TPU's generation; None, with a line on stderr, if it is unknown and only MFU needs it."""
     try:
         return tpu_generation(config.tpu)
     except UnknownTpuError as error:
@@ -142,14 +142,14 @@ def _generation(config: FitConfig) -> str | None:
 def _load(
     config: FitConfig, *, train: Mixture, validation: Split | None, strategy: tf.distribute.Strategy
 ) -> _Data:
-    """Checks that data, configuration and devices fit together."""
+    """Loads the data and checks that they fit configuration and devices."""
     vocabulary = load_vocabulary(train.splits[0], config.objective)
     for split in train.splits if validation is None else (*train.splits, validation):
         check_records(split, vocabulary)
     token_counts = train.token_counts()
     if config.model.init_output_bias and token_counts is None:
         raise UsageError(
-            f"--model.init_output_bias needs the token counts of {train.path}/statistics.json, which is not there"
+            f"--model.init_output_bias needs the token counts of {train.path}/statistics.json, which does not exist"
         )
     check_batch_size(
         config.train.batch_size,
@@ -192,7 +192,7 @@ def _build(
     strategy: tf.distribute.Strategy,
     tpu: str | None,
 ) -> Task:
-    """The task in its initial state; a run that continues replaces that by its newest checkpoint."""
+    """Builds the task in its initial state, which a continued run replaces with its newest checkpoint."""
     if _deterministic(config, strategy):
         tf.config.experimental.enable_op_determinism()
     max_length = data.rows.data.max_length
@@ -214,7 +214,7 @@ def _build(
             tpu=tpu,
         )
         print(
-            f"fit: the attention kernel gives what plain attention gives on this device, to {difference:.2%}",
+            f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}",
             file=sys.stderr,
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():

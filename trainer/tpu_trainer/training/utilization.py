@@ -1,7 +1,7 @@
-"""MFU: the floating-point operations that a model's training needs, against what the devices could do at most.
+"""Model FLOPs utilization (MFU): the floating-point operations of training relative to the devices' peak.
 
-Counted as in PaLM's appendix B (Chowdhery et al., 2022, arXiv 2204.02311): products of matrices only, three times those
-of the forward pass, nothing for what is computed again to save memory.
+Counted as in PaLM's appendix B (Chowdhery et al., 2022, arXiv 2204.02311): matrix products only, three times those of
+the forward pass, without recomputation to save memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tpu_trainer.training.strategy import is_tpu
 
 # Dense bfloat16 operations per second of a TensorFlow device.
 _TPUS = {name: chip.peak_flops / chip.devices for name, chip in CHIPS.items()}
-# compile-check does not know it. cloud.google.com/tpu/docs/v2: "Peak compute per chip", which is two devices.
+# Not in CHIPS. cloud.google.com/tpu/docs/v2: "Peak compute per chip", which is two devices.
 _TPUS["v2"] = 46e12 / 2
 # Dense operations per second on tensor cores: bfloat16, and TensorFloat-32, which TensorFlow uses for float32.
-# NVIDIA's data sheets of each; where they count sparse matrices, the half of it. The first name that fits counts.
+# From NVIDIA's data sheets, halved if they are for sparse matrices. The first matching name is used.
 _GPUS = (
     (r"B200", 2250e12, 1125e12),
     (r"H200|H100.*HBM3|H100.*SXM|GH200", 989e12, 494e12),
@@ -36,7 +36,7 @@ _HEAD = re.compile(r"(^|/)(lm_head|mlm|predictions)(/|$)")
 
 
 def gpu_peak_flops(name: str, *, bfloat16: bool) -> float | None:
-    """Operations per second of the GPU that calls itself `name`; None where it is not in the table."""
+    """Returns operations per second of the GPU called `name`; None if it is not in the table."""
     for pattern, in_bfloat16, in_tf32 in _GPUS:
         if re.search(pattern, name):
             return in_bfloat16 if bfloat16 else in_tf32
@@ -44,17 +44,20 @@ def gpu_peak_flops(name: str, *, bfloat16: bool) -> float | None:
 
 
 def tpu_peak_flops(generation: str) -> float | None:
-    """Operations per second of one TensorFlow device of a TPU such as v5e; None for an unknown one.
+    """Returns operations per second of one TensorFlow device of a TPU such as v5e; None if it is unknown.
 
-    float32 products run as bfloat16 there, unless more precision is asked for.
+    TPUs compute float32 products in bfloat16 by default.
     """
     return _TPUS.get(generation)
 
 
 def peak_flops(strategy: tf.distribute.Strategy, *, bfloat16: bool, tpu: str | None = None) -> float | None:
-    """Operations per second of all replicas together; None if a device's peak is not published, as for CPUs.
+    """Returns operations per second of all replicas together; None if the peak is unknown, as for CPUs.
 
-    `tpu` is the generation of the strategy's TPU; None: unknown.
+    Args:
+        strategy: The devices.
+        bfloat16: Whether products are in bfloat16.
+        tpu: The generation of the strategy's TPU; None: unknown.
     """
     replicas = strategy.num_replicas_in_sync
     if is_tpu(strategy):
@@ -69,12 +72,12 @@ def peak_flops(strategy: tf.distribute.Strategy, *, bfloat16: bool, tpu: str | N
 
 
 def training_flops_per_row(network: TFPreTrainedModel, *, max_length: int, predicted: int) -> float:
-    """Floating-point operations of the forward and the backward pass of one row.
+    """Returns the floating-point operations of the forward and backward pass of a row.
 
     Args:
         network: A Hugging Face model with the usual names of weights.
         max_length: Tokens in the row.
-        predicted: Positions of it that go through the output layer.
+        predicted: Positions in the row that the output layer predicts.
     """
     config = network.config
     body = head = 0
@@ -85,11 +88,11 @@ def training_flops_per_row(network: TFPreTrainedModel, *, max_length: int, predi
             head += variable.shape.num_elements()
         else:
             body += variable.shape.num_elements()
-    # Embeddings are looked up; as the output matrix they are multiplied with, whether shared or not.
+    # Embedding lookups are free. The product with the output matrix counts, whether or not it shares the embedding.
     if not any(config.vocab_size in variable.shape and _HEAD.search(variable.name) and variable.shape.rank == 2
                for variable in network.trainable_variables):  # fmt: skip
         head += config.vocab_size * config.hidden_size
-    # Scores and weighted sums: each max_length² · hidden multiplications and as many additions in a layer.
+    # Per layer, scores and weighted sums each take max_length² · hidden multiplications and as many additions.
     attention = 4 * max_length**2 * config.hidden_size * config.num_hidden_layers
     forward = 2 * body * max_length + 2 * head * predicted + attention
     return 3.0 * forward
