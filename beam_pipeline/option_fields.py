@@ -177,6 +177,9 @@ def _add(group: Any, each: Option) -> None:
 def _check(each: Option, given: dict[str, Any]) -> None:
     if each.needs and each.needs not in given:
         raise UsageError(f"--{each.flag} requires --{each.needs}; add it, or omit --{each.flag}")
+    values = given[each.name] if each.many else [given[each.name]]
+    if (each.required or each.many) and "" in values:  # as a path, it would be the current folder
+        raise UsageError(f"{each.metavar if each.positional else f'--{each.flag}'}: must not be empty")
     if each.bounds:
         value, (least, most) = given[each.name], each.bounds
         if not (least <= value and (most is None or value <= most)):

@@ -124,6 +124,21 @@ def test_wrong_values_are_named(argv: list[str], reason: str) -> None:
         parse(PrepareConfig, ["--input", "a", "--tokenizer", "t", "--output", "o", *argv])
 
 
+@pytest.mark.parametrize(
+    ("verb", "argv", "name"),
+    [
+        ("prepare", ["--input", "a", "--tokenizer", "t", "--output", ""], "--output"),
+        ("prepare", ["--input", "a", "--tokenizer", "", "--output", "o"], "--tokenizer"),
+        ("prepare", ["--input", "a", "", "--tokenizer", "t", "--output", "o"], "--input"),
+        ("train-tokenizer", ["--input", "a", "--output", ""], "--output"),
+        *((verb, [""], "OUT") for verb in ("verify", "inspect", "analyze", "report")),
+    ],
+)
+def test_an_empty_path_is_not_taken_for_the_current_folder(verb: str, argv: list[str], name: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name}: must not be empty$"):
+        parse(VERBS[verb], argv)
+
+
 def test_unknown_options_are_left_to_beam_and_not_abbreviated() -> None:
     needed = ["--input", "a", "--tokenizer", "t", "--output", "o"]
     config, left = parse(PrepareConfig, [*needed, "--runner", "DirectRunner", "--max_len", "9"])
