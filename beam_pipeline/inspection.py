@@ -98,7 +98,7 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
         raise UsageError(f"--record {name}:{shard}:{record}: there is no split {name!r}, only {names}")
     row = split.row(shard, record)
     origin = split.origin(shard, record)
-    decoder = RowDecoder(split.tokenizer_json())
+    decoder = split.decoder()
     unit = "the tails" if origin.is_of_tails else f"work unit {origin.units[0].index}"
     yield f"record  {split.shard_path(shard)}, number {record}"
     yield (
@@ -153,7 +153,7 @@ def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
     """
     flags = re.IGNORECASE if config.ignore_case else 0
     pattern = re.compile(config.grep if config.regex else re.escape(config.grep), flags)
-    decoder = RowDecoder(splits[0].tokenizer_json())
+    decoder = splits[0].decoder()
     found = 0
     for split in splits:
         for shard in range(len(split.manifest["shards"])):

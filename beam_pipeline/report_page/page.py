@@ -46,7 +46,7 @@ def render(splits: Sequence[Split]) -> bytes:
         "option_value": option_value,
         "one_line": lambda text: visible(text, one_line=True),
     }
-    decoder = RowDecoder(splits[0].tokenizer_json())
+    decoder = splits[0].decoder()
     shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
     return (
         environment.get_template("page.html.jinja")

@@ -13,10 +13,11 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.records import RecordError, decode_frames, read_frames
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.errors import DataError, UsageError, one_line
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.views.decoding import RowDecoder
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,31 @@ class Split:
         """Returns the text of the dataset's `tokenizer.json`.
 
         Raises:
-            DataError: If it is missing.
+            DataError: If it is missing or is not UTF-8.
         """
-        return self._read(filesystem.join(self.tokenizer_folder, "tokenizer.json")).decode()
+        try:
+            return self._read(self._tokenizer_path).decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self._tokenizer_path}: cannot be loaded: {error}") from error
+
+    def decoder(self) -> RowDecoder:
+        """Returns a decoder of the dataset's rows.
+
+        Raises:
+            DataError: If the dataset's `tokenizer.json` is missing or cannot be loaded.
+        """
+        text = self.tokenizer_json()
+        try:
+            return RowDecoder(text)
+        except Exception as error:  # `tokenizers` raises plain Exception
+            raise DataError(
+                f"{self._tokenizer_path}: cannot be loaded: {one_line(error)}; replace it with the tokenizer that made "
+                "the dataset"
+            ) from error
+
+    @property
+    def _tokenizer_path(self) -> str:
+        return filesystem.join(self.tokenizer_folder, "tokenizer.json")
 
     def statistics(self) -> dict[str, Any]:
         """Returns the content of statistics.json.

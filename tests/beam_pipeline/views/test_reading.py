@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from beam_pipeline import __main__
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.views.reading import open_dataset, open_split
 
@@ -116,6 +117,15 @@ def test_files_that_are_broken_or_missing_are_named(broken: Path, name: str, con
     split = open_split(str(broken / "train"))
     with pytest.raises(DataError, match=message):
         split.statistics(), split.tokenizer_json(), split.origin(0, 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"model": {"type": "Unknown", "vocab": {}}}'])
+def test_a_tokenizer_that_cannot_be_loaded_is_named(broken: Path, content: bytes, capsys):
+    path = broken / "tokenizer" / "tokenizer.json"
+    path.write_bytes(content)
+    for verb, *options in (["report"], ["inspect", "--record", "train:0:0"], ["inspect", "--grep", "a"]):
+        assert __main__.run(verb, [str(broken), *options]) == 1
+        assert f"{verb}: {path}: cannot be loaded: " in capsys.readouterr().err
 
 
 def test_a_shard_that_is_broken_or_missing_is_named(broken: Path):
