@@ -1,4 +1,4 @@
-"""The options that are Beam's: checked, so that a misspelt one is an error and not silently ignored."""
+"""Beam's options: parsing them, with an error for unknown ones, which Beam ignores; and what follows from them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _RUNNERS_WITH_WORKERS = ("", "directrunner", "switchingdirectrunner", "fnapirunn
 
 
 def parse(argv: Sequence[str]) -> PipelineOptions:
-    """Beam's options from what is left of a command line.
+    """Parses Beam's options from the rest of a command line.
 
     Raises:
-      UsageError: naming what neither this program nor Beam knows.
+        UsageError: If neither this program nor Beam knows an option.
     """
     stray = [
         word
@@ -41,25 +41,27 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
     unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
     if unknown:
         raise UsageError(
-            f"unknown option {', '.join(unknown)}: neither this verb (see its --help) nor Beam has it"
+            f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it; see --help"
         )
     return options
 
 
 def unknown_names(options: PipelineOptions) -> list[str]:
-    """The options among those given that Beam does not know, without their dashes, sorted."""
+    """Returns the given options that Beam does not know, without their dashes, sorted."""
     known = PipelineOptions([]).get_all_options()
     return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
 
 
 def runs_here(options: PipelineOptions) -> bool:
-    """Whether no runner was asked for, so that the pipeline runs on this machine."""
+    """Returns whether no runner is given, so the pipeline runs on this machine."""
     return options.view_as(StandardOptions).runner is None
 
 
 def starts_workers_here(options: PipelineOptions) -> bool:
-    """Whether Beam's local runner runs the pipeline in worker processes. Prism, which the DirectRunner tries first, has
-    none."""
+    """Returns whether Beam's local runner runs the pipeline in worker processes.
+
+    Prism, which the DirectRunner tries first, has none.
+    """
     mode = options.view_as(DirectOptions).direct_running_mode
     return mode == "multi_processing" and _runner(options) in _RUNNERS_WITH_WORKERS
 
@@ -69,15 +71,20 @@ def runs_on_dataflow(options: PipelineOptions) -> bool:
 
 
 def engine_threads(options: PipelineOptions) -> int:
-    """How many threads a tokenization engine may use: all cores where one process does all the work, else one, since
-    the runner starts a process for each core."""
+    """Returns how many threads a tokenization engine may use.
+
+    That is all cores if one process does all the work. Otherwise it is one, because the runner starts a process per
+    core.
+    """
     in_process = options.view_as(DirectOptions).direct_running_mode == "in_memory"
     return len(os.sched_getaffinity(0)) if runs_here(options) and in_process else 1
 
 
 def workers_see_local_files(options: PipelineOptions) -> bool:
-    """Whether the runner's workers read this machine's files: those of local runners do, and those of others where
-    the launcher starts them as its own processes."""
+    """Returns whether the runner's workers can read this machine's files.
+
+    The workers of local runners can, and so can those that run on this machine for another runner.
+    """
     if _runner(options) in _LOCAL_RUNNERS:
         return True
     if runs_on_dataflow(options):
@@ -86,5 +93,5 @@ def workers_see_local_files(options: PipelineOptions) -> bool:
 
 
 def _runner(options: PipelineOptions) -> str:
-    """The runner's class, in lower case; "" where none was asked for."""
+    """Returns the name of the runner's class in lower case; "" if no runner is given."""
     return (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()

@@ -1,6 +1,6 @@
 """Cloud Storage by exact names: listing by prefix, batched deletion, and writes that depend on an object's generation.
 
-Beam's own file system matches patterns where a name is meant, and cannot write on a condition; its client can do both.
+Beam's own file system takes names for patterns and has no conditional writes, but its client supports both.
 """
 
 from __future__ import annotations
@@ -27,36 +27,33 @@ if TYPE_CHECKING:
     from google.cloud import storage
 
 SCHEME = "gs://"
-_PER_BATCH = 100  # the most that Cloud Storage takes
+_PER_BATCH = 100  # the maximum of Cloud Storage
 _BATCHES_AT_ONCE = 8
 _PIECE_BYTES = 16 << 20
-_CONNECTIONS = 64  # more are opened if so many are in use, and closed after one request
+_CONNECTIONS = 64  # that are kept open; additional ones are closed after one request
 _ONE_CLIENT = threading.Lock()
 
 
 @dataclass(frozen=True)
 class ObjectVersion:
-    """An object as it was when it was read or written.
-
-    Attributes:
-      data: its bytes.
-      generation: the number of this version: any later write to the object gives it another one.
-      updated: when it was written, by the service's clock.
-    """
+    """One version of an object."""
 
     data: bytes
+    """Its bytes."""
     generation: int
+    """The number of this version. Each write to the object gives it a new one."""
     updated: datetime
+    """When it was written, by the service's clock."""
 
 
 def list_objects(prefix: str) -> list[tuple[str, int]]:
-    """(URL, size in bytes) of all objects whose URLs begin with `prefix`, sorted; without placeholders of folders."""
+    """Returns (URL, bytes) of all objects whose URLs start with `prefix`, sorted, without placeholders of folders."""
     found = _beam().list_files(prefix)
     return sorted((url, size) for url, size in found if not url.endswith("/"))
 
 
 def list_subfolders(folder: str) -> list[str]:
-    """The names of the folders directly below `folder`, sorted."""
+    """Returns the names of the folders directly below `folder`, sorted."""
     bucket, _, prefix = (folder.rstrip("/") + "/").removeprefix(SCHEME).partition("/")
     made, retry = client()
     pages = made.list_blobs(bucket, prefix=prefix, delimiter="/", retry=retry).pages
@@ -64,10 +61,10 @@ def list_subfolders(folder: str) -> list[str]:
 
 
 def delete_objects(urls: Sequence[str]) -> None:
-    """Deletes objects, 100 in a request and several requests at a time; those that are gone already are fine.
+    """Deletes objects, 100 per request and several requests at a time. Ignores objects that do not exist.
 
     Raises:
-      OSError: if one could not be deleted.
+        OSError: If one cannot be deleted.
     """
     batches = [urls[first : first + _PER_BATCH] for first in range(0, len(urls), _PER_BATCH)]
     if not batches:
@@ -78,15 +75,15 @@ def delete_objects(urls: Sequence[str]) -> None:
             failed = [(url, status) for url, status in statuses if status]
             if failed:
                 url, status = failed[0]
-                raise OSError(f"{url}: could not be deleted: Cloud Storage answers {status}")
+                raise OSError(f"{url}: cannot be deleted: Cloud Storage returns status {status}")
 
 
 @contextlib.contextmanager
 def create_new(url: str) -> Iterator[BinaryIO]:
-    """A new object to write to; it appears when the block ends well.
+    """Opens a new object for writing. It appears when the block ends without an error.
 
     Raises:
-      FileExistsError: if there is an object of that name; it is left as it is.
+        FileExistsError: If the object already exists. It is not changed.
     """
     from google.cloud.storage.exceptions import InvalidResponse
 
@@ -103,11 +100,11 @@ def create_new(url: str) -> Iterator[BinaryIO]:
 
 
 def write_if(url: str, data: bytes, generation: int) -> ObjectVersion | None:
-    """Writes an object if its generation is the given one; 0 stands for no object.
+    """Writes an object if its generation equals `generation`; 0 means that the object does not exist.
 
     Returns:
-      The new version, or None if the object's generation is another one. After an answer that was lost, that may be
-      the one which this very call has written.
+        The new version. None if the object has another generation. If a response was lost, this call may have written
+        that generation itself.
     """
     from google.api_core.exceptions import PreconditionFailed
 
@@ -120,7 +117,7 @@ def write_if(url: str, data: bytes, generation: int) -> ObjectVersion | None:
 
 
 def read_version(url: str) -> ObjectVersion | None:
-    """The object's current version; None if there is none."""
+    """Returns the object's current version; None if it does not exist."""
     from google.api_core.exceptions import NotFound
 
     blob, retry = _blob(url)
@@ -133,7 +130,7 @@ def read_version(url: str) -> ObjectVersion | None:
 
 
 def delete_if(url: str, generation: int) -> bool:
-    """Deletes an object if its generation is the given one; returns whether it is gone."""
+    """Deletes an object if its generation equals `generation`. Returns whether the object no longer exists."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     blob, retry = _blob(url)
@@ -147,21 +144,21 @@ def delete_if(url: str, generation: int) -> bool:
 
 
 def service_time(beside: str) -> datetime:
-    """The time by the clock that `ObjectVersion.updated` is of: that of an object written for it, then deleted."""
+    """Returns the time by the service's clock, which sets `ObjectVersion.updated`. Writes and deletes an object."""
     url = f"{beside}.time-{uuid.uuid4().hex}"
     probe = write_if(url, b"", 0)
-    if probe is None:  # the answer to the first attempt was lost: the object is there
+    if probe is None:  # the response to the first attempt was lost, but the object exists
         probe = read_version(url)
     if probe is None:
-        raise OSError(f"{url}: was written, but is not there")
+        raise OSError(f"{url}: was written, but does not exist")
     delete_if(url, probe.generation)
     return probe.updated
 
 
 def client() -> tuple[storage.Client, Retry]:
-    """One client for the process, whose connections are kept open, with Beam's credentials and retries.
+    """Returns the process's only client, with Beam's credentials and retries. It keeps its connections open.
 
-    Beam makes a client for each file that it opens, and so a connection, which costs as much as reading a small file.
+    Beam creates a client, and so a connection, for each file that it opens. That takes as long as reading a small file.
     """
     with _ONE_CLIENT:
         return _client()

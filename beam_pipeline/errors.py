@@ -1,4 +1,4 @@
-"""The errors that a user can mend. Everything else is a bug and shows its traceback."""
+"""The errors that a user can fix. Any other exception is a bug and shows its traceback."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import re
 
 
 class UsageError(Exception):
-    """The options, the tokenizer or the output folder do not fit together; raised before long work starts."""
+    """The options, the input, the tokenizer or the output folder are wrong. Raised before long work starts."""
 
 
 class DataError(Exception):
-    """The data are not what they should be; the message names the file and the place in it."""
+    """The data are wrong. The message gives the file and the place in it."""
 
 
 class WorkerDied(DataError):
-    """A worker process of a local run ended; the runner's threads may wait for it for ever, so only leaving the process
-    at once ends the run."""
+    """A worker process of a local run died. The runner's threads may wait for it forever, so the process must exit
+    without joining them.
+    """
 
 
 class LockLost(DataError):
-    """Another run has taken the output folder over: what is there must be left alone."""
+    """Another run has taken over the output folder. This run must not change it any more."""
 
 
 class StillRunning(DataError):
-    """A job that was submitted cannot be followed any more: what it has written must be left alone."""
+    """A submitted job cannot be followed any more, and may still run. Its files must not be deleted."""
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end, by SIGTERM; a KeyboardInterrupt of another class is Ctrl-C."""
+    """SIGTERM asked the process to end. A plain KeyboardInterrupt is Ctrl-C."""
 
 
-# What a runner quotes of a worker's traceback: our own errors, those of the operating system (a full disk) and of Cloud
-# Storage (no right to write there).
+# Finds the message in a worker's traceback, as a runner quotes it: of our own errors, or of errors of the operating
+# system (a full disk) and Cloud Storage (no permission to write).
 _IN_TRACEBACK = re.compile(
     r"(?:beam_pipeline\.errors\.(?:DataError|UsageError|LockLost): |\b\w*Error: (?=\[Errno|gs://))"
     r"(.*?)(?: \[while running|\n\n|\nTraceback|\Z)",
@@ -39,18 +40,18 @@ _IN_TRACEBACK = re.compile(
 )
 
 
-_STEP = re.compile(r" \[while running '[^']*'\]\Z")  # what Beam adds to a step's error
+_STEP = re.compile(r" \[while running '[^']*'\]\Z")  # Beam appends this to a step's error
 
 
 def one_line(error: BaseException) -> str:
-    """The message of a library's error, which may go over several lines."""
+    """Returns the message of an error in one line."""
     return " ".join(str(error).split())
 
 
-def message_of(error: BaseException) -> str | None:
-    """The user's message in `error`, also where a runner has wrapped it as the text of a worker's traceback.
+def user_message(error: BaseException) -> str | None:
+    """Returns the message of an error that a user can fix, even if a runner has wrapped it in a worker's traceback.
 
-    Errors of the operating system that name a file are the user's, too. Returns None for all others.
+    These are `UsageError`, `DataError`, and errors of the operating system that name a file. Returns None for others.
     """
     seen: BaseException | None = error
     while seen is not None:

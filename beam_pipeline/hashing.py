@@ -1,4 +1,4 @@
-"""Seeded hashes that are the same in every process and version: of documents' places, of their texts, of integers."""
+"""Hashes of integers, names, documents' places and texts that are the same in every process and version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def mix64(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser (Steele, Lea and Flood, 2014) on a uint64 array: a good hash of 64-bit integers."""
+    """Hashes a uint64 array with SplitMix64's finalizer (Steele, Lea and Flood, 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -16,32 +16,35 @@ def mix64(x: np.ndarray) -> np.ndarray:
 
 
 def key64(*parts: object) -> int:
-    """A 64-bit key from `parts` (names, seeds, numbers): the same in every process and version."""
+    """Hashes `parts` (names, seeds, numbers) to a 64-bit key."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def place_hashes(purpose: str, seed: int, name: str, places: np.ndarray) -> np.ndarray:
-    """Hashes the places of documents in the file `name`; each purpose and seed has hashes of its own.
+    """Hashes the places of documents in the file `name`. Hashes for different purposes or seeds are independent.
 
     Args:
-      purpose: what the hashes decide.
-      seed: the run's.
-      name: the file's path below the plan's root.
-      places: int64 [documents], as in `DocumentBatch.places`.
+        purpose: What the hashes decide.
+        seed: The run's seed.
+        name: The file's path below the plan's root.
+        places: int64 [documents], as in `DocumentBatch.places`.
 
     Returns:
-      uint64 [documents].
+        uint64 [documents].
     """
     return mix64(places.astype(np.uint64) ^ np.uint64(key64(purpose, seed, name)))
 
 
 def text_hashes(texts: list[str]) -> np.ndarray:
-    """128-bit BLAKE2b hashes of texts, uint64 [texts, 2].
+    """Hashes texts with 128-bit BLAKE2b.
 
-    Equal texts have equal hashes. For 10**12 documents the chance of one collision is below 10**-14.
+    For 10**12 documents the chance of one collision is below 10**-14.
+
+    Returns:
+        uint64 [texts, 2].
     """
-    # surrogatepass: a lone surrogate is no valid UTF-8, but it must not stop a hash.
+    # surrogatepass, because a lone surrogate has no valid UTF-8 encoding.
     digests = (
         hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest() for text in texts
     )

@@ -1,4 +1,4 @@
-"""The path of every verb that runs a pipeline over a corpus: options → plan → fingerprint → claim → progress → run."""
+"""The steps of each verb that runs a pipeline over a corpus: options → plan → fingerprint → claim → progress → run."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Launch:
         """Plans the input for the workers of this launch, and shows the user what is read.
 
         Raises:
-            UsageError: The input is not there, or the workers cannot read it.
+            UsageError: If the input does not exist, or the workers cannot read it.
         """
         planned = plan(config, local_files=beam_options.workers_see_local_files(self.options))
         print(describe_plan(planned, config), file=sys.stderr, flush=True)
         return planned
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:
-        """Holds the lock in a staging folder; see `lock.hold`."""
+        """Holds the lock in a staging folder. See `lock.hold`."""
         job_runs = partial(is_active, self.options)
         return lock.hold(folder, verb=self.verb, fingerprint=fingerprint, job_runs=job_runs)
 
@@ -65,11 +65,11 @@ class Launch:
         Args:
             folder: The staging folder, which holds the lock.
             fingerprint: Of what is made.
-            is_kept: Clears what is in the way, and returns whether the finished output is kept as it is.
+            is_kept: Deletes what the run would replace. Returns True if the finished output is kept instead.
             make: Makes the output.
 
         Returns:
-            What `make` returns; None if the output is kept.
+            What `make` returns. None if the output is kept.
         """
         with self.hold(folder, fingerprint) as held:
             return None if is_kept() else make(held)
@@ -83,7 +83,7 @@ class Launch:
             total: How much the first stage has to do.
 
         Yields:
-            Where workers report to; None for other runners, which have a display of their own.
+            The address that workers report to. None if another runner, with a display of its own, runs the pipeline.
         """
         if not beam_options.runs_here(self.options):
             yield None
@@ -92,7 +92,7 @@ class Launch:
             yield display.address
 
     def run(self, build: Callable[[beam.Pipeline], None], *, held: lock.Lock, wait: bool = True) -> bool:
-        """Runs a pipeline that writes the output; see `run.run`."""
+        """Runs a pipeline that writes the output. See `run.run`."""
         return run.run(build, self.options, lock=held, wait=wait)
 
 
@@ -105,7 +105,7 @@ def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
         output: The folder that the verb writes, as the user gave it.
 
     Raises:
-        UsageError: An option is unknown, or something is wrong with those of a Dataflow job.
+        UsageError: If an option is unknown, or the options of a Dataflow job are wrong.
     """
     options = beam_options.parse(beam_args)
     filesystem.configure(options)

@@ -1,4 +1,4 @@
-"""Whether a run in this process fits into memory, known before it starts."""
+"""Checks, before a run in this process starts, whether it fits into memory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from beam_pipeline.errors import UsageError
 
 _BASE = 400 << 20  # the program, its libraries and a work unit
 
-# Of docs/preparing.md: what a local runner holds at its peak, when it groups all rows or all documents' hashes.
+# From docs/preparing.md: the peak memory of a local runner that groups all rows or all documents' hashes.
 _PER_BYTE_OF_ROWS = 6.5
 _PER_BYTE_OF_TEXT_FOR_HASHES = 0.25
 _TEXT_BYTES_PER_TOKEN = 4.2
 
 
 def needed(*, input_bytes: int, id_bytes: int, groups_rows: bool, groups_hashes: bool) -> int:
-    """About how many bytes a run in this process needs at its peak.
+    """Estimates the peak memory of a run in this process, in bytes.
 
     Args:
-      input_bytes: of text.
-      id_bytes: of a token in a row, 2 or 4.
-      groups_rows: whether the runner groups the rows by shard: if the output is not a local folder.
-      groups_hashes: whether it groups the documents' hashes: with `--dedup exact`.
+        input_bytes: Bytes of text.
+        id_bytes: Bytes per token of a row, 2 or 4.
+        groups_rows: Whether the runner groups the rows by shard, as it does if the output is not a local folder.
+        groups_hashes: Whether the runner groups the documents' hashes, as it does with `--dedup exact`.
     """
     rows = input_bytes / _TEXT_BYTES_PER_TOKEN * id_bytes
     grouped = groups_rows * rows * _PER_BYTE_OF_ROWS
@@ -30,13 +30,13 @@ def needed(*, input_bytes: int, id_bytes: int, groups_rows: bool, groups_hashes:
 
 
 def available(root: str = "/") -> int | None:
-    """How many bytes this process can still take: of the machine, and of the control groups that it is in.
+    """Returns the available memory in bytes: the least of the machine's and that of each control group of this process.
 
     Args:
-      root: the folder that holds `proc` and `sys`.
+        root: The folder with `proc` and `sys`.
 
     Returns:
-      None if the system does not tell.
+        None if the system does not report it.
     """
     meminfo = Path(root, "proc/meminfo")
     if not meminfo.exists():
@@ -47,20 +47,25 @@ def available(root: str = "/") -> int | None:
 
 
 def check(needs: int, has: int | None, *, remedy: str) -> None:
-    """Refuses a run that does not fit.
+    """Checks that a run fits into memory.
+
+    Args:
+        needs: Bytes that the run needs.
+        has: Bytes that are available. None if unknown.
+        remedy: For the error message.
 
     Raises:
-      UsageError: with what it needs, what there is, and the remedy.
+        UsageError: If it does not fit.
     """
     if has is not None and needs > has:
         raise UsageError(
-            f"this run needs about {needs / 1e9:.1f} GB of memory here, and {has / 1e9:.1f} GB are available; "
-            f"{remedy}, or try it nevertheless with --skip_memory_check"
+            f"this run needs about {needs / 1e9:.1f} GB of memory here, but {has / 1e9:.1f} GB are available; "
+            f"{remedy}, or use --skip_memory_check to try anyway"
         )
 
 
 def _left_in_groups(root: str) -> Iterator[int]:
-    """What is left of the memory limit of each control group, version 2 or 1, that this process is in."""
+    """Yields the remaining memory of each control group (version 2 or 1) of this process."""
     listing = Path(root, "proc/self/cgroup")
     if not listing.exists():
         return
@@ -74,7 +79,7 @@ def _left_in_groups(root: str) -> Iterator[int]:
         else:
             continue
         own = top / path.strip("/")
-        folders = [own, *own.parents] if own.is_dir() else [top]  # in a container its own group is the top
+        folders = [own, *own.parents] if own.is_dir() else [top]  # a container sees its own group as the top
         for folder in folders:
             limit, usage = folder / names[0], folder / names[1]
             if folder.is_relative_to(top) and limit.exists() and limit.read_text().strip() != "max":

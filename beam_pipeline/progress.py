@@ -1,7 +1,7 @@
-"""Progress of local runs: workers tell the launcher what they did, and the launcher draws it.
+"""Progress of local runs: workers report to the launcher, and the launcher shows a progress bar.
 
-A local runner returns only when everything is done, and its workers may be other processes; so they send small
-datagrams to a socket of the launcher's. Nothing depends on them: a lost one makes the bar a little late.
+A local runner returns only when everything is done, and its workers may be other processes. So they send small
+datagrams to a socket of the launcher. If a datagram is lost, the bar lags a little; nothing else depends on them.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _BAR = (
 
 
 class Reporter:
-    """A worker's end. Without an address it does nothing: on Dataflow, Beam's counters serve instead."""
+    """Reports a worker's progress. Does nothing without an address; on Dataflow, Beam's counters show progress."""
 
     def __init__(self, address: Address | None):
         self._address = address
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if address else None
 
     def add(self, stage: str, done: int, of_next: int = 0) -> None:
-        """Says that `done` more of a stage is done, and that the stage after it has `of_next` more to do."""
+        """Reports that `done` more units of a stage are done, and that the next stage has `of_next` more to do."""
         if self._socket is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # the launcher may be gone already; the work does not depend on it
+            # The launcher may already be gone; the work does not depend on it.
+            with contextlib.suppress(OSError):
                 self._socket.sendto(json.dumps([stage, done, of_next]).encode(), self._address)
 
 
 class ProgressDisplay:
-    """The launcher's end: a bar for the stage that runs, or a log line now and then where there is no terminal.
+    """Shows the progress of the current stage as a bar, or as a line every 10 s if the stream is not a terminal.
 
     Args:
-      stages: (name, unit, scale) in their order: what a stage counts is divided by `scale` and shown in `unit`.
-      total: how much the first stage has to do; later stages learn theirs from the stage before.
+        stages: (name, unit, scale) of each stage, in order. Counts are divided by `scale` and shown in `unit`.
+        total: The total of the first stage. The reports of each stage add to the total of the next.
+        stream: Where to write; stderr by default.
     """
 
     def __init__(self, stages: list[tuple[str, str, float]], total: int, stream: TextIO | None = None):
@@ -62,7 +62,7 @@ class ProgressDisplay:
 
     @property
     def address(self) -> Address:
-        """Where reporters send to."""
+        """The address that reporters send to."""
         return self._socket.getsockname()
 
     def __enter__(self) -> ProgressDisplay:

@@ -1,4 +1,4 @@
-"""Runs a pipeline to its end, with errors that a user can read."""
+"""Runs a pipeline to its end, and turns its failures into errors that a user can read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineS
 from beam_pipeline import beam_options
 from beam_pipeline.dataflow import launch
 from beam_pipeline.dataset.lock_holder import Lock
-from beam_pipeline.errors import DataError, WorkerDied, message_of
+from beam_pipeline.errors import DataError, WorkerDied, user_message
 
 
 def run(
@@ -31,21 +31,21 @@ def run(
     lock: Lock | None = None,
     wait: bool = True,
 ) -> bool:
-    """Builds a pipeline, runs it and waits for its end; on Dataflow only if `wait` is set.
+    """Builds and runs a pipeline, and waits until it ends.
 
     Args:
-      build: adds the pipeline's steps.
-      options: Beam's.
-      lock: of the folder that the pipeline writes; with a job on Dataflow, it names the job.
-      wait: whether to wait for a job on Dataflow.
+        build: Adds the pipeline's steps.
+        options: Beam's.
+        lock: The lock of the folder that the pipeline writes. On Dataflow, the job is recorded in it.
+        wait: Whether to wait for a job on Dataflow.
 
     Returns:
-      Whether it is done; False if it was submitted only.
+        True if the pipeline is done, False if it was only submitted.
 
     Raises:
-      DataError: where the pipeline failed because of the data, with the message of the step that found it.
-      StillRunning: where a job on Dataflow cannot be followed any more.
-      RuntimeError: where the job ended in any other state than DONE.
+        DataError: If the pipeline failed with an error that a user can fix. The message is that of the failed step.
+        StillRunning: If a job on Dataflow cannot be followed any more.
+        RuntimeError: If the pipeline ended in another state than DONE.
     """
     if beam_options.runs_on_dataflow(options):
         return launch.run(build, options, lock=lock, wait=wait)
@@ -57,24 +57,24 @@ def run(
         with _errors_reported_once():
             state = _wait(pipeline)
     except Exception as error:
-        message = message_of(error)
+        message = user_message(error)
         if message is None:
             raise
         raise DataError(message) from error
     if state != PipelineState.DONE:
-        raise RuntimeError(f"the job ended in the state {state}, not {PipelineState.DONE}")
+        raise RuntimeError(f"the pipeline ended in the state {state}, not {PipelineState.DONE}")
     return True
 
 
 def _wait(pipeline: beam.Pipeline) -> str:
-    """Runs a pipeline and returns the state it ended in.
+    """Runs a pipeline and returns its final state.
 
-    It runs in a thread of its own, for the sake of local runs whose worker processes may die (killed for memory, say):
-    Beam's FnApiRunner watches each in a thread named run_worker, which raises when the process ends badly; but the run
-    itself goes on waiting for the worker for ever.
+    The pipeline runs in a separate thread, because a worker process of a local run may die (of too little memory, for
+    example). Beam's FnApiRunner watches each worker in a thread named run_worker, which raises if the process fails,
+    but the run itself keeps waiting for the worker forever.
 
     Raises:
-      WorkerDied: where a worker process did.
+        WorkerDied: If a worker process died.
     """
     ended: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
 
@@ -90,8 +90,8 @@ def _wait(pipeline: beam.Pipeline) -> str:
         else:
             ended.put(
                 WorkerDied(
-                    f"a worker process died, of too little memory perhaps ({failure.exc_value}); what is finished is "
-                    "kept with --resume"
+                    f"a worker process died, perhaps of too little memory ({failure.exc_value}); --resume keeps what "
+                    "is finished"
                 )
             )
 
@@ -100,27 +100,27 @@ def _wait(pipeline: beam.Pipeline) -> str:
         threading.Thread(target=run_to_end, daemon=True).start()
         end = ended.get()
     except KeyboardInterrupt:
-        logging.disable(logging.CRITICAL)  # what the runner says of the workers that end now
-        _end_children(os.getpid())
-        raise  # with our hook in place: the process is about to end, and its threads end badly
+        logging.disable(logging.CRITICAL)  # or the runner would log errors of the killed workers
+        _kill_children(os.getpid())
+        raise  # Our excepthook stays, because the runner's threads fail while the process ends.
     threading.excepthook = before
     if isinstance(end, WorkerDied):
-        _end_children(os.getpid())
+        _kill_children(os.getpid())
     if isinstance(end, BaseException):
         raise end
     return end
 
 
-def _end_children(parent: int) -> None:
-    """Ends the processes below `parent`: nothing is written any more when this returns, but by this process."""
+def _kill_children(parent: int) -> None:
+    """Kills all processes below `parent`, so that they write nothing more."""
     for pid in [pid for pid, above in _processes() if above == parent]:
-        _end_children(pid)
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+        _kill_children(pid)
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(pid, signal.SIGKILL)
 
 
 def _processes() -> list[tuple[int, int]]:
-    """(process, its parent) of all that run."""
+    """Returns the process id and the parent's process id of each running process."""
     if not Path("/proc/self/stat").exists():  # macOS
         listing = subprocess.run(
             ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
@@ -129,19 +129,18 @@ def _processes() -> list[tuple[int, int]]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended in the meantime
-            # "PID (NAME) STATE PARENT …"; a name may hold anything, ")" included
+            # "PID (NAME) STATE PARENT …"; a name may contain any characters, including ")"
             found.append((int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])))
     return found
 
 
 @contextlib.contextmanager
 def _errors_reported_once() -> Iterator[None]:
-    """Keeps Beam from logging an error that a user can mend, with its traceback: `run` raises it, and the verb tells
-    it in one line."""
+    """Keeps Beam from logging tracebacks of errors that a user can fix. `run` raises them, and the verb prints them."""
 
     def is_unreported(record: logging.LogRecord) -> bool:
         raised = record.exc_info[1] if record.exc_info else None
-        return raised is None or message_of(raised) is None
+        return raised is None or user_message(raised) is None
 
     loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in ("common", "worker.sdk_worker")]
     for logger in loggers:
@@ -154,11 +153,11 @@ def _errors_reported_once() -> Iterator[None]:
 
 
 def _local_runner(options: PipelineOptions) -> PipelineRunner:
-    """Beam's FnApiRunner, which the DirectRunner falls back to; chosen by name, since the DirectRunner first
-    tries to download another.
+    """Returns Beam's FnApiRunner, with worker processes that end with this process.
 
-    Its worker processes (`--direct_running_mode multi_processing`) end with this one. They get the pipeline's options
-    only through the provision information, as in apache_beam/runners/direct/direct_runner.py.
+    The DirectRunner falls back to the FnApiRunner, but first tries to download another runner. The worker processes
+    (`--direct_running_mode multi_processing`) get the pipeline's options only through the provision information, as in
+    apache_beam/runners/direct/direct_runner.py.
     """
     from apache_beam.portability import python_urns
     from apache_beam.portability.api import beam_provision_api_pb2, beam_runner_api_pb2

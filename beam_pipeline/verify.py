@@ -199,7 +199,7 @@ def _process_pool() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         len(os.sched_getaffinity(0)),
         get_context("spawn"),  # a fork would be unsafe, since clients of file systems have threads
-        initializer=worker_process.end_with,
+        initializer=worker_process.exit_with_launcher,
         initargs=(os.getpid(),),
     )
 

@@ -1,6 +1,6 @@
-"""Worker processes end with their launcher, however that ends. As a program: Beam's worker of a local run.
+"""Worker processes that exit when their launcher does. As a program, runs Beam's worker for a local run.
 
-python -m beam_pipeline.worker_process LAUNCHER      (the process id)
+python -m beam_pipeline.worker_process LAUNCHER_PID
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import threading
 import time
 
 _PR_SET_PDEATHSIG = 1
-_SECONDS_BETWEEN_LOOKS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def main() -> None:
     """Runs Beam's worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, too, which ends its workers
-    end_with(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the launcher, which ends its workers
+    exit_with_launcher(int(sys.argv[1]))
 
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
 
 
-def end_with(launcher: int) -> None:
-    """Makes this process end as soon as its parent does, by any means.
+def exit_with_launcher(launcher: int) -> None:
+    """Makes this process exit as soon as its parent does, even if the parent is killed.
 
     Args:
-      launcher: the process id of the parent.
+        launcher: The process id of the parent.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -38,13 +38,13 @@ def end_with(launcher: int) -> None:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     else:
         threading.Thread(target=_watch, args=(launcher,), daemon=True).start()
-    if os.getppid() != launcher:  # it ended before
+    if os.getppid() != launcher:  # it has already ended
         os._exit(1)
 
 
 def _watch(launcher: int) -> None:
     while os.getppid() == launcher:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_POLL_SECONDS)
     os._exit(1)
 
 

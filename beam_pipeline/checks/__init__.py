@@ -1,1 +1,1 @@
-"""What the verb `verify` checks: a split's manifest, the files beside its shards, its shards, and sums over them."""
+"""The checks of `verify`: a split's manifest, the files beside its shards, its shards, and sums over them."""

@@ -1,1 +1,1 @@
-"""Running on Dataflow: which options a job needs, submitting it, following it, and its Flex Template."""
+"""Running on Dataflow: the options of a job, submitting it, and following it."""

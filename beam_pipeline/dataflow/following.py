@@ -1,4 +1,4 @@
-"""Following a Dataflow job to its end: its state, its messages, its counters; and cancelling it."""
+"""Following a Dataflow job until it ends: its state, messages and counters; and cancelling it."""
 
 from __future__ import annotations
 
@@ -14,37 +14,33 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from beam_pipeline import filesystem
-from beam_pipeline.errors import DataError, StillRunning, message_of
+from beam_pipeline.errors import DataError, StillRunning, user_message
 
 if TYPE_CHECKING:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
 
-_SECONDS_BETWEEN_LOOKS = 10.0
-# A job's last messages arrive late: a failed job is looked at this many more times for the reason.
-_LOOKS_FOR_A_REASON = 6
+_POLL_SECONDS = 10.0
+# A job's last messages arrive late: after a failure, poll this many more times for the reason.
+_POLLS_FOR_REASON = 6
 ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
-_SHOWN = ("BASIC", "WARNING", "ERROR")  # and not DEBUG and DETAILED
+_SHOWN = ("BASIC", "WARNING", "ERROR")  # not DEBUG and DETAILED
 _NAMESPACES = ("prepare", "train-tokenizer")
-_OF_DISTRIBUTIONS = (
-    "_MIN",
-    "_MAX",
-    "_MEAN",
-    "_COUNT",
-)  # Dataflow gives a distribution's figures as counters, too
+# Dataflow also reports the statistics of distributions as counters.
+_DISTRIBUTION_SUFFIXES = ("_MIN", "_MAX", "_MEAN", "_COUNT")
 _LAUNCHER_LOG = re.compile(r"[Cc]onsole log from launcher will be available at (gs://\S+?)\.?(?:\s|$)")
 _LINES_OF_LAUNCHER_LOG = 40
 
 
 class CancelRequest:
-    """Whether the user has asked to stop: set by the first SIGINT or SIGTERM while `watched`."""
+    """A user's request to cancel the job: the first SIGINT or SIGTERM while `watched`."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[CancelRequest]:
-        """Takes over both signals. The second one does what it would have done without us."""
-        if threading.current_thread() is not threading.main_thread():  # where Python gives no signals to
+        """Handles both signals. After the first one, restores the previous handlers."""
+        if threading.current_thread() is not threading.main_thread():  # Python handles signals only there
             yield self
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -66,14 +62,14 @@ class CancelRequest:
 
 
 class JobFollower:
-    """Shows what a job does, from its start to its end.
+    """Follows a job and prints its state, messages and counters.
 
     Args:
-      client: of Beam's, with the job's project and region.
-      job_id: the job.
-      cancel: asks to cancel the job.
-      seconds: between two looks at the job.
-      stream: where the lines go.
+        client: Beam's, for the job's project and region.
+        job_id: The job's id.
+        cancel: The user's request to cancel the job.
+        seconds: The time between two polls; 10 by default.
+        stream: Where to print; stderr by default.
     """
 
     def __init__(
@@ -88,7 +84,7 @@ class JobFollower:
         self._client = client
         self._id = job_id
         self._cancel = cancel
-        self._seconds = _SECONDS_BETWEEN_LOOKS if seconds is None else seconds
+        self._seconds = _POLL_SECONDS if seconds is None else seconds
         self._stream = stream or sys.stderr
         self._state = ""
         self._seen: set[tuple[str, str]] = set()
@@ -98,24 +94,24 @@ class JobFollower:
         self._counters = ""
 
     def follow(self) -> None:
-        """Returns when the job is done.
+        """Follows the job until it is done.
 
         Raises:
-          DataError: where it failed, with the reason, or was cancelled.
-          StillRunning: where it cannot be looked at any more; nothing is known of it then.
+            DataError: If it failed or was cancelled. The message gives the reason.
+            StillRunning: If it cannot be polled any more, so its state is unknown.
         """
-        cancelled, looks_left = False, _LOOKS_FOR_A_REASON
+        cancelled, polls_left = False, _POLLS_FOR_REASON
         while True:
             if self._cancel.asked.is_set() and not cancelled:
-                self._say("asked to stop: cancelling the job")
+                self._print("cancelling the job, as requested")
                 self._try(lambda: self._client.modify_job_state(self._id, "JOB_STATE_CANCELLED"))
                 cancelled = True
-            state = self._look()
-            if state in ENDED and (state != "FAILED" or self._errors or not looks_left):
+            state = self._poll()
+            if state in ENDED and (state != "FAILED" or self._errors or not polls_left):
                 break
-            looks_left -= state == "FAILED"
+            polls_left -= state == "FAILED"
             if cancelled:
-                self._cancel.asked.clear()  # or it would not wait
+                self._cancel.asked.clear()  # or the wait below would return at once
             self._cancel.asked.wait(self._seconds)
         if state == "DONE":
             return
@@ -130,7 +126,11 @@ class JobFollower:
         return f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{self._id}?project={cloud.project}"
 
     def _try(self, call):
-        """What the call returns; Beam's client has already tried it several times."""
+        """Returns what the call returns. Does not retry, because Beam's client already does.
+
+        Raises:
+            StillRunning: If the call fails.
+        """
         try:
             return call()
         except Exception as error:
@@ -138,18 +138,18 @@ class JobFollower:
                 f"the Dataflow job {self._id} cannot be reached any more ({error}); it may still run: see {self.url}"
             ) from error
 
-    def _look(self) -> str:
-        """Shows what is new, and returns the job's state."""
+    def _poll(self) -> str:
+        """Prints what is new, and returns the job's state."""
         job = self._try(lambda: self._client.get_job(self._id))
         state = job.current_state.name.removeprefix("JOB_STATE_")
         if state != self._state:
             self._state = state
-            self._say(state.lower().replace("_", " "))
-        self._show_messages()
-        self._show_counters()
+            self._print(state.lower().replace("_", " "))
+        self._print_messages()
+        self._print_counters()
         return state
 
-    def _show_messages(self) -> None:
+    def _print_messages(self) -> None:
         token, since = None, self._since
         while True:
             messages, token = self._try(
@@ -164,8 +164,8 @@ class JobFollower:
                 if importance not in _SHOWN or key in self._seen:
                     continue
                 self._seen.add(key)
-                self._since = message.time  # asked for again: others may have the very same time
-                self._say(text if importance == "BASIC" else f"{importance}: {text}")
+                self._since = message.time  # inclusive, because several messages can have the same time
+                self._print(text if importance == "BASIC" else f"{importance}: {text}")
                 found = _LAUNCHER_LOG.search(text)
                 if found:
                     self._launcher_log = found[1]
@@ -174,8 +174,8 @@ class JobFollower:
             if not token:
                 return
 
-    def _show_counters(self) -> None:
-        """The sums of the counters that our own steps keep, where they have changed."""
+    def _print_counters(self) -> None:
+        """Prints the counters of our own steps if they have changed."""
         sums: Counter[str] = Counter()
         for metric in self._try(lambda: self._client.get_job_metrics(self._id)).metrics:
             name, context = metric.name.name, metric.name.context
@@ -184,26 +184,29 @@ class JobFollower:
                 ours
                 and "tentative" not in context
                 and metric.scalar is not None
-                and not name.endswith(_OF_DISTRIBUTIONS)
+                and not name.endswith(_DISTRIBUTION_SUFFIXES)
             ):
                 sums[name] += int(metric.scalar)
         counters = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(sums.items()))
         if counters and counters != self._counters:
             self._counters = counters
-            self._say(counters)
+            self._print(counters)
 
     def _reason(self) -> str:
-        """What a user should read: our own message where one of the errors quotes it, else the last traceback's end,
-        else what the launcher of a template wrote."""
+        """Returns why the job failed.
+
+        If the launcher of a template failed, that is the end of its log. Otherwise it is our own message if an error
+        quotes one, the last traceback, or the last error.
+        """
         if self._launcher_log:
             return f"{self._errors[-1] if self._errors else 'the launch failed'}\n{self._read_launcher_log()}"
         for error in self._errors:
-            message = message_of(Exception(error))
+            message = user_message(Exception(error))
             if message is not None:
                 return message
         tracebacks = [error for error in self._errors if "Traceback" in error]
         chosen = tracebacks or self._errors
-        return chosen[-1].strip() if chosen else "Dataflow gives no reason; see the job's logs"
+        return chosen[-1].strip() if chosen else "Dataflow reports no reason; see the job's logs"
 
     def _read_launcher_log(self) -> str:
         try:
@@ -212,5 +215,5 @@ class JobFollower:
             return f"(the launcher's log, {self._launcher_log}, cannot be read: {error})"
         return "\n".join([f"The end of {self._launcher_log}:", *lines[-_LINES_OF_LAUNCHER_LOG:]])
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"Dataflow: {text}", file=self._stream, flush=True)

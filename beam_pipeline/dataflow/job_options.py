@@ -1,4 +1,4 @@
-"""The options of a Dataflow job: checked before anything is submitted, and completed where this work has a best one."""
+"""The options of a Dataflow job: checking them before anything is submitted, and setting defaults."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from apache_beam.options.pipeline_options_validator import PipelineOptionsValida
 from beam_pipeline import __version__
 from beam_pipeline.errors import UsageError
 
-# The image built from deploy/pipeline.Dockerfile says with this variable which one it is: jobs that are launched from
-# inside it run in it.
+# The image built from deploy/pipeline.Dockerfile sets this variable to its own name. Jobs launched inside it use it.
 IMAGE_VARIABLE = "TOKENMILL_PIPELINE_IMAGE"
 
-# Four SDK processes with 4 GB of memory each. Dataflow's own default for batch jobs has one core.
+# Runs four SDK processes with 4 GB of memory each. Dataflow's own default for batch jobs has one core.
 MACHINE_TYPE = "n2-standard-4"
-# The bound of what a job can cost by mistake; raise it for more than about 100 GB of text.
+# Limits what a job can cost by mistake. More than about 100 GB of text need a larger value.
 MAX_NUM_WORKERS = 16
-# The work is bound by the processor, and there is a process for each core already: one thread computes while the other
-# reads or writes files. Dataflow's default, 12, would hold as many shards in memory.
+# The work is CPU-bound, and there is already a process per core: one thread computes while the other reads or writes
+# files. Dataflow's default of 12 threads would hold 12 shards in memory.
 HARNESS_THREADS = 2
 WORKER_ACCOUNT = "tokenmill-pipeline"
 
@@ -38,16 +37,16 @@ _BUCKET_PATH = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?")
 
 
 def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
-    """Checks the options of a Dataflow job, and fills in what was left out.
+    """Checks the options of a Dataflow job, and sets defaults for missing ones.
 
     Args:
-      options: changed in place.
-      verb: what the job does, for its name and labels.
-      output: the folder that it writes; a second job for the same folder gets the same name, which Dataflow refuses
-        while the first is active.
+        options: Changed in place.
+        verb: What the job does, for its name and labels.
+        output: The folder that the job writes. The job's default name follows from it, because Dataflow rejects a
+            second job of the same name while the first is active.
 
     Raises:
-      UsageError: naming everything that is missing or wrong, and how to mend it.
+        UsageError: If options are missing or wrong. The message names all of them and how to fix them.
     """
     cloud, worker = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     if not worker.sdk_container_image:
@@ -56,7 +55,7 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
     wrong = [*_missing(cloud, worker), *_malformed(cloud, worker)]
     if not _BUCKET_PATH.fullmatch(output):
         wrong.append(
-            f"--output {output}: Dataflow's workers cannot write there; name a folder in a bucket, gs://…"
+            f"--output {output}: Dataflow's workers cannot write there; choose a folder in a bucket, gs://…"
         )
     if wrong:
         raise UsageError("--runner DataflowRunner: " + "; ".join(wrong))
@@ -77,13 +76,13 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
         *(cloud.labels or []),
         *(f"{name}={text}" for name, text in ours.items() if name not in theirs),
     ]
-    # Everything is in the image: nothing is installed, or downloaded for it, when a worker starts.
+    # The image contains everything, so workers download and install nothing when they start.
     options.view_as(SetupOptions).sdk_location = "container"
     _validate_with_beam(options)
 
 
 def job_name(verb: str, output: str) -> str:
-    """The default name of the job that writes `output`: readable, and its own."""
+    """Returns the default name of the job that writes `output`: readable and unique."""
     last = re.sub(r"[^a-z0-9]+", "-", output.rstrip("/").rpartition("/")[2].lower()).strip("-")[:40]
     return f"{verb}-{last or 'output'}-{hashlib.sha256(output.encode()).hexdigest()[:8]}"
 
@@ -92,7 +91,7 @@ def _missing(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
     needed = {
         "project": (cloud.project, "the project that pays for the job"),
         "region": (cloud.region, "where it runs, e.g. europe-west4; best where the buckets are"),
-        "temp_location": (cloud.temp_location, "a folder in a bucket for what is staged, gs://BUCKET/tmp"),
+        "temp_location": (cloud.temp_location, "a folder in a bucket for staged files, gs://BUCKET/tmp"),
         "sdk_container_image": (
             worker.sdk_container_image,
             "the image built from deploy/pipeline.Dockerfile",
@@ -109,16 +108,16 @@ def _malformed(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
             wrong.append(f"--{name} {path}: must be in a bucket, gs://…")
     if worker.sdk_container_image and not _IMAGE.fullmatch(worker.sdk_container_image):
         wrong.append(
-            f"--sdk_container_image {worker.sdk_container_image}: name a tag or a digest, REGISTRY/IMAGE@sha256:…; "
-            "without, the image could change while the job runs"
+            f"--sdk_container_image {worker.sdk_container_image}: must have a tag or a digest, "
+            "REGISTRY/IMAGE@sha256:…; otherwise the image could change while the job runs"
         )
     if cloud.job_name and not _JOB_NAME.fullmatch(cloud.job_name):
         wrong.append(
-            f"--job_name {cloud.job_name}: must be of lower-case letters, digits and '-', a letter first"
+            f"--job_name {cloud.job_name}: must consist of lower-case letters, digits and '-', and start with a letter"
         )
     for label in cloud.labels or []:
         if not _LABEL.fullmatch(label) and "{" not in label:
-            wrong.append(f"--labels {label}: must be KEY=VALUE of lower-case letters, digits, '-' and '_'")
+            wrong.append(f"--labels {label}: must be KEY=VALUE, in lower-case letters, digits, '-' and '_'")
     for name in ("num_workers", "max_num_workers", "disk_size_gb"):
         value = getattr(worker, name)
         if value is not None and value < 1:
@@ -131,7 +130,7 @@ def _malformed(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
 
 
 def _validate_with_beam(options: PipelineOptions) -> None:
-    """What Beam itself would find wrong, but only when the input has been planned and staged."""
+    """Runs Beam's own validation now; Beam would run it only after the input is planned and files are staged."""
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
     found = PipelineOptionsValidator(options, DataflowRunner()).validate()

@@ -24,22 +24,23 @@ _SECONDS_TO_ANSWER = 30.0
 
 
 def job_of(options: PipelineOptions) -> CloudJob:
-    """The job that these options submit; they are complete, see `job_options.complete`."""
+    """Returns the job that these options submit. They are complete, see `job_options.complete`."""
     cloud = options.view_as(GoogleCloudOptions)
     return CloudJob(project=cloud.project, region=cloud.region, name=cloud.job_name)
 
 
 def is_active(options: PipelineOptions, job: CloudJob) -> bool:
-    """Whether a job that a folder's lock names is active.
+    """Returns whether the job in a folder's lock is active.
 
-    In a Flex Template's launcher, an active job of the name that it launches is its own: Dataflow takes no second one.
+    In the launcher of a Flex Template, an active job with the name of the launched job is the launcher's own, because
+    Dataflow rejects a second one.
 
     Args:
-      options: of this run; the job may be of another project or region.
-      job: named in the lock.
+        options: Of this run. The job may be in another project or region.
+        job: The job in the lock.
 
     Raises:
-      DataError: if Dataflow does not say.
+        DataError: If Dataflow does not answer.
     """
     from google.cloud import dataflow_v1beta3 as api
 
@@ -53,7 +54,7 @@ def is_active(options: PipelineOptions, job: CloudJob) -> bool:
     asking = PipelineOptions.from_dictionary(
         options.get_all_options(drop_default=True) | {"project": job.project, "region": job.region}
     )
-    jobs = new_client(asking)._jobs_client  # Beam's own calls try for many minutes
+    jobs = new_client(asking)._jobs_client  # because Beam's own calls retry for many minutes
     where = {"project_id": job.project, "location": job.region}
     try:
         if job.id:
@@ -74,30 +75,30 @@ def run(
     """Builds a pipeline and submits it.
 
     Args:
-      build: adds the pipeline's steps.
-      options: complete, see `job_options.complete`.
-      lock: of the folder that the job writes: it names the job, and stays if the job may be active when this returns
-        or raises.
-      wait: follows the job to its end; SIGINT and SIGTERM cancel it then.
+        build: Adds the pipeline's steps.
+        options: Complete, see `job_options.complete`.
+        lock: The lock of the folder that the job writes. The job is recorded in it, and the lock is kept if the job may
+            still be active when this function returns or raises.
+        wait: Whether to follow the job until it ends. SIGINT and SIGTERM then cancel the job.
 
     Returns:
-      Whether the job is done; False where it was submitted only.
+        True if the job is done, False if it was only submitted.
 
     Raises:
-      DataError: where it could not be submitted, or failed, or was cancelled.
-      StillRunning: where it cannot be followed any more.
+        DataError: If it could not be submitted, failed, or was cancelled.
+        StillRunning: If it cannot be followed any more.
     """
     cloud, job = options.view_as(GoogleCloudOptions), job_of(options)
     pipeline = beam.Pipeline(options=options)
     build(pipeline)
     request = CancelRequest()
     if lock:
-        lock.name_job(job, renewed=True)  # from here on there may be one, even if this process ends
+        lock.name_job(job, renewed=True)  # from here on the job may exist, even if this process dies
     try:
         with request.watched() if wait else contextlib.nullcontext():
             result = _service_answer(pipeline.run)
             if not getattr(result, "has_job", False):  # for a template, or with --dry_run
-                where = f"is described in {cloud.template_location}: Dataflow starts it"
+                where = f"is described in {cloud.template_location}, and Dataflow starts it"
                 print(f"the job {where if cloud.template_location else 'was not submitted'}", file=sys.stderr)
                 if lock and cloud.template_location:
                     lock.name_job(job, renewed=False)
@@ -119,18 +120,18 @@ def run(
 
 
 def new_client(options: PipelineOptions) -> DataflowApplicationClient:
-    """Beam's client of Dataflow, for the options' project and region."""
+    """Returns Beam's client of Dataflow, for the options' project and region."""
     from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
 
     return DataflowApplicationClient(options)
 
 
 def _service_answer(call: Callable[[], Answer]) -> Answer:
-    """What a call to Dataflow or Cloud Storage returns.
+    """Returns what a call to Dataflow or Cloud Storage returns.
 
     Raises:
-      DataError: if it was refused, with what the service says.
-      StillRunning: where it was refused because there is such a job already: what that has written is left alone.
+        DataError: If the service rejects it.
+        StillRunning: If Dataflow rejects it because the job already exists. That job's files must not be deleted.
     """
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
     from google.api_core.exceptions import Conflict, GoogleAPICallError
@@ -139,6 +140,6 @@ def _service_answer(call: Callable[[], Answer]) -> Answer:
     try:
         return call()
     except (Conflict, DataflowJobAlreadyExistsError) as error:
-        raise StillRunning(f"Dataflow does not take the job: {error}") from error
+        raise StillRunning(f"Dataflow rejects the job: {error}") from error
     except (GoogleAPICallError, GoogleAuthError) as error:
-        raise DataError(f"Dataflow does not take the job: {error}") from error
+        raise DataError(f"Dataflow rejects the job: {error}") from error

@@ -1,1 +1,1 @@
-"""The dataset folder: records, shards, manifest, statistics, and how they come to be there all at once."""
+"""The dataset folder: records, shards, manifest and statistics, the lock, and the files of unfinished runs."""

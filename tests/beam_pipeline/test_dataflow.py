@@ -30,7 +30,7 @@ def gcs(corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytes
     with Gcs("data") as stand_in:
         stand_in.put("gs://data/corpus.txt", corpus.read_bytes())
         use(stand_in, tmp_path, monkeypatch)
-        monkeypatch.setattr(following, "_SECONDS_BETWEEN_LOOKS", 0.1)
+        monkeypatch.setattr(following, "_POLL_SECONDS", 0.1)
         yield stand_in
 
 
@@ -227,7 +227,7 @@ def test_a_job_that_dataflow_refuses(dataflow: Dataflow, gcs: Gcs, tokenizer_fol
         400,
         "(1a2b): The workflow could not be created. Causes: quota of CPUs in europe-west4",
     )
-    with pytest.raises(DataError, match=r"Dataflow does not take the job: .*quota of CPUs"):
+    with pytest.raises(DataError, match=r"Dataflow rejects the job: .*quota of CPUs"):
         prepare.main(arguments(dataflow, tokenizer_folder))
     assert gcs.below(OUT) == {}
     # There is a job of this name: by all that is known, it may be the one that was to write here.
@@ -246,7 +246,7 @@ def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_wr
     for part in ("--project", "--region", "--temp_location", "--sdk_container_image", "cannot write there"):
         assert part in str(raised.value)
     wrong = {
-        "--sdk_container_image": ("repository/image", "name a tag or a digest"),
+        "--sdk_container_image": ("repository/image", "must have a tag or a digest"),
         "--temp_location": ("/tmp/x", "must be in a bucket"),
         "--labels": ("Team=NLP", "KEY=VALUE"),
         "--max_num_workers": ("0", "must be at least 1"),
