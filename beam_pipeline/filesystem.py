@@ -1,6 +1,6 @@
-"""Files by path or URL (local, gs://, …): the few calls the pipeline needs.
+"""Operations on files by path or URL (local, gs://, …).
 
-Only `match` takes a pattern; everything else means the very name, whatever characters it has.
+Only `match` takes a pattern. All other functions take exact names, which may contain any characters.
 """
 
 from __future__ import annotations
@@ -24,32 +24,35 @@ from google.api_core.exceptions import RequestRangeNotSatisfiable
 
 from beam_pipeline import buckets
 
-_ASKED_AT_ONCE = 64
-_SYNCED_AT_ONCE = 8
-# Of file systems that cannot sync a folder, and of folders above that cannot be read.
+_REQUESTS_AT_ONCE = 64
+_SYNCS_AT_ONCE = 8
+# The errors of file systems that cannot sync a folder, and of unreadable folders.
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
 def configure(options: PipelineOptions) -> None:
-    """Makes this process reach remote files as Beam's options say (accounts, audit entries, …), from the first one."""
+    """Makes this process access remote files according to Beam's options (accounts, audit entries, …).
+
+    Call it before the first access.
+    """
     FileSystems.set_options(options)
 
 
 def join(folder: str, *names: str) -> str:
-    """The path of something below `folder`, with `/` between."""
+    """Joins a folder's path and names below it with `/`."""
     return "/".join([folder.rstrip("/"), *names])
 
 
 def match(pattern: str) -> list[tuple[str, int]]:
-    """The files that match a path or glob, as (path, size in bytes), sorted by path; [] where none do.
+    """Returns the files that match a path or glob, as (path, size in bytes), sorted by path.
 
     Raises:
-      OSError: where the file system cannot list them.
-      ValueError: where there is no such file system.
+        OSError: If the file system cannot list them.
+        ValueError: If there is no such file system.
     """
     if is_local(pattern) and Path(pattern).is_dir():
-        return []  # Beam takes a folder's path for a file
+        return []  # Beam would return the folder as a file
     try:
         with plain_errors(pattern):
             found = FileSystems.match([pattern])[0].metadata_list
@@ -59,16 +62,16 @@ def match(pattern: str) -> list[tuple[str, int]]:
 
 
 def list_files(folder: str, *, recursive: bool = True) -> list[tuple[str, int]]:
-    """The files below a folder, as (path, size in bytes), sorted by path; [] if there is no such folder.
+    """Returns the files below a folder, as (path, size in bytes), sorted by path; [] if there is no such folder.
 
-    A local symbolic link to a folder is listed as a file, not followed.
+    Local symbolic links to folders are listed as files, and not followed.
 
     Args:
-      folder: its very name.
-      recursive: whether to include the files in its subfolders.
+        folder: The folder.
+        recursive: Whether to include the files in its subfolders.
 
     Raises:
-      OSError: if the file system cannot list them.
+        OSError: If the file system cannot list them.
     """
     if is_local(folder):
         return sorted(_scan(folder, recursive))
@@ -93,19 +96,19 @@ def _scan(folder: str, recursive: bool) -> Iterator[tuple[str, int]]:
                     if recursive:
                         yield from _scan(entry.path, recursive)
                 elif recursive or not entry.is_dir():
-                    with contextlib.suppress(FileNotFoundError):  # it was deleted since the folder was read
+                    with contextlib.suppress(FileNotFoundError):  # deleted after the folder was read
                         yield entry.path, entry.stat(follow_symlinks=entry.is_file()).st_size
     except (FileNotFoundError, NotADirectoryError):
         return
 
 
 def list_folder(folder: str) -> list[str]:
-    """The paths of all files below a folder, sorted; [] if there is no such folder."""
+    """Returns the paths of all files below a folder, sorted; [] if there is no such folder."""
     return [path for path, _ in list_files(folder)]
 
 
 def list_subfolders(folder: str) -> list[str]:
-    """The names of the folders directly below a folder, sorted; [] if there is no such folder."""
+    """Returns the names of the folders directly below a folder, sorted; [] if there is no such folder."""
     if is_local(folder):
         try:
             with os.scandir(folder) as entries:
@@ -121,7 +124,7 @@ def list_subfolders(folder: str) -> list[str]:
 
 
 def size_of(path: str) -> int | None:
-    """A file's size in bytes; None if there is no such file."""
+    """Returns a file's size in bytes; None if there is no such file."""
     if is_local(path):
         return Path(path).stat().st_size if Path(path).is_file() else None
     if not exists(path):
@@ -131,10 +134,10 @@ def size_of(path: str) -> int | None:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file's own bytes for reading (nothing is decompressed); seekable.
+    """Opens a file for reading, without decompression. The result is seekable.
 
     Raises:
-      OSError: if there is none, or it is no regular file: a pipe would block until another process writes to it.
+        OSError: If there is no such file, or it is a pipe, which would block until another process writes to it.
     """
     if is_local(path) and stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 (as the rest of this module)
         raise OSError(errno.EINVAL, "Is a pipe, not a regular file", path)
@@ -143,12 +146,12 @@ def open_file(path: str) -> BinaryIO:
 
 
 class RemoteObject:
-    """An object in Cloud Storage, read in ranges: a request for each, and nothing else.
+    """An object in Cloud Storage that is read in ranges, with one request for each.
 
-    All ranges are of the generation that the first answer had; if the object was replaced since, reading fails.
+    All ranges are of the generation in the first response. If the object is replaced, reading fails.
 
     Args:
-      path: gs://…
+        path: gs://…
     """
 
     def __init__(self, path: str):
@@ -158,33 +161,33 @@ class RemoteObject:
         self._blob = client.bucket(bucket).blob(name)
 
     def size(self) -> int:
-        """The object's size in bytes; takes a request of its own.
+        """Requests the object's size in bytes.
 
         Raises:
-          OSError: if it cannot be read.
+            OSError: If it cannot be read.
         """
         with plain_errors(self._path):
             self._blob.reload(retry=self._retry)
         return self._blob.size
 
     def generation(self) -> int:
-        """Identifies the object's content among all that were ever at this path; takes a request of its own.
+        """Requests the object's generation, a number that changes each time the object is replaced.
 
         Raises:
-          OSError: if it cannot be read.
+            OSError: If it cannot be read.
         """
         self.size()
         return self._blob.generation
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes [start, end), fewer if the object ends before.
+        """Reads the bytes [start, end), fewer if the object ends before.
 
         Raises:
-          OSError: if it cannot be read.
+            OSError: If they cannot be read.
         """
         with plain_errors(self._path):
             try:
-                # Cloud Storage knows the checksum of the whole object only.
+                # No checksum, because Cloud Storage has only that of the whole object.
                 return self._blob.download_as_bytes(
                     start=start, end=end - 1, raw_download=True, checksum=None, retry=self._retry
                 )
@@ -193,20 +196,20 @@ class RemoteObject:
 
 
 def versions(paths: Sequence[str]) -> list[int]:
-    """A number for each file that is another one if the file was written again.
+    """Returns a number for each file that changes if the file is written again.
 
     Raises:
-      OSError: if one of them cannot be read.
+        OSError: If one of them cannot be read.
     """
     if all(map(is_local, paths)):
         return list(map(_version, paths))
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
         return list(pool.map(_version, paths))
 
 
 def _version(path: str) -> int:
     if is_local(path):
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 (of very many files)
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 (faster for very many files)
     if is_bucket(path):
         return RemoteObject(path).generation()
     with plain_errors(path):
@@ -220,7 +223,7 @@ def read_bytes(path: str) -> bytes:
 
 @contextlib.contextmanager
 def create(path: str) -> Iterator[BinaryIO]:
-    """A new file to write to; a local file's folder is made if it is missing."""
+    """Creates a file and opens it for writing. Creates a local file's folder if it is missing."""
     make_parent(path)
     with (
         plain_errors(path),
@@ -233,13 +236,13 @@ def create(path: str) -> Iterator[BinaryIO]:
 def create_whole(
     path: str, temporary: str | None = None, *, put: Callable[[str, str], None] | None = None
 ) -> Iterator[BinaryIO]:
-    """A new file that readers see complete or not at all: it is there when the block has ended well.
+    """Creates a file that appears complete when the block ends. If the block raises, it does not appear.
 
     Args:
-      path: of the file; what was there is replaced.
-      temporary: its name until it is complete, `path`.tmp if not given. Cloud Storage needs none: an object appears
-        when its upload is finished, and a copy would be paid for.
-      put: moves the temporary file to its place; `rename` if not given.
+        path: Of the file. An existing file is replaced.
+        temporary: The file's path until it is complete; by default `path` with ".tmp" appended. Ignored in Cloud
+            Storage, where an object appears only when its upload is finished, and a copy would cost money.
+        put: Moves the temporary file to `path`; `rename` by default.
     """
     if is_bucket(path):
         with create(path) as file:
@@ -247,7 +250,7 @@ def create_whole(
         return
     temporary = temporary or path + ".tmp"
     try:
-        with _naming(path, instead_of=temporary):
+        with _path_in_errors(path, instead_of=temporary):
             with create(temporary) as file:
                 yield file
             (put or rename)(temporary, path)
@@ -258,10 +261,10 @@ def create_whole(
 
 @contextlib.contextmanager
 def create_new(path: str, temporary: str) -> Iterator[BinaryIO]:
-    """As `create_whole`, but what is there already is never replaced.
+    """Like `create_whole`, but never replaces an existing file.
 
     Raises:
-      FileExistsError: when the block ends, if there is a file at `path` by then.
+        FileExistsError: If `path` exists when the block ends.
     """
     if is_bucket(path):
         with plain_errors(path), buckets.create_new(path) as file:
@@ -272,7 +275,7 @@ def create_new(path: str, temporary: str) -> Iterator[BinaryIO]:
 
 
 def _move_to_new(source: str, target: str) -> None:
-    """Moves a file to a name that must be free: in one step, by a hard link, if the file system has them."""
+    """Moves a file to a name that must not exist. Atomic if the file system has hard links."""
     make_parent(target)
     if is_local(target):
         try:
@@ -291,16 +294,17 @@ def _move_to_new(source: str, target: str) -> None:
 
 
 def write_bytes(path: str, data: bytes) -> None:
-    """Writes a whole file at once; readers see it complete or not at all."""
+    """Writes a file atomically: readers see it complete or not at all."""
     with create_whole(path) as file:
         file.write(data)
 
 
 def rename(source: str, target: str) -> None:
-    """Moves a file; on local file systems atomically, replacing what was there.
+    """Moves a file, and replaces an existing one. Atomic on local file systems.
 
-    Beam's own rename reports some failures only in its exception's details, and a failed one must never
-    pass for a written file: so the target is looked for afterwards.
+    Raises:
+        OSError: If it fails. Beam reports some failures of remote file systems only in its exception's details, so this
+            function checks that the target exists.
     """
     make_parent(target)
     if is_local(target):
@@ -308,20 +312,20 @@ def rename(source: str, target: str) -> None:
         return
     FileSystems.rename([source], [target])
     if not exists(target):
-        raise OSError(f"{source} was renamed to {target}, but {target} is not there")
+        raise OSError(f"{source} was renamed to {target}, but {target} does not exist")
 
 
 def make_durable(paths: Iterable[str]) -> None:
-    """Makes local files, and their names in the three folders above, survive a loss of power.
+    """Syncs local files and the three folders above each to disk, so that they survive a loss of power.
 
-    Remote files are durable when they are written.
+    Remote files are durable once they are written.
 
     Raises:
-      OSError: if the disk refuses.
+        OSError: If a file cannot be synced.
     """
     files = [path for path in paths if is_local(path)]
     folders = {str(folder) for path in files for folder in islice(Path(path).parents, 3)}
-    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
         for _ in pool.map(_sync, files):
             pass
     for folder in sorted(folders):
@@ -333,7 +337,7 @@ def make_durable(paths: Iterable[str]) -> None:
 
 
 def _sync(path: str) -> None:
-    with _naming(path):
+    with _path_in_errors(path):
         file = os.open(path, os.O_RDONLY)
         try:
             os.fsync(file)
@@ -347,10 +351,10 @@ def exists(path: str) -> bool:
 
 
 def delete(paths: Iterable[str]) -> None:
-    """Deletes files, each by its very name; what is already gone is fine.
+    """Deletes files by their exact names. Ignores files that do not exist.
 
     Raises:
-      OSError: if one could not be deleted.
+        OSError: If one cannot be deleted.
     """
     paths = list(paths)
     remote = [path for path in paths if is_bucket(path)]
@@ -365,24 +369,24 @@ def delete(paths: Iterable[str]) -> None:
 
 
 def delete_folder(folder: str) -> None:
-    """Deletes a folder with all that is in it; one that is already gone is fine.
+    """Deletes a folder and its content. Does nothing if it does not exist.
 
     Raises:
-      OSError: if some of it could not be deleted.
+        OSError: If a part of it cannot be deleted.
     """
     delete(list_folder(folder))
     remove_empty_folders(folder)
 
 
 def remove_empty_folders(folder: str) -> None:
-    """Removes a local folder and those in it, if no file is in them; does nothing if it is remote."""
+    """Removes the empty folders among a local folder and those below it. Does nothing if it is remote."""
     if is_local(folder):
         for path, _, _ in os.walk(folder, topdown=False):
             remove_empty(path)
 
 
 def remove_empty(folder: str) -> None:
-    """Removes a local folder if it is empty; does nothing if it is not, is missing, or is remote."""
+    """Removes a local folder if it is empty. Does nothing if it is not empty, missing or remote."""
     if is_local(folder):
         try:
             Path(folder).rmdir()
@@ -397,25 +401,25 @@ def make_parent(path: str) -> None:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path needs no remote file system: it has no `scheme://`."""
+    """Returns whether a path is local, without `scheme://`."""
     return "://" not in path
 
 
 def is_bucket(path: str) -> bool:
-    """Whether a path is in Cloud Storage."""
+    """Returns whether a path is in Cloud Storage."""
     return path.startswith(buckets.SCHEME)
 
 
 def absolute(path: str) -> str:
-    """Local paths made absolute, since workers may run in another folder; URLs as they are."""
+    """Makes a local path absolute, because workers may run in another folder. URLs only lose trailing slashes."""
     return os.path.abspath(path) if is_local(path) else path.rstrip("/")  # noqa: PTH100 (keeps symbolic links)
 
 
 @contextlib.contextmanager
 def plain_errors(path: str) -> Iterator[None]:
-    """Makes OSErrors, which name the path, of what Google's clients raise: refusals, missing credentials, time-outs."""
+    """Turns errors of Google's clients (missing permissions or credentials, time-outs) into OSErrors with the path."""
     try:
-        with _naming(path):
+        with _path_in_errors(path):
             yield
     except Exception as error:
         if not type(error).__module__.startswith("google."):
@@ -424,8 +428,8 @@ def plain_errors(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming(path: str, *, instead_of: str | None = None) -> Iterator[None]:
-    """Gives an operating system's error that names no file (a full disk, a limit on a file's size) this one's name."""
+def _path_in_errors(path: str, *, instead_of: str | None = None) -> Iterator[None]:
+    """Adds the path to errors of the operating system that name no file (a full disk, a limit on a file's size)."""
     try:
         yield
     except OSError as error:
@@ -435,9 +439,9 @@ def _naming(path: str, *, instead_of: str | None = None) -> Iterator[None]:
 
 
 def _service_message(error: Exception) -> str:
-    """The service's own words, which a refused upload's error has only in the answer that it holds."""
+    """Returns the service's message. The error of a rejected upload has it only in its response."""
     response = getattr(error, "response", None)
     try:
         return f"{response.status_code} {response.json()['error']['message']}"
-    except (AttributeError, KeyError, TypeError, ValueError):  # no answer, or none in the usual form
+    except (AttributeError, KeyError, TypeError, ValueError):  # no response, or not in the usual form
         return str(error)

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 
 from beam_pipeline import beam_options, filesystem, worker_process
 from beam_pipeline.checks.manifest import documents_read
-from beam_pipeline.checks.shards import ShardFindings, check_shards, what_shards_need
+from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.staging import RUN_FOLDER, STAGING
@@ -205,7 +205,7 @@ def _process_pool() -> ProcessPoolExecutor:
 
 
 def _tasks(split: SplitFindings) -> list[Callable[[], ShardFindings]]:
-    needed, shards = what_shards_need(split.manifest), split.manifest["shards"]
+    needed, shards = shard_check_fields(split.manifest), split.manifest["shards"]
     return [
         partial(check_shards, split.folder, needed, first, shards[first : first + _SHARDS_AT_A_TIME])
         for first in range(0, len(shards), _SHARDS_AT_A_TIME)

@@ -1,4 +1,4 @@
-"""Reading a dataset's shards in a Beam pipeline: for datasets that one machine would read for hours."""
+"""Checking a dataset's shards in a Beam pipeline, for datasets that one machine would read for hours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from beam_pipeline.run import run
 
 _GROUP_BYTES = 1 << 30
 
-# Some neighbouring shards of a split: (the split's folder, the number of the first, how many they are).
+# Consecutive shards of a split: (the split's folder, the number of the first shard, the number of shards).
 Group = tuple[str, int, int]
 
 
@@ -36,32 +36,35 @@ def read_shards(
     """Checks the shards of all splits in one pipeline.
 
     Args:
-      splits: with their manifests.
-      dataset: the dataset's folder.
-      options: of the pipeline.
+        splits: With their manifests.
+        dataset: The dataset's folder.
+        options: Of the pipeline.
+
+    Yields:
+        The folder of each split, and what was found in its shards.
 
     Raises:
-      UsageError: the options do not fit, or the workers could not reach the dataset.
-      DataError: the pipeline failed.
+        UsageError: If the options are wrong, or the workers cannot read the dataset.
+        DataError: If the pipeline fails.
     """
     if beam_options.runs_on_dataflow(options):
         job_options.complete(options, verb="verify", output=dataset)
     elif filesystem.is_local(dataset) and not beam_options.workers_see_local_files(options):
-        raise UsageError(f"{dataset} is on this machine, where the runner's workers do not see it")
+        raise UsageError(f"{dataset} is on this machine, so the runner's workers cannot read it")
     folders = [split.folder for split in splits]
     vocab_sizes = {split.folder: split.manifest["tokenizer"]["vocab_size"] for split in splits}
     with _result_path(options) as path:
         run(lambda pipeline: build(pipeline, folders, path), options)
         if not filesystem.exists(path):
-            raise DataError(f"the job ended, but its result is not in {path}: run verify again")
+            raise DataError(f"the job ended, but its result is not in {path}; rerun verify")
         found = json.loads(filesystem.read_bytes(path))
     for folder in folders:
-        data = found.get(folder)  # none of a split without shards
+        data = found.get(folder)  # None if the split has no shards
         yield folder, ShardFindings.empty(vocab_sizes[folder]) if data is None else _from_json(data)
 
 
 def build(pipeline: beam.Pipeline, folders: Sequence[str], result_path: str) -> None:
-    """Adds the steps: groups of shards in, one file with what was found in the shards of each split out."""
+    """Adds the steps, which check groups of shards and write the findings of all splits to one file."""
     found = (
         pipeline
         | "Splits" >> beam.Create(folders)
@@ -78,7 +81,7 @@ def build(pipeline: beam.Pipeline, folders: Sequence[str], result_path: str) -> 
 
 
 def shard_groups(folder: str) -> Iterator[Group]:
-    """The shards of a split, in groups of about a GiB."""
+    """Yields the shards of a split, in groups of about 1 GiB."""
     _, manifest = parse_manifest(folder)
     first = size = 0
     for number, shard in enumerate(manifest["shards"]):
@@ -91,7 +94,7 @@ def shard_groups(folder: str) -> Iterator[Group]:
 
 
 class CheckGroup(beam.DoFn):
-    """A group of shards → what was found in them, by the split's folder."""
+    """A group of shards → (the split's folder, the findings)."""
 
     def setup(self) -> None:
         self._manifests: dict[str, dict[str, Any]] = {}
@@ -112,7 +115,7 @@ class CheckGroup(beam.DoFn):
 
 
 def merge_findings(parts: Iterable[ShardFindings]) -> ShardFindings | None:
-    """The findings of one split; None of no parts, as a runner may ask for."""
+    """Merges the findings of one split. Returns None if there are none, because a runner may merge nothing."""
     merged: ShardFindings | None = None
     for part in parts:
         if part is not None:
@@ -123,7 +126,7 @@ def merge_findings(parts: Iterable[ShardFindings]) -> ShardFindings | None:
 
 
 def write_result(_: None, found: Iterable[tuple[str, ShardFindings]], path: str) -> None:
-    """Writes what was found in the splits' shards, by folder."""
+    """Writes the findings by the splits' folders."""
     filesystem.write_bytes(path, json.dumps({folder: _to_json(part) for folder, part in found}).encode())
 
 
@@ -147,13 +150,13 @@ def _from_json(data: dict[str, Any]) -> ShardFindings:
 
 @contextlib.contextmanager
 def _result_path(options: PipelineOptions) -> Iterator[str]:
-    """A file that a worker writes and this process reads; it is deleted afterwards."""
+    """The path of a file that a worker writes and this process reads. Deletes the file at the end."""
     name = f"tokenmill-verify-{uuid.uuid4().hex}.json"
     location = options.view_as(GoogleCloudOptions).temp_location
     if location is None:
         if not beam_options.workers_see_local_files(options):
             raise UsageError(
-                "--temp_location is missing: a folder that the runner's workers write the result to"
+                "--temp_location is missing: a folder where the runner's workers can write the result"
             )
         with tempfile.TemporaryDirectory() as folder:
             yield filesystem.join(folder, name)

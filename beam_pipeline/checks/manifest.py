@@ -1,4 +1,4 @@
-"""Whether a manifest agrees with itself: what it says twice, or what follows from what it says."""
+"""Checks that the values in a manifest are consistent with each other."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from beam_pipeline.dataset.shards import shard_name
 
 
 def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What in a manifest contradicts something else in it, a sentence each; the manifest has the right form."""
+    """Yields a message for each contradiction in a manifest, whose form must be correct."""
     expected = _expected(manifest)
     for key, value in expected.items():
         if manifest[key] != value:
             yield f"{key} is {manifest[key]!r}, but {value!r} follows from the rest of the manifest"
     if manifest["split"] not in manifest["splits"]:
-        yield f"split is {manifest['split']!r}, which is none of its splits {manifest['splits']}"
+        yield f"split is {manifest['split']!r}, which is not one of its splits {manifest['splits']}"
     splits = manifest["config"]["splits"]
     shares = sum(dict(splits).values())
     if abs(shares - 1) > 1e-9:
@@ -28,8 +28,8 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield f"totals.rows is {totals['rows']}, num_records is {manifest['num_records']}"
     if totals["tokens"] + totals["padding"] != totals["rows"] * manifest["max_length"]:
         yield (
-            f"totals: {totals['tokens']} tokens and {totals['padding']} padding do not fill {totals['rows']} rows of "
-            f"{manifest['max_length']}"
+            f"totals: {totals['tokens']} tokens and {totals['padding']} padding do not add up to {totals['rows']} rows "
+            f"of {manifest['max_length']}"
         )
     documents = documents_read(excluded)
     if totals["documents"] > documents or (len(manifest["splits"]) == 1 and totals["documents"] != documents):
@@ -43,12 +43,12 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def documents_read(excluded: Mapping[str, int]) -> int:
-    """How many documents all splits of the run have together."""
+    """Returns the number of documents in all splits of the run."""
     return excluded["records"] - sum(count for name, count in excluded.items() if name != "records")
 
 
 def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that follow from others."""
+    """Returns the values that follow from other values."""
     config = manifest["config"]
     features = {name: config[name] for name in ("attention_mask", "segment_ids", "position_ids")}
     expected = {
@@ -72,24 +72,24 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shard_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Names and sizes of the shards follow from their number and the layout."""
+    """Checks the number, names and sizes of the shards, which follow from the layout."""
     config = manifest["config"]
     if not (manifest["shard_size"] or config["num_shards"]) or (
         config["shard_size"] and config["num_shards"]
     ):
         yield (
-            f"config.shard_size is {config['shard_size']} and config.num_shards {config['num_shards']}: just one of "
-            "them decides"
+            f"config.shard_size is {config['shard_size']} and config.num_shards is {config['num_shards']}, but exactly "
+            "one of them must be set"
         )
         return
     layout = manifests.layout_of(manifest)
     if len(manifest["shards"]) != layout.num_shards:
-        yield f"{len(manifest['shards'])} shards, where {layout.num_rows} records make {layout.num_shards}"
+        yield f"it has {len(manifest['shards'])} shards, but {layout.num_rows} records make {layout.num_shards}"
         return
     for number, shard in enumerate(manifest["shards"]):
         records = layout.records_in(number)
         if shard["records"] != records:
-            yield f"shards[{number}] has {shard['records']} records, where its place has {records}"
+            yield f"shards[{number}] has {shard['records']} records, but must have {records}"
         name = shard_name(manifest["split"], number, shard["records"])
         if shard["name"] != name:
             yield f"shards[{number}] is named {shard['name']!r}, not {name!r}"

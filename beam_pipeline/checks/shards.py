@@ -1,4 +1,4 @@
-"""Whether shards are what the manifest says: read once, in pieces of bounded size."""
+"""Checks that shards match the manifest. Reads each shard once, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -16,25 +16,22 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
-MOST_DEFECTS = 1000
+MAX_DEFECTS = 1000
 _READ_BYTES = 4 << 20
 
 
 @dataclass
 class ShardFindings:
-    """What was found in some shards of a split; `merge` adds what was found in others.
-
-    Attributes:
-      statistics: what can be counted over their rows: no documents.
-      bytes: that were read.
-      defects: (the shard's number, what is wrong with it), the first `MOST_DEFECTS` in this order.
-      num_defects: all of them.
-    """
+    """The findings in some shards of a split. `merge` adds the findings in others."""
 
     statistics: SplitStatistics
+    """The statistics of their rows, without those of documents."""
     bytes: int
+    """The size of these shards."""
     defects: list[tuple[int, str]]
+    """(the shard's number, a message) of the first `MAX_DEFECTS` defects, in the order of the shards."""
     num_defects: int
+    """The number of all defects."""
 
     @classmethod
     def empty(cls, vocab_size: int) -> ShardFindings:
@@ -42,39 +39,39 @@ class ShardFindings:
 
     def add_defect(self, shard: int, defect: str) -> None:
         self.num_defects += 1
-        if len(self.defects) < MOST_DEFECTS:
+        if len(self.defects) < MAX_DEFECTS:
             self.defects.append((shard, defect))
 
     def merge(self, other: ShardFindings) -> ShardFindings:
-        """Adds `other` in; returns self."""
+        """Adds `other` in place, and returns self."""
         self.statistics.merge(other.statistics)
         self.bytes += other.bytes
-        self.defects = sorted([*self.defects, *other.defects], key=lambda entry: entry[0])[:MOST_DEFECTS]
+        self.defects = sorted([*self.defects, *other.defects], key=lambda entry: entry[0])[:MAX_DEFECTS]
         self.num_defects += other.num_defects
         return self
 
     def messages(self, folder: str) -> Iterator[str]:
-        """The defects, in the order of the shards."""
+        """Yields the messages in the order of the shards."""
         yield from (defect for _, defect in self.defects)
         if self.num_defects > len(self.defects):
             yield f"{folder}: {self.num_defects - len(self.defects)} more defects in its shards"
 
 
-def what_shards_need(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the manifest that `check_shards` needs: small, unlike the list of shards."""
+def shard_check_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of the manifest that `check_shards` needs. It is small, unlike the list of shards."""
     return {name: manifest[name] for name in ("max_length", "features", "tokenizer")}
 
 
 def check_shards(
     folder: str, manifest: Mapping[str, Any], first: int, shards: Sequence[Mapping[str, Any]]
 ) -> ShardFindings:
-    """Checks some neighbouring shards.
+    """Checks consecutive shards.
 
     Args:
-      folder: the split's.
-      manifest: at least what `what_shards_need` takes of it.
-      first: the number of the first of them.
-      shards: their entries in the manifest.
+        folder: The split's folder.
+        manifest: The manifest, or the part that `shard_check_fields` returns.
+        first: The number of the first shard.
+        shards: The shards' entries in the manifest.
     """
     found = ShardFindings.empty(manifest["tokenizer"]["vocab_size"])
     for number, shard in enumerate(shards, first):
@@ -84,8 +81,8 @@ def check_shards(
     return found
 
 
-class _Summed(io.RawIOBase):
-    """A file that counts and sums up its bytes as they are read."""
+class _ChecksummedFile(io.RawIOBase):
+    """A file that computes the size and CRC-32C of the bytes that are read."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -103,9 +100,9 @@ class _Summed(io.RawIOBase):
 
 
 def file_sums(path: str) -> tuple[int, str]:
-    """A file's size and its CRC-32C, 8 hex digits."""
+    """Computes a file's size and its CRC-32C, 8 hex digits."""
     with filesystem.open_file(path) as file:
-        summed = _Summed(file)
+        summed = _ChecksummedFile(file)
         while summed.read(_READ_BYTES):
             pass
     return summed.bytes, f"{summed.crc:08x}"
@@ -114,17 +111,17 @@ def file_sums(path: str) -> tuple[int, str]:
 def _check_shard(
     path: str, shard: Mapping[str, Any], manifest: Mapping[str, Any], statistics: SplitStatistics
 ) -> Iterator[str]:
-    """Checks one shard, and adds its rows to `statistics`."""
+    """Yields a message for each defect of one shard. Adds its rows to `statistics` if they can be read."""
     if not filesystem.exists(path):
         yield f"{path}: missing"
         return
     own = SplitStatistics.empty(len(statistics.token_counts))
     try:
         with filesystem.open_file(path) as file:
-            summed = _Summed(file)
+            summed = _ChecksummedFile(file)
             reader = io.BufferedReader(summed, _READ_BYTES)
             wrong = _check_records(reader, path, manifest, own)
-            while reader.read(_READ_BYTES):  # what is left after a record that is not well-formed
+            while reader.read(_READ_BYTES):  # the rest after a malformed record, for the checksum
                 pass
     except OSError as error:
         yield f"{path}: cannot be read: {error}"
@@ -148,7 +145,7 @@ def _check_shard(
 def _check_records(
     file: BinaryIO, path: str, manifest: Mapping[str, Any], statistics: SplitStatistics
 ) -> str | None:
-    """Adds a shard's rows to `statistics`; what is wrong with the first that is not well-formed."""
+    """Adds a shard's rows to `statistics`, and returns the first defect; None if there is none."""
     shape = {"max_length": manifest["max_length"], "features": tuple(manifest["features"])}
     try:
         frames = read_frames(file, path, max_record_bytes(**shape))
@@ -165,12 +162,12 @@ def _check_records(
 def _add_rows(
     columns: Mapping[str, np.ndarray], manifest: Mapping[str, Any], statistics: SplitStatistics
 ) -> str | None:
-    """Adds some rows to `statistics`, unless something is wrong with them: then says what."""
+    """Adds rows to `statistics` if they have no defect. Otherwise returns the defect."""
     ids = columns["input_ids"]
     vocab_size = len(statistics.token_counts)
     pad_id = manifest["tokenizer"]["special_token_ids"]["pad"]
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-        return f"input_ids from {int(ids.min())} to {int(ids.max())}, outside of the vocabulary"
+        return f"input_ids range from {int(ids.min())} to {int(ids.max())}, outside of the vocabulary"
     mask = columns.get("attention_mask")
     mask = ids != pad_id if mask is None else mask
     lengths = mask.sum(axis=1)
@@ -178,12 +175,12 @@ def _add_rows(
     if not np.array_equal(mask, attended):
         return "the attended positions are not the first of their row"
     if not (lengths > 0).all():
-        return "a row without tokens"
+        return "a row has no tokens"
     if (ids[~attended] != pad_id).any():
-        return f"padding that is not the pad id {pad_id}"
+        return f"padding is not the pad id {pad_id}"
     for name in ("segment_ids", "position_ids"):
         if name in columns and (columns[name][~attended] != 0).any():
-            return f"{name} that is not 0 at padding"
+            return f"{name} are not 0 at padding"
     defect = _check_segments(columns, attended)
     if defect:
         return defect
@@ -194,21 +191,21 @@ def _add_rows(
 
 
 def _check_segments(columns: Mapping[str, np.ndarray], attended: np.ndarray) -> str | None:
-    """Segments count up from 1, and positions count up within them."""
+    """Checks that segments count up from 1, and positions count up from 0 within each segment."""
     inside = attended[:, 1:]
     segments, positions = columns.get("segment_ids"), columns.get("position_ids")
     if segments is not None:
         steps = np.diff(segments, axis=1)[inside]
         if (segments[attended] < 1).any():
-            return "segment_ids below 1 at a token"
+            return "segment_ids are below 1 at a token"
         if (segments[:, 0] != 1).any() or not np.isin(steps, (0, 1)).all():
-            return "segment_ids that do not count up from 1"
+            return "segment_ids do not count up from 1"
     if positions is not None:
         ahead, before = positions[:, 1:][inside], positions[:, :-1][inside]
         if (positions[:, 0] != 0).any() or not ((ahead == 0) | (ahead == before + 1)).all():
-            return "position_ids that do not count up from 0"
+            return "position_ids do not count up from 0"
     if segments is None or positions is None:
         return None
     if not np.array_equal(np.diff(segments, axis=1)[inside] == 1, positions[:, 1:][inside] == 0):
-        return "segment_ids and position_ids that disagree about where documents begin"
+        return "segment_ids and position_ids disagree about where documents begin"
     return None

@@ -1,4 +1,4 @@
-"""Whether one split is whole, but for what is in its shards."""
+"""Checks of one split, except for those of its shards' content."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ from beam_pipeline.tokenization.description import SPECIAL_NAMES, describe_token
 
 @dataclass
 class SplitFindings:
-    """What was found in a split before its shards were read.
-
-    Attributes:
-      folder: the split's.
-      manifest: None if there is none that could be read; then nothing else can be checked.
-      defects, notes: a sentence each. Notes are no defects.
-    """
+    """The findings in a split before its shards are read."""
 
     folder: str
+    """The split's folder."""
     manifest: dict[str, Any] | None
+    """None if it cannot be read. Then nothing else can be checked."""
     defects: list[str] = field(default_factory=list)
+    """A message for each defect."""
     notes: list[str] = field(default_factory=list)
+    """A message for each note, which is not a defect."""
 
 
 def examine_split(folder: str) -> SplitFindings:
-    """Checks all of a split but its shards."""
+    """Checks a split, except for its shards."""
     try:
         data, manifest = manifests.parse_manifest(folder)
     except DataError as error:
@@ -73,11 +71,11 @@ def examine_split(folder: str) -> SplitFindings:
 
 
 def conclude_split(found: SplitFindings, shards: ShardFindings) -> list[str]:
-    """All defects of a split, when its shards were read."""
+    """Returns all defects of a split, given the findings in its shards."""
     defects = [*found.defects, *shards.messages(found.folder)]
     manifest = found.manifest
     if shards.num_defects:
-        return defects  # sums over shards that are not whole say nothing more
+        return defects  # sums over damaged shards mean nothing
     for name in ("tokens", "padding"):
         counted = getattr(shards.statistics, name)
         if counted != manifest["totals"][name]:
@@ -92,7 +90,7 @@ def conclude_split(found: SplitFindings, shards: ShardFindings) -> list[str]:
 
 
 def _check_names(found: SplitFindings) -> None:
-    """Which files are there that the manifest does not name?"""
+    """Finds files that the manifest does not name."""
     folder, manifest = found.folder, found.manifest
     named = {manifests.MANIFEST, manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA}
     named |= {entry["name"] for entry in manifest["shards"]}
@@ -103,7 +101,7 @@ def _check_names(found: SplitFindings) -> None:
             continue
         if SHARD_NAME.fullmatch(name):
             found.defects.append(
-                f"{path}: a shard that the manifest does not name; it is another run's: delete it"
+                f"{path}: a shard that the manifest does not name; another run wrote it: delete it"
             )
         else:
             found.notes.append(f"{path}: a file that the manifest does not name")
@@ -126,7 +124,7 @@ def _check_file(folder: str, entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, Any]) -> list[str]:
-    """What `check` finds in a file's content, with the file's path before it."""
+    """Returns the defects that `check` finds in a file's content, prefixed with the file's path."""
     path = filesystem.join(folder, name)
     if not filesystem.exists(path):
         return [] if manifest["version"] > 1 else [f"{path}: missing"]
@@ -139,7 +137,7 @@ def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, An
 def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
     vocab_size = manifest["tokenizer"]["vocab_size"]
     if data != manifests.schema_pbtxt(tuple(manifest["features"]), manifest["max_length"], vocab_size):
-        yield "does not describe the records that the manifest names"
+        yield "does not describe the records according to the manifest"
 
 
 def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -150,23 +148,23 @@ def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
         if WorkUnit.from_json(lines[number]).index != number:
             yield f"line {number + 1} is work unit {unit['unit']}, not {number}"
     if tails.get("tails") is not True or tails["unit"] != len(units):
-        yield f"its last line does not stand for the tails of {len(units)} work units"
+        yield f"its last line does not describe the tails of {len(units)} work units"
     rows = sum(unit["rows"] for unit in units) + tails["rows"]
     if rows != manifest["num_records"]:
         yield f"the units' rows add up to {rows}, num_records is {manifest['num_records']}"
     left = sum(unit["tail"] for unit in units)
     if tails["rows"] != -(-left // manifest["max_length"]):
-        yield f"{left} tokens in the tails make no {tails['rows']} rows"
+        yield f"{left} tokens in the tails do not make {tails['rows']} rows"
     inputs = {file["path"] for file in manifest["inputs"]}
     unknown = {unit["root"] + part[0] for unit in units for part in unit["parts"]} - inputs
     if unknown:
-        yield f"names {len(unknown)} files that are no inputs, such as {min(unknown)}"
+        yield f"names {len(unknown)} files that are not inputs, such as {min(unknown)}"
 
 
 def _check_statistics(
     recorded: Mapping[str, Any], manifest: Mapping[str, Any], counted: SplitStatistics
 ) -> Iterator[str]:
-    """Recomputes all that follows from the rows or from the rest; of documents, only sums can be checked."""
+    """Recomputes what follows from the rows or from other values. Only the sums over documents can be checked."""
     totals = manifest["totals"]
     histograms = {name: recorded[name] for name in ("document_tokens", "document_bytes")}
     ratios = recorded["document_bytes_per_token"]["counts"]
@@ -184,26 +182,26 @@ def _check_statistics(
     ).to_json()
     for key in sorted({*expected, *recorded}):
         if not _equal(recorded.get(key), expected.get(key)):
-            what = "its token counts are not those of the shards" if key == "token_counts" else ""
-            yield what or f"its {key} does not follow from the shards and the manifest"
+            what = "its token counts differ from those of the shards" if key == "token_counts" else ""
+            yield what or f"its {key} does not match the shards and the manifest"
     for name, histogram in histograms.items():
         if sum(histogram["counts"]) != totals["documents"]:
-            yield f"{name} counts {sum(histogram['counts'])} documents, the manifest {totals['documents']}"
+            yield f"{name} counts {sum(histogram['counts'])} documents, the manifest says {totals['documents']}"
         elif totals["documents"] and not histogram["edges"][-2] <= histogram["max"] < histogram["edges"][-1]:
             yield f"{name}.max is {histogram['max']}, which is not in the last bin that holds documents"
     if sum(ratios) > totals["documents"]:
-        yield f"document_bytes_per_token counts {sum(ratios)} documents of {totals['documents']}"
+        yield f"document_bytes_per_token counts {sum(ratios)} documents, but there are {totals['documents']}"
 
 
 def _padded(counts: Sequence[int]) -> np.ndarray:
-    """A histogram of lengths with all its bins."""
+    """Returns the counts of a length histogram, extended with zeros to all bins."""
     whole = SplitStatistics.empty(0).document_tokens
     whole[: len(counts)] = counts
     return whole
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Equality, but for the last bits of floats, which may differ between versions of libraries."""
+    """Compares values, but ignores the last bits of floats, which may differ between versions of libraries."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -212,21 +210,21 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _check_tokenizer(folder: str, manifest: Mapping[str, Any]) -> Iterable[str]:
-    """Whether the tokenizer's folder is as the manifest says."""
+    """Checks the tokenizer's folder against the manifest."""
     described = manifest["tokenizer"]
     above = folder.rstrip("/").rpartition("/")[0]
-    place = filesystem.join(above, described["path"].removeprefix("../"))  # object stores know no `..`
+    place = filesystem.join(above, described["path"].removeprefix("../"))  # object stores have no `..`
     defects = [defect for entry in described.get("files", ()) for defect in _check_file(place, entry)]
     path = filesystem.join(place, "tokenizer.json")
     if not filesystem.exists(path):
         return defects or [f"{path}: missing"]
     if hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != described["sha256"]:
-        defects.append(f"{path}: not the tokenizer that made the dataset: its SHA-256 is another")
+        defects.append(f"{path}: not the dataset's tokenizer: its SHA-256 differs from the manifest's")
     return defects or _check_ids(place, manifest)
 
 
 def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
-    """Whether the tokenizer has the ids that the manifest says."""
+    """Checks the tokenizer's ids against the manifest."""
     described = manifest["tokenizer"]
     try:
         tokenizer = describe_tokenizer(place)
@@ -244,7 +242,7 @@ def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
     for name in SPECIAL_NAMES:
         own, said = tokenizer.special_token_ids[name], described["special_token_ids"][name]
         allowed = (own,)
-        if name == "pad" and own is None:  # then rows are filled up with another id
+        if name == "pad" and own is None:  # rows are padded with eos, or 0 without it
             eos = tokenizer.special_token_ids["eos"]
             allowed = (0 if eos is None else eos,)
         if said not in allowed:

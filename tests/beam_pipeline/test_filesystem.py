@@ -74,7 +74,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch) -> 
 def test_a_remote_rename_that_did_nothing_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(FileSystems, "rename", lambda sources, targets: None)
     monkeypatch.setattr(FileSystems, "exists", lambda path: False)
-    with pytest.raises(OSError, match="gs://b/x was renamed to gs://b/y, but gs://b/y is not there"):
+    with pytest.raises(OSError, match="gs://b/x was renamed to gs://b/y, but gs://b/y does not exist"):
         filesystem.rename("gs://b/x", "gs://b/y")
 
 

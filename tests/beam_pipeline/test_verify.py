@@ -110,11 +110,11 @@ DAMAGE = {
         lambda d: edit(d / "train" / "manifest.json", lambda m: m.update(version=3)),
         "version 3 of the format; this program reads versions 1 and 2",
     ),
-    "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 is another"),
+    "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 differs"),
     "no tokenizer": (lambda d: shutil.rmtree(d / "tokenizer"), "tokenizer.json: missing"),
     "other statistics": (
         lambda d: edit(d / "train" / "statistics.json", lambda s: s["token_counts"].reverse()),
-        "its token counts are not those of the shards",
+        "its token counts differ from those of the shards",
     ),
     "no statistics": (lambda d: (d / "train" / "statistics.json").unlink(), "statistics.json: missing"),
     "no schema": (
@@ -272,7 +272,7 @@ def test_a_beam_pipeline_finds_what_this_machine_finds(
 
 
 def test_more_defects_than_can_be_told_are_counted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shards, "MOST_DEFECTS", 2)
+    monkeypatch.setattr(shards, "MAX_DEFECTS", 2)
     parts = []
     for first in (4, 0, 2):
         part = shards.ShardFindings.empty(3)
