@@ -82,7 +82,16 @@ class CaseRun:
     def _surroundings(self) -> dict:
         around = snapshot(self._root, leave_out=self._output)
         outside = ("logs", "input", "elsewhere", "references")
-        return {name: content for name, content in around.items() if not name.startswith(outside)}
+        parents = {
+            str(folder.relative_to(self._root))
+            for folder in self._output.parents
+            if self._root in folder.parents
+        }
+        return {
+            name: content
+            for name, content in around.items()
+            if name not in parents and not name.startswith(outside)
+        }
 
     def _argv(self, output: Path, *more: str, seed: int | None = None) -> list[str]:
         case = self._case
