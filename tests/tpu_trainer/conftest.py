@@ -1,4 +1,4 @@
-"""What the tests share: a small dataset and its tokenizer."""
+"""Shared fixtures: a small dataset and its tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-# Ten times quicker to compile; what runs is tiny.
+# Compiles ten times faster; the programs are tiny.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
 from tpu_trainer.data.vocabulary import Vocabulary
 
-# Two devices, for what must not depend on their number. Before TensorFlow first uses one.
+# Two devices, to test independence of their number. Must be set before TensorFlow uses a device.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
@@ -37,10 +37,10 @@ tf.config.set_logical_device_configuration(
 
 @pytest.fixture(scope="module", autouse=True)
 def released_memory() -> Iterator[None]:
-    """Frees what the tests of a module have traced.
+    """Frees the graphs that a module's tests have traced.
 
-    TensorFlow's registry of gradients would keep every graph with a custom gradient, and with it the model, for as long
-    as the process lives. What XLA has compiled stays: the Makefile gives each part of the suite processes of its own.
+    TensorFlow's gradient registry keeps every graph with a custom gradient, and its model, until the process ends.
+    XLA's programs are never freed, so the Makefile runs each part of the suite in new processes.
     """
     yield
     registry = ops.gradient_registry._registry

@@ -1,8 +1,8 @@
-"""Runs `tpu_trainer` commands one after another, each in a process of its own, and has things happen to them.
+"""Runs `tpu_trainer` commands one after another in separate processes, and injects faults.
 
-TensorFlow is imported once: the processes are forks of this one, from before it has done anything. `run_all` starts
-it; by itself it reads, as JSON, a list of chains of [arguments, fault, file for its output] from the standard input and
-writes the exit statuses (negative: the signal that ended it) to the standard output.
+`run_all` starts this module as a process, which imports TensorFlow once and forks a process per command before
+TensorFlow computes anything. It reads chains of [arguments, fault, output file] as JSON from standard input, and writes
+the exit statuses (negative: a signal) to standard output.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _AT_ONCE = 2
 def run_all(
     folder: Path, chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]]
 ) -> list[list[tuple[int, str]]]:
-    """(exit status, what it printed) of each run of each chain: a run is the arguments, and what happens to it as
-    {name of a function below: its argument}. The runs of a chain come one after another. Their temporary files are in
-    `folder`/temporary."""
+    """Returns (exit status, output) of each run of each chain.
+
+    A run is (arguments, fault); a fault is {name of a function below: its argument}. The runs of a chain are
+    sequential. Temporary files are in `folder`/temporary.
+    """
     temporary = folder / "temporary"
     temporary.mkdir(parents=True)
     plan = [
@@ -54,7 +56,7 @@ def run_all(
 
 
 def at_step(step: int, action: Callable[[], None]) -> None:
-    """Has `action` happen when that many updates are made, the log is written and nothing is saved yet."""
+    """Calls `action` after `step` updates: after the log is written, before anything is saved."""
     from tpu_trainer.training.progress import ProgressLog
 
     original = ProgressLog.after
@@ -111,7 +113,7 @@ def terminate_in_evaluation(step: int) -> None:
 
 
 def kill_in_write_of(step: int) -> None:
-    """SIGKILL when half of the checkpoint's tensors are written."""
+    """Sends SIGKILL when half of the checkpoint's tensors are written."""
     import tensorflow as tf
 
     original = tf.raw_ops.SaveV2
@@ -135,7 +137,7 @@ def kill_in_write_of(step: int) -> None:
 
 
 def refuse_writes_from(step: int) -> None:
-    """Stands in for a full disk where none can be made: checkpoints, log and picture cannot be written from then on."""
+    """Imitates a full disk: from `step` on, checkpoints, log and chart cannot be written."""
     from tpu_trainer import files
 
     def full(*arguments: Any) -> None:
@@ -148,7 +150,7 @@ def refuse_writes_from(step: int) -> None:
 
 
 def fill_disk_at(step_and_file: tuple[int, str]) -> None:
-    """Has a file take all room that is left on its disk."""
+    """Fills the disk of a file after a step."""
     step, path = step_and_file
 
     def fill() -> None:
@@ -167,7 +169,7 @@ def remove_before(path: str) -> None:
 
 
 def _start(arguments: list[str], fault: Fault, output: str, run: Callable[[], int]) -> int:
-    """The process of a run."""
+    """Forks the process of a run and returns its id."""
     child = os.fork()
     if child:
         return child

@@ -1,9 +1,8 @@
-"""Runs `tpu_trainer` commands on gs:// paths through TensorFlow's own client, which knows Google's hosts only.
+"""Runs `tpu_trainer` commands on gs:// paths through TensorFlow's client, which connects only to Google's hosts.
 
-A private namespace of mounts and network has an /etc/hosts of its own, in which those hosts are this machine; there
-the stand-in for Cloud Storage answers on port 443, with the certificate of a throw-away authority that the client is
-told to trust. Nothing outside it can be reached. `run_all_on_gcs` starts it; by itself the module is the process in
-there.
+`run_all_on_gcs` starts this module in a private mount and network namespace, whose /etc/hosts maps Google's hosts to
+this machine. There, the stand-in for Cloud Storage listens on port 443, with a certificate of a temporary authority
+that the client trusts. Nothing outside the namespace can be reached.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BUCKET = "bucket"
 
 
 def skip_where_not_permitted() -> None:
-    """Skips the test where this machine lets nobody make a namespace, or has not the tools."""
+    """Skips the test if this machine does not permit namespaces or lacks a tool."""
     for tool in ("unshare", "mount", "openssl"):
         if not shutil.which(tool):
             pytest.skip(f"no {tool} here")
@@ -49,9 +48,10 @@ def run_all_on_gcs(
     faults: dict[str, int],
     page_size: int = 1000,
 ) -> tuple[list[list[tuple[int, str]]], Path, list[str]]:
-    """Like `faults.run_all`, with what is below `objects` as gs://bucket/…, listed in pages of `page_size`.
+    """Like `faults.run_all`, with the files of `objects` as gs://bucket/…, listed in pages of `page_size`.
 
-    Returns what the runs returned, a folder with all that the bucket held in the end, and the requests that it got.
+    Returns:
+        The results of the runs, a folder with the bucket's final objects, and the requests to the bucket.
     """
     folder.mkdir()
     hosts, plan = folder / "hosts", folder / "plan.json"
@@ -77,7 +77,7 @@ def run_all_on_gcs(
 
 
 def _certificate(folder: Path) -> ssl.SSLContext:
-    """A server's context for the hosts; its authority's certificate is folder/ca.pem."""
+    """Returns a server's TLS context for the hosts, and writes the authority's certificate to folder/ca.pem."""
     names = ",".join(f"DNS:{host}" for host in _HOSTS)
     key, certificate = folder / "key.pem", folder / "ca.pem"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=stand-in"]
@@ -89,7 +89,7 @@ def _certificate(folder: Path) -> ssl.SSLContext:
 
 
 def _loopback_up() -> None:
-    """A new network namespace has a loopback interface that is down; see netdevice(7)."""
+    """Brings the loopback interface up, which is down in a new network namespace; see netdevice(7)."""
     get_flags, set_flags, up, layout = 0x8913, 0x8914, 0x1, "16sh14x"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         answer = fcntl.ioctl(control, get_flags, struct.pack(layout, b"lo", 0))

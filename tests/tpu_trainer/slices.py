@@ -1,8 +1,8 @@
-"""Two hosts of a TPU slice on one machine: network namespaces, each with a loopback of its own, and CPU devices.
+"""Two hosts of a TPU slice on one machine: network namespaces, each with its own loopback, and CPU devices.
 
-`host-server` runs in each. The process that trains runs in the first; it connects as to a TPU, but computes with
-`CpuSlice`, since TPUStrategy needs TPUs. By itself the module starts all of them: TensorFlow is imported once, and each
-process is a fork of that one, from before it has done anything, which moves into its host's namespace.
+Each runs `host-server`. The process that trains runs on the first host; it connects as to a TPU but uses `CpuSlice`,
+since TPUStrategy needs TPUs. Run as a process, this module imports TensorFlow once, forks all these processes before
+TensorFlow computes anything, and moves each into its host's namespace.
 """
 
 from __future__ import annotations
@@ -31,17 +31,14 @@ _CLONE_NEWNET = 0x40000000
 
 @dataclass
 class Hosts:
-    """The namespaces and the servers in them.
-
-    Attributes:
-        namespaces: Their names, by the hosts' numbers.
-        folder: For what the processes print.
-        servers: The process of each host's server.
-    """
+    """The hosts' namespaces and servers."""
 
     namespaces: tuple[str, ...]
+    """Names, in the order of the hosts' numbers."""
     folder: Path
+    """For the processes' output."""
     servers: dict[int, int] = field(default_factory=dict)
+    """Host → process id of its server."""
     _starter: subprocess.Popen | None = None
 
     @property
@@ -61,11 +58,11 @@ class Hosts:
             time.sleep(0.05)
 
     def kill(self, number: int) -> None:
-        """Ends the host's server at once."""
+        """Kills the host's server."""
         self._ask("kill", self.servers.pop(number))
 
     def fit(self, arguments: Sequence[Any], fault: dict[str, Any] | None = None) -> tuple[int, str]:
-        """(exit status, what it printed) of `fit` on the first host; `fault` is as for faults.py."""
+        """Runs `fit` on the first host with a fault of faults.py; returns exit status and output."""
         name = ",".join(f"grpc://{address}" for address in self.addresses)
         options = [*map(str, arguments), "--strategy", "tpu", "--tpu.name", name]
         output = self.folder / "fit.txt"
@@ -80,7 +77,7 @@ class Hosts:
             self._starter.communicate(timeout=60)
 
     def _ask(self, method: str, *arguments: Any) -> int:
-        """Has the starter call one of its functions."""
+        """Calls a method of Starter in its process."""
         if self._starter is None:
             self._starter = subprocess.Popen(
                 [sys.executable, "-m", "tests.tpu_trainer.slices", *self.namespaces],
@@ -96,7 +93,7 @@ class Hosts:
 
 @contextmanager
 def two_hosts(folder: Path) -> Iterator[Hosts]:
-    """The hosts, without servers; skips the test if this machine does not permit namespaces."""
+    """Creates the hosts, without servers. Skips the test if this machine does not permit namespaces."""
     if not shutil.which("ip"):
         pytest.skip("needs iproute2's `ip`")
     names = tuple(f"slice-{os.getpid()}-{number}" for number in range(len(_ADDRESSES)))
@@ -120,7 +117,7 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
 
 
 def cpu_slice(resolver: Any) -> Any:
-    """A strategy with a replica on each host's CPU, whose input pipelines are placed as TPUStrategy places them."""
+    """Returns a strategy with a replica on each host's CPU and the input pipelines of TPUStrategy."""
     import tensorflow as tf
     from tensorflow.python.distribute import mirrored_strategy
 
@@ -128,7 +125,7 @@ def cpu_slice(resolver: Any) -> Any:
 
     class Extended(mirrored_strategy.MirroredExtended):
         def __init__(self, strategy: tf.distribute.Strategy) -> None:
-            # It refuses devices of several hosts for its collectives, which this one does not use.
+            # MirroredExtended rejects devices of several hosts because of its collectives, which are not used here.
             refused = mirrored_strategy._is_device_list_single_worker
             mirrored_strategy._is_device_list_single_worker = lambda _: True
             reduction = tf.distribute.ReductionToOneDevice()
@@ -147,7 +144,7 @@ def cpu_slice(resolver: Any) -> Any:
 
 
 def lose_host_at(step_and_process: tuple[int, int]) -> None:
-    """SIGKILL for a host's server after a step."""
+    """Kills a host's server after a step."""
     from tests.tpu_trainer.faults import at_step
 
     step, process = step_and_process
@@ -155,7 +152,7 @@ def lose_host_at(step_and_process: tuple[int, int]) -> None:
 
 
 class Starter:
-    """Starts, ends and awaits processes on the hosts, in forks of this one."""
+    """Forks this process to run verbs on the hosts; kills and awaits them."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
         import tpu_trainer.fit
@@ -167,7 +164,7 @@ class Starter:
         self._namespaces = namespaces
 
     def start(self, number: int, fault: dict[str, Any], arguments: list[str], output: str) -> int:
-        """The process of a verb on a host."""
+        """Starts a verb on a host and returns the process id."""
         child = os.fork()
         if child:
             return child
@@ -187,7 +184,7 @@ class Starter:
         return self.wait(process)
 
     def wait(self, process: int) -> int:
-        """Its exit status; negative: the signal that ended it. A process that takes too long is killed."""
+        """Returns the exit status (negative: a signal). Kills a process that takes too long."""
         end = time.monotonic() + 400
         while True:
             found, status = os.waitpid(process, os.WNOHANG)
@@ -199,7 +196,7 @@ class Starter:
 
 
 def _arrange(fault: dict[str, Any]) -> None:
-    """Has the process compute on CPUs, and something happen to it."""
+    """Makes this process use `CpuSlice`, and injects the fault."""
     from tests.tpu_trainer import faults
     from tpu_trainer.training import strategy
 
@@ -209,7 +206,7 @@ def _arrange(fault: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answers each line of the standard input, a method of Starter and its arguments, with what it returns."""
+    """Reads a method of Starter and its arguments from each line of standard input, and prints the result."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     starter = Starter(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Command lines of small runs, and what they leave."""
+"""Command lines and results of small runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tpu_trainer.training.tf_executor import replica_step
 
 
 def fit_arguments(dataset: Path, run: Path | str, options: dict[str, Any]) -> list[Any]:
-    """`fit` on `dataset`, on the CPU; `options` win."""
+    """Returns a command line of `fit` on `dataset` and the CPU; `options` override."""
     options = {
         "output_dir": run,
         "data.train": dataset / "train",
@@ -31,26 +31,26 @@ def fit_arguments(dataset: Path, run: Path | str, options: dict[str, Any]) -> li
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of the run's log."""
+    """Returns the records of the run's log."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def learnt(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records without what the clock decides."""
+    """Returns the records without timings."""
     return [
         {k: v for k, v in record.items() if not k.endswith(("_per_second", "_seconds"))} for record in records
     ]
 
 
 def weights(run: Path) -> dict[str, np.ndarray]:
-    """All variables of the newest checkpoint: the network's, the optimizer's, the log's sums."""
+    """Returns all variables of the newest checkpoint: those of the network and the optimizer, and the running sums."""
     checkpoints = Checkpoints(str(run / "checkpoints"))
     reader = tf.train.load_checkpoint(f"{checkpoints.path(checkpoints.latest())}/state")
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def losses_on_one_host(dataset: Path, options: dict[str, Any], *, hosts: int) -> list[float]:
-    """The loss of each step of a run with `options` on `hosts` hosts, computed by this process on the rows of all."""
+    """Returns the loss of each step of a run on `hosts` hosts, computed by this process on the rows of all."""
     _, config = parse([str(item) for item in fit_arguments(dataset, "run", options)])
     train = open_mixture({str(dataset / "train"): 1.0})
     task = build_task(

@@ -20,7 +20,7 @@ CONFIGS = sorted((Path(tpu_trainer.__file__).parents[1] / "configs").glob("*.yam
 NEEDED = ["fit", "--output_dir", "RUN", "--data.train", "TRAIN"]
 
 
-def test_yaml_and_command_line_are_one_tree(tmp_path: Path) -> None:
+def test_yaml_and_command_line_set_the_same_options(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         "seed: 3\noptimizer: {learning_rate: 0.5, clip_norm: null}\nmodel: {type: bert, config: {hidden_size: 8}}\n"
     )
@@ -34,7 +34,7 @@ def test_yaml_and_command_line_are_one_tree(tmp_path: Path) -> None:
     assert (config.data.train, config.output_dir) == ("TRAIN", "RUN")
 
 
-def test_a_dumped_config_loads_as_the_same(tmp_path: Path) -> None:
+def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
     _, config = parse(
         [*NEEDED, "--model.config.hidden_size", "8", "--optimizer.epsilon", "1e-9", "--strategy", "cpu"]
     )
@@ -46,7 +46,7 @@ def test_a_dumped_config_loads_as_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_the_configs_that_come_with_the_trainer(path: Path) -> None:
+def test_the_example_configs_are_valid(path: Path) -> None:
     _, config = parse([*NEEDED, "--config", str(path)])
     assert isinstance(config, FitConfig)
 
@@ -62,7 +62,7 @@ def test_the_configs_that_come_with_the_trainer(path: Path) -> None:
         (["--data.window_shards", "0"], "--data.window_shards is 0"),
     ],
 )
-def test_values_that_cannot_be(arguments: list[str], message: str) -> None:
+def test_invalid_values_are_rejected(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse([*NEEDED, *arguments])
 
@@ -79,7 +79,9 @@ def test_values_that_cannot_be(arguments: list[str], message: str) -> None:
         ([*NEEDED, "--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )
-def test_unknown_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_lines_exit_with_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stop:
         parse(arguments)
     assert stop.value.code == 2
@@ -129,7 +131,7 @@ def test_help_imports_no_heavy_library(words: list[str]) -> None:
     assert result.stdout.endswith("set()\n")
 
 
-def test_refused_options_cost_no_tensorflow(tmp_path: Path) -> None:
+def test_invalid_options_are_rejected_before_tensorflow_is_imported(tmp_path: Path) -> None:
     code = (
         "import sys; from tpu_trainer.__main__ import main; "
         f"sys.argv = ['tpu_trainer', 'fit', '--output_dir', 'RUN', '--data.train', {str(tmp_path / 'nowhere')!r}]; "
@@ -155,7 +157,7 @@ def test_errors_of_a_verb_are_one_line_and_status_2(
         assert error.count("\n") == 1
 
 
-def test_nothing_of_the_pipeline_is_imported() -> None:
+def test_the_trainer_does_not_import_the_pipeline() -> None:
     for path in Path(tpu_trainer.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

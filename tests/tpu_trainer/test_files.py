@@ -1,4 +1,4 @@
-"""Local paths and URLs give the same answers."""
+"""File operations give the same results for local paths and URLs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path) if request.param == "local" else f"file://{tmp_path}"
 
 
-def test_write_list_read_remove(root: str) -> None:
+def test_files_can_be_written_listed_read_and_removed(root: str) -> None:
     folder = files.join(root, "a", "b")
     assert files.list_names(folder) == []
     assert not files.is_dir(folder)
@@ -50,7 +50,7 @@ def test_copies(root: str, tmp_path: Path) -> None:
     assert Path(local).exists() == (not files.is_url(root))
 
 
-def test_the_folder_above_in_an_object_store_where_names_are_only_names() -> None:
+def test_urls_have_no_parent_components() -> None:
     assert files.join("gs://bucket/dataset/train/", "../tokenizer") == "gs://bucket/dataset/tokenizer"
     assert files.join("gs://bucket/dataset/train", "..", "tokenizer") == "gs://bucket/dataset/tokenizer"
     assert files.join("gs://bucket", "x..y") == "gs://bucket/x..y"

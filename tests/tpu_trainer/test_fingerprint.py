@@ -1,4 +1,4 @@
-"""--data.fingerprint: training on the dataset that was meant, and on no other."""
+"""--data.fingerprint allows only the dataset with that fingerprint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-def test_other_data_is_refused_before_anything_is_written(
+def test_other_data_is_rejected_before_anything_is_written(
     run_verb: Callable[..., int], dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Runs that are killed, terminated or out of disk lose nothing: what comes after is what would have come anyway."""
+"""Runs that are killed, terminated or out of disk space continue and end like undisturbed runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
     "optimizer.ema": 0.9,
 }
 Chain = list[tuple[Fault, dict[str, Any]]]
-# What happens to a run, process by process; options that differ in that process.
+# The fault of each process of a run, and options that differ in that process.
 KILLED: Chain = [
     ({"kill_at": 10}, {}),
     ({"kill_in_write_of": 14}, {}),
@@ -66,7 +66,7 @@ DIVERGING = {"optimizer.learning_rate": 1e30, "train.checkpoint_every": 1}
 
 @pytest.fixture(scope="module")
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """A folder that is a disk of a megabyte; None where this user may not mount one."""
+    """The mount point of a disk of a megabyte; None if this user cannot mount one."""
     folder = tmp_path_factory.mktemp("small-disk")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
@@ -82,7 +82,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None
 def outcomes(
     dataset: Path, tmp_path_factory: pytest.TempPathFactory, small_disk: Path | None
 ) -> dict[str, tuple[Path, list[tuple[int, str]]]]:
-    """By name: a run's folder, and the exit status and output of each of its processes."""
+    """Name → the run's folder, and exit status and output of each of its processes."""
     root = tmp_path_factory.mktemp("faults")
     full_run = (small_disk or root) / "full"
     ballast = str(full_run.parent / "ballast")
@@ -156,7 +156,7 @@ def test_sigterm_saves_and_the_second_ends_at_once(outcomes: dict[str, Any]) -> 
     assert re.search(r"interrupted; the same command continues after step (9|10)\n", result[0][1])
     for (_, output), step in ((result[1], 12), (result[3], 24)):
         assert f"interrupted; the same command continues after step {step}\n" in output
-    # What was under way at step 12 is done by the next process, before the next step.
+    # The next process finishes the evaluation of step 12 before the next step.
     assert result[2][1].index("step 12: validation loss") < result[2][1].index("step 15/24")
     assert "SIGTERM again: ending at once" in result[2][1]
     undisturbed, _ = outcomes["undisturbed mlm"]
@@ -187,7 +187,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_records(
     assert status == ExitStatus.DIVERGED
     failure = json.loads((run / "failure.json").read_text())
     step = failure["step"]
-    # Every step is looked at, though the log is written at steps 1 and 5 only.
+    # Every step is checked, although only steps 1 and 5 are logged.
     assert step == 2
     assert f"step {step}: loss nan" in output
     assert failure["last_checkpoint"] == 1

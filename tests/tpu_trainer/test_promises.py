@@ -1,4 +1,4 @@
-"""The docs' table of what is tested for which type of model, held to the lists that the tests go through."""
+"""The docs' table of tests per model type matches the tests' lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = [
 
 
 def on_several_hosts() -> set[tuple[str, str | None]]:
-    """Objective and type of the runs that the tests start on several hosts."""
+    """Returns (objective, type) of the tests' runs on several hosts."""
     configs = [
         parse([str(item) for item in fit_arguments(Path("dataset"), "run", options)])[1]
         for options in (test_cluster.OPTIONS, test_slice.OPTIONS, test_slice.CAUSAL)
@@ -26,7 +26,7 @@ def on_several_hosts() -> set[tuple[str, str | None]]:
     return {(config.objective, config.model.type) for config in configs}
 
 
-def test_the_docs_table_of_model_types_is_what_the_tests_cover() -> None:
+def test_the_docs_table_of_model_types_matches_the_tests() -> None:
     hosts = on_several_hosts()
     lines = [
         f"| {objective} | {model_type} | tested"

@@ -12,7 +12,7 @@ print(tf.function(lambda x: x * 2, jit_compile=True)(tf.constant(21)).numpy())
 """
 
 
-def test_tensorflows_and_abseils_notices_do_not_reach_the_user() -> None:
+def test_notices_of_tensorflow_and_abseil_are_silenced() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE_WITH_XLA], capture_output=True, text=True, check=False
     )

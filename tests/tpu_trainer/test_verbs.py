@@ -1,4 +1,4 @@
-"""The verbs as a user types them: fit, evaluate, export, fill-mask."""
+"""The verbs fit, evaluate, export and fill-mask on the command line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def arguments(dataset: Path, run: Path | str, **changes: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def run_folder(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, by the command line in a process of its own."""
+    """A finished run of the command line, in a separate process."""
     run = tmp_path_factory.mktemp("run") / "run"
     command = [sys.executable, "-m", "tpu_trainer", *map(str, arguments(dataset, run))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -78,7 +78,7 @@ def text_of(first: int, masked: tuple[int, ...] = ()) -> str:
     )
 
 
-def test_fit_learns_and_says_so(run_folder: Path) -> None:
+def test_fit_learns_and_reports_it(run_folder: Path) -> None:
     summary = json.loads((run_folder / "summary.json").read_text())
     assert summary["unigram_entropy"] == pytest.approx(np.log(45), abs=0.01)
     assert summary["initial_loss"] == pytest.approx(np.log(50), abs=0.3)
@@ -92,13 +92,13 @@ def test_fit_learns_and_says_so(run_folder: Path) -> None:
     assert Checkpoints(str(run_folder / "checkpoints")).steps() == [400, 420]
 
 
-def test_fit_shows_its_own_messages_and_no_librarys(run_folder: Path) -> None:
+def test_fit_prints_no_messages_of_libraries(run_folder: Path) -> None:
     text = (run_folder.parent / "stderr.txt").read_text()
     assert "tokens/s" in text
     assert [line for line in text.splitlines() if not line.startswith(("fit: ", "step "))] == []
 
 
-def test_a_run_that_is_finished_is_left_as_it_is(
+def test_a_finished_run_stays_unchanged(
     run_verb: Callable[..., int], dataset: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*")}
@@ -125,7 +125,7 @@ def test_other_options_do_not_continue_a_run(
     assert "it contains 'letter.txt' but no run" in capsys.readouterr().err
 
 
-def test_data_that_do_not_fit_together(
+def test_inconsistent_data_is_rejected(
     run_verb: Callable[..., int], dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shorter = write_split(tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer")
@@ -143,10 +143,10 @@ def test_data_that_do_not_fit_together(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_was_interrupted_ends_as_if_it_was_not(
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     run_verb: Callable[..., int], dataset: Path, run_folder: Path, tmp_path: Path
 ) -> None:
-    # What a run killed after step 400 leaves: a checkpoint, an unfinished one, later lines of the log, half a line.
+    # After a kill: a checkpoint of step 400, an unfinished one, later lines of the log, an incomplete line.
     run = tmp_path / "run"
     shutil.copytree(run_folder, run)
     (run / "summary.json").unlink()
@@ -163,7 +163,7 @@ def test_a_run_that_was_interrupted_ends_as_if_it_was_not(
     assert summaries[0]["eval"] == summaries[1]["eval"]
 
 
-def test_a_finished_run_goes_on_when_asked_for_more_steps(
+def test_a_finished_run_continues_with_more_steps(
     run_verb: Callable[..., int],
     dataset: Path,
     run_folder: Path,
@@ -265,7 +265,7 @@ def test_export_loads_in_tensorflow_and_predicts_like_the_run(exported: Path, da
             np.testing.assert_array_equal(value, file.get_tensor(name))
 
 
-def test_export_into_a_folder_of_something_else(
+def test_export_rejects_a_folder_with_other_files(
     run_verb: Callable[..., int],
     run_folder: Path,
     dataset: Path,
@@ -293,7 +293,7 @@ def test_fit_starts_from_an_export(
     summary, before = (json.loads((folder / "summary.json").read_text()) for folder in (run, run_folder))
     assert summary["parameters"] == before["parameters"]
     assert summary["eval"]["loss"] == pytest.approx(before["eval"]["loss"], rel=1e-3)
-    # What the model was is written down; the folder it came from may go.
+    # The run has the whole configuration, so the initial model can be removed.
     shutil.rmtree(start)
     assert run_verb("evaluate", "--run", run, "--strategy", "cpu") == 0
     assert run_verb("export", "--run", run, "--output", tmp_path / "export") == 0
@@ -346,7 +346,7 @@ def test_a_run_compiles_each_kind_of_step_once(
         assert executors[-1].train_function.experimental_get_tracing_count() == 1
         assert executors[-1].evaluation_function.experimental_get_tracing_count() == 1
     logs = [learnt(metrics(tmp_path / f"run{calls}")) for calls in (1, 3)]
-    # Three steps at once: what is due within them happens after the last.
+    # Three steps in a call: the log and evaluations that are due come after the last.
     assert [line["step"] for line in logs[0] if "loss" in line] == [1, 2, 4, 6, 8, 9]
     assert [line["step"] for line in logs[1] if "loss" in line] == [3, 6, 9]
     assert [line for line in logs[0] if "eval" in line] == [line for line in logs[1] if "eval" in line]
@@ -405,11 +405,11 @@ def test_fit_on_several_datasets(
     assert "390 rows of 16 tokens" in capsys.readouterr().err
     summary = json.loads((run / "summary.json").read_text())
     assert summary["unigram_entropy"] == pytest.approx(np.log(45), abs=0.01)
-    # Other weights are other data.
+    # Different weights are different data.
     changes["data__train"] = json.dumps({str(dataset / "train"): 2, str(other): 1})
     assert run_verb(*arguments(dataset, run, **changes)) == 2
     assert "was trained on other data" in capsys.readouterr().err
-    # A shard that is damaged where no size tells.
+    # Damage that does not change the size of the shard.
     shard = other / "train-00001-40.tfrecord"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 0xFF

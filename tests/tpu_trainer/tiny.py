@@ -1,4 +1,4 @@
-"""A language that is learnt in seconds, and splits in the format of docs/dataset-format.md."""
+"""Splits, in the format of docs/dataset-format.md, of a language that a model learns in seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_split(
     position_ids: np.ndarray | None = None,
     segment_ids: np.ndarray | None = None,
 ) -> Path:
-    """Writes a split; with its manifest and statistics where `tokenizer` is given, else bare shards."""
+    """Writes a split: with manifest and statistics if `tokenizer` is given, else only shards."""
     folder.mkdir(parents=True)
     features = {
         "input_ids": rows,

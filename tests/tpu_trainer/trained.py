@@ -1,4 +1,4 @@
-"""Networks and runs without training: what exports and pushes start from."""
+"""Networks and runs without training, as input of exports and pushes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROBERTA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, 
 
 
 def network_of(model_type: str, values: dict[str, Any], vocabulary: Vocabulary) -> TFPreTrainedModel:
-    """A network of the padded vocabulary, no weight of which is 0."""
+    """Returns a network with the padded vocabulary and no weight equal to 0."""
     model = LanguageModel.create(
         ModelConfig(type=model_type, config=values),
         objective="clm" if model_type in ("ctrl", "gpt2") else "mlm",
@@ -36,7 +36,7 @@ def network_of(model_type: str, values: dict[str, Any], vocabulary: Vocabulary) 
 
 
 def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFolder:
-    """What `fit` leaves of a causal model, with checkpoints of steps 10, 20 and 30."""
+    """Writes a run of a causal model, with checkpoints of steps 10, 20 and 30."""
     config = FitConfig(
         output_dir=str(path),
         data=DataConfig(train="OUT/train"),

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent, and written while their state changes on."""
+"""Checkpoints are complete or absent, and are written while training changes the state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{tmp_path}/checkpoints" if request.param == "local" else f"file://{tmp_path}/checkpoints"
 
 
-def test_what_is_saved_comes_back_and_old_ones_go(folder: str) -> None:
+def test_checkpoints_restore_the_state_and_old_ones_are_removed(folder: str) -> None:
     value = tf.Variable([0.0, 0.0])
     checkpoints = Checkpoints(folder, keep=2)
     for step in (5, 10, 15):
@@ -37,7 +37,7 @@ def test_what_is_saved_comes_back_and_old_ones_go(folder: str) -> None:
     assert value.numpy().tolist() == [10, -10]
 
 
-def test_the_best_is_kept_besides(folder: str) -> None:
+def test_the_best_checkpoint_is_also_kept(folder: str) -> None:
     state = {"value": tf.Variable(1.0)}
     checkpoints = Checkpoints(folder, keep=2)
     assert checkpoints.best() is None
@@ -66,7 +66,7 @@ def test_an_unfinished_checkpoint_is_not_read_and_is_removed(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000012"]
 
 
-def test_names_do_not_depend_on_what_else_the_process_made(tmp_path: Path) -> None:
+def test_names_do_not_depend_on_other_models_in_the_process(tmp_path: Path) -> None:
     def state() -> dict[str, Any]:
         model = keras.Sequential([keras.layers.Dense(2, name="dense")])
         model.build([None, 3])
@@ -103,13 +103,13 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_an_error(tmp_path: Pa
         checkpoints.restore(1, value=tf.Variable([1.0, 2.0]))
 
 
-def test_no_checkpoint(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no complete checkpoint"):
         Checkpoints(str(tmp_path / "checkpoints")).latest()
 
 
 class SlowCheckpoints(Checkpoints):
-    """Writes when it is told to."""
+    """Writes when the test allows it."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder, keep=9)
@@ -124,7 +124,7 @@ class SlowCheckpoints(Checkpoints):
         self.in_flight -= 1
 
 
-def test_the_state_may_change_while_it_is_written(tmp_path: Path) -> None:
+def test_the_state_can_change_while_it_is_written(tmp_path: Path) -> None:
     value = tf.Variable([1.0, 2.0])
     checkpoints = SlowCheckpoints(str(tmp_path))
 

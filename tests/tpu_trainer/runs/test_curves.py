@@ -1,4 +1,4 @@
-"""The picture of a run's losses."""
+"""The chart of a run's losses."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_losses_are_drawn_to_scale_and_named() -> None:
     ]
     assert [y for _, y in training] == sorted(y for _, y in training)  # a falling loss goes down
     assert validation[0][0] == training[2][0]
-    assert validation[1][1] < training[4][1]  # 4.5 stands above 4.0
+    assert validation[1][1] < training[4][1]  # 4.5 is above 4.0
     assert dots == 2
     assert {"roberta on a<b", "unigram entropy 6.000", "training loss 4.000", "validation loss 4.500"} <= set(
         texts
     )
 
 
-def test_labels_do_not_lie_on_each_other() -> None:
+def test_labels_do_not_overlap() -> None:
     records = [{"step": 1, "loss": 5.0}, {"step": 9, "loss": 5.001}, {"step": 9, "eval": {"loss": 5.002}}]
     picture = loss_picture(records, title="", baselines={"unigram entropy": 5.0, "bigram entropy": 5.001})
     named = [
@@ -51,7 +51,7 @@ def test_labels_do_not_lie_on_each_other() -> None:
     assert all(later - earlier >= 15 for earlier, later in itertools.pairwise(sorted(named)))
 
 
-def test_a_long_run_and_an_empty_one() -> None:
+def test_long_and_empty_runs_are_drawn() -> None:
     records = [{"step": step, "loss": 1.0} for step in range(1, 100_001, 10)]
     (training,), _, _ = lines_of(loss_picture(records, title="", baselines={}))
     assert len(training) <= 802

@@ -1,4 +1,4 @@
-"""The log of a run: every record is kept, in order, whatever happens to the disk."""
+"""The log keeps every record in order, even if the disk is full."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(str(tmp_path / "run"))
 
 
-def test_a_continued_log_drops_what_is_done_again(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_continued_log_drops_records_of_repeated_steps(folder: RunFolder, tmp_path: Path) -> None:
     log = MetricsLog(folder, last_step=0, tensorboard=True)
     for step in (1, 10, 20):
         log.append({"step": step, "loss": float(step)})
@@ -50,7 +50,7 @@ def test_a_continued_log_drops_what_is_done_again(folder: RunFolder, tmp_path: P
     assert [step for _, step, _ in events(tmp_path / "run" / "tensorboard")] == [1, 10, 15]
 
 
-def test_an_evaluation_takes_the_place_of_the_one_of_its_step(folder: RunFolder) -> None:
+def test_an_evaluation_replaces_that_of_the_same_step(folder: RunFolder) -> None:
     log = MetricsLog(folder, last_step=0, tensorboard=False)
     for record in (
         {"step": 5, "loss": 1.0},
@@ -63,7 +63,7 @@ def test_an_evaluation_takes_the_place_of_the_one_of_its_step(folder: RunFolder)
     assert not files.is_dir(folder.tensorboard)
 
 
-def test_what_a_full_disk_refused_is_written_later(
+def test_records_that_a_full_disk_rejects_are_written_later(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = MetricsLog(folder, last_step=0, tensorboard=True)

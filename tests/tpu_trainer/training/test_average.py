@@ -17,7 +17,7 @@ from tpu_trainer.training.tf_executor import replica_step
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_it_is_the_mean_by_its_formula(vocabulary: Vocabulary, devices: int) -> None:
+def test_the_average_follows_its_formula(vocabulary: Vocabulary, devices: int) -> None:
     strategy: Any = tf.distribute.get_strategy()
     if devices == 2:
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -46,6 +46,6 @@ def test_it_is_the_mean_by_its_formula(vocabulary: Vocabulary, devices: int) -> 
 
 
 @pytest.mark.parametrize("ema", [0.0, 1.0])
-def test_a_decay_that_cannot_be(ema: float) -> None:
+def test_invalid_decays_are_rejected(ema: float) -> None:
     with pytest.raises(UsageError, match=rf"optimizer.ema is {ema}: must be between 0 and 1"):
         OptimizerConfig(ema=ema)

@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def test_what_tf_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf_config_gives_the_cluster_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert cluster_from_environment() == Cluster(workers=1, index=0)
     cluster = {"worker": ["a:1", "b:1"]}
@@ -74,7 +74,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def environments(hosts: int = HOSTS) -> list[dict[str, str]]:
-    """Of each process of a new cluster."""
+    """Returns the TF_CONFIG of each process of a new cluster."""
     workers = [f"127.0.0.1:{port}" for port in free_ports(hosts)]
     return [
         {
@@ -90,7 +90,7 @@ def environments(hosts: int = HOSTS) -> list[dict[str, str]]:
     signals=st.lists(st.none() | st.integers(0, 15), min_size=1, max_size=4),
     lag=st.integers(0, AgreedEnd.AHEAD),
 )
-def test_all_processes_end_after_the_same_step_and_read_no_step_that_may_not_be_computed(
+def test_all_processes_end_after_the_same_step_and_read_only_computed_steps(
     signals: list[int | None], lag: int
 ) -> None:
     """Each process gets a signal after the step of its number, or none; the device is `lag` steps behind."""
@@ -125,7 +125,7 @@ def spoil(split: Split, keep: set[int]) -> None:
 
 @pytest.fixture(scope="module")
 def own_datasets(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A copy of the dataset for each host, in which it can read what it should in the first epoch, and nothing else."""
+    """Makes a copy of the dataset for each host, in which only the host's shards of the first epoch are readable."""
     copies = []
     for host in range(HOSTS):
         copy = tmp_path_factory.mktemp("hosts") / f"host{host}"
@@ -145,7 +145,7 @@ def own_datasets(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
 def outcomes(
     dataset: Path, own_datasets: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Path, list[list[tuple[int, str]]]]]:
-    """By name: a run's folder, and for each host its processes' exit statuses and outputs."""
+    """Name → the run's folder, and exit statuses and outputs of each host's processes."""
     root = tmp_path_factory.mktemp("cluster")
 
     def chains(run: str, clusters: list[list[Fault]], datasets: list[Path]) -> list[Any]:
@@ -163,7 +163,7 @@ def outcomes(
 
     plans = {
         "own": chains("own", [together({}, {})], own_datasets),
-        # The second host is told to end; then both go on; then the first ends it alone.
+        # A signal to the second host ends both; both continue; then the first host finishes alone.
         "terminated": chains("terminated", [together({}, {"terminate_at": 5}), [{}]], [dataset] * HOSTS),
     }
     results = run_all(root, [chain for plan in plans.values() for chain in plan])
@@ -183,7 +183,7 @@ def test_hosts_train_together_each_on_its_own_shards(
     np.testing.assert_allclose(found, losses_on_one_host(dataset, OPTIONS, hosts=HOSTS), rtol=1e-5)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["eval"]["rows"] == 67
-    # One process writes; the other only says how it goes.
+    # One process writes; the other only prints progress.
     assert Checkpoints(str(run / "checkpoints")).latest() == 14
 
 
@@ -200,7 +200,7 @@ def test_a_signal_to_one_host_ends_all_after_the_same_step(outcomes: dict[str, A
     assert "interrupted; the same command on all hosts continues from the first host's last" in second[0][1]
     lines = metrics(run)
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 15))
-    # Up to there it is the run of two hosts; after it the rows come in one host's order.
+    # Up to that step, it is the run of two hosts; later rows have the order of one host.
     undisturbed = metrics(outcomes["own"][0])
     assert learnt(lines)[:last] == learnt(undisturbed)[:last]
     assert weights(run).keys() == weights(outcomes["own"][0]).keys()

@@ -1,4 +1,4 @@
-"""What training promises, held for every type of model that can be trained."""
+"""The guarantees of training, tested for every model type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEP = tf.constant(0, tf.int64)
 
 
 def task_of(objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, train: TrainConfig) -> Task:
-    # Dropout everywhere: it must be the same when a step, a micro-batch or a block is computed again.
+    # Dropout everywhere: it must be the same if a step, a micro-batch or a block is recomputed.
     config = FitConfig(
         output_dir="",
         data=DataConfig(train=""),
@@ -56,7 +56,7 @@ def batch() -> dict[str, tf.Tensor]:
 def test_a_resumed_run_and_blocks_computed_again_give_the_same(
     objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, batch: dict[str, tf.Tensor]
 ) -> None:
-    # Not compiled: tracing and compiling take most of the time, and repeat nothing that this would miss.
+    # Not compiled: that would take most of the time and reveal nothing more.
     task = task_of(objective, model_type, vocabulary, TrainConfig(steps=20))
     sums, plain = task.gradients(batch, STEP)
     checkpointing = model_type not in WITHOUT_CHECKPOINTING

@@ -1,4 +1,4 @@
-"""Probing the hosts of a slice, with servers that answer, hang, or are not there."""
+"""Probes of servers that answer, hang or do not exist."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_only_a_grpc_server_that_answers_counts(servers: dict[str, Server]) -> N
     assert "0 (" not in str(raised.value)
 
 
-def test_an_error_that_a_lost_host_did_not_cause_passes(servers: dict[str, Server]) -> None:
+def test_errors_without_a_lost_host_propagate(servers: dict[str, Server]) -> None:
     for addresses in ([], [servers["serves"].address]):
         with pytest.raises(ZeroDivisionError), hosts.ends_if_lost(addresses):
             raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""The training loop with an executor of plain NumPy: what happens between steps needs no device and no TensorFlow."""
+"""The training loop with a NumPy executor, without devices or TensorFlow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS = 20
 
 
 class NumpyExecutor(StepExecutor):
-    """Adds up the numbers of the rows that it is trained on."""
+    """Sums the numbers of the rows that it is trained on."""
 
     hosts = processes = replicas = 1
 
@@ -127,7 +127,9 @@ def run_of(
     return run, executor
 
 
-def test_it_logs_evaluates_and_saves_when_due(dataset: Path, vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_the_loop_logs_evaluates_and_saves_when_due(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
     run, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor())
     summary = run.train()
     assert executor.calls == [range(step, step + 1) for step in range(STEPS)]
@@ -139,7 +141,7 @@ def test_it_logs_evaluates_and_saves_when_due(dataset: Path, vocabulary: Vocabul
     assert summary["eval"]["loss"] == pytest.approx(1 / (1 + STEPS))
 
 
-def test_several_steps_in_a_call_do_what_is_due_at_its_end(
+def test_with_several_steps_per_call_due_actions_follow_the_call(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
     run, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), steps_per_execution=3)
@@ -150,7 +152,7 @@ def test_several_steps_in_a_call_do_what_is_due_at_its_end(
     assert [line["step"] for line in lines if "eval" in line] == [6, 12, 18, 20]
 
 
-def test_a_signal_saves_the_step_and_the_next_process_ends_as_if_nothing_had_been(
+def test_a_signal_saves_the_step_and_the_next_process_ends_like_an_uninterrupted_run(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tpu_trainer.training import run as run_module

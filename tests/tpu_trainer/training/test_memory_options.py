@@ -1,4 +1,4 @@
-"""Accumulation, gradient checkpointing and mixed precision: what they must not change, and what they must."""
+"""The effects of accumulation, gradient checkpointing and mixed precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tpu_trainer.training.task import Task
 
 ROWS = 12
 STEP = tf.constant(3, tf.int64)
-# With dropout, so that it must be the same in micro-batches and in layers that are computed again.
+# With dropout, which must be the same in micro-batches and in recomputed layers.
 MODELS = {
     "mlm": ModelConfig(
         type="roberta",
@@ -71,7 +71,7 @@ def objective(request: pytest.FixtureRequest) -> ObjectiveName:
 
 @pytest.fixture(scope="module")
 def plain(objective: ObjectiveName, vocabulary: Vocabulary) -> tuple[list[float], list[np.ndarray]]:
-    """Sums and gradients of the batch as a whole, in float32."""
+    """Returns sums and gradients of the whole batch, in float32."""
     return gradients(task_of(objective, vocabulary))
 
 
@@ -131,7 +131,7 @@ def test_mixed_precision_is_close_and_keeps_weights_and_sums_in_float32(
     assert (ours @ theirs) / np.linalg.norm(ours) / np.linalg.norm(theirs) > 0.999
 
 
-def test_a_batch_that_cannot_be_shared_out() -> None:
+def test_a_batch_that_cannot_be_divided_is_rejected() -> None:
     check_batch_size(12, 2, "train.batch_size", accumulation=3)
     with pytest.raises(
         UsageError, match=r"--train.batch_size is 12: .* multiple of 8: 2 replicas times .*tion 4"

@@ -1,4 +1,4 @@
-"""AdamW, against its formula written out."""
+"""AdamW, compared with its formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpu_trainer.training.optimizer import build_optimizer, decays
 from tpu_trainer.training.schedule import Schedule
 
 
-def test_first_steps_are_adamw_by_the_book() -> None:
+def test_the_first_steps_follow_adamws_formula() -> None:
     config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1, beta1=0.8, beta2=0.9, epsilon=1e-6)
     schedule = Schedule(ScheduleConfig(name="linear"), peak=config.learning_rate, steps=10)
     rng = np.random.default_rng(0)
@@ -32,7 +32,7 @@ def test_first_steps_are_adamw_by_the_book() -> None:
         )
         rate = 0.01 * (1 - (step - 1) / 10)
         for i, gradient in enumerate(gradients):
-            # Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), algorithm 2; epsilon stands beside
+            # Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), algorithm 2; epsilon is added to
             # the uncorrected root, as in Keras: with epsilon this small the difference does not show.
             m[i] = 0.8 * m[i] + 0.2 * gradient
             v[i] = 0.9 * v[i] + 0.1 * gradient**2
@@ -43,7 +43,7 @@ def test_first_steps_are_adamw_by_the_book() -> None:
         np.testing.assert_allclose(variable.numpy(), value, rtol=2e-5, atol=1e-6)
 
 
-def test_no_decay_for_biases_and_norms(vocabulary: Vocabulary) -> None:
+def test_biases_and_norms_do_not_decay(vocabulary: Vocabulary) -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = ModelConfig(type="roberta", config=sizes)
     network = LanguageModel.create(config, vocabulary=vocabulary, max_length=8, seed=0).network
@@ -54,7 +54,7 @@ def test_no_decay_for_biases_and_norms(vocabulary: Vocabulary) -> None:
     assert len(decayed) == 10  # three embeddings, six kernels of a layer, the head's
 
 
-def test_gpt2s_norms_are_not_decayed_nor_is_what_is_named(vocabulary: Vocabulary) -> None:
+def test_gpt2s_norms_and_matches_of_no_decay_do_not_decay(vocabulary: Vocabulary) -> None:
     config = ModelConfig(type="gpt2", config={"n_embd": 8, "n_layer": 1, "n_head": 2})
     network = LanguageModel.create(
         config, objective="clm", vocabulary=vocabulary, max_length=8, seed=0

@@ -20,14 +20,14 @@ def curve(name: str, **config: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant", "inverse_sqrt", "wsd"])
-def test_warm_up_rises_evenly_to_the_peak(name: str) -> None:
+def test_the_warm_up_is_linear_to_the_peak(name: str) -> None:
     rates = curve(name)
     np.testing.assert_allclose(rates[:WARMUP], PEAK * np.arange(1, WARMUP + 1) / WARMUP, rtol=1e-6)
     np.testing.assert_allclose(rates[WARMUP], PEAK, rtol=0.03)
     np.testing.assert_array_equal(curve(name, warmup_steps=0, warmup_share=0.2), rates)
 
 
-def test_descents() -> None:
+def test_the_decay_has_the_configured_shape() -> None:
     progress = np.arange(STEPS - WARMUP + 1) / (STEPS - WARMUP)
     np.testing.assert_allclose(curve("linear")[WARMUP:], PEAK * (1 - 0.9 * progress), rtol=1e-5)
     cosine = 0.1 + 0.9 * (1 + np.cos(np.pi * progress)) / 2
@@ -40,7 +40,7 @@ def test_descents() -> None:
     np.testing.assert_allclose(stable[70:], PEAK * (1 - 0.9 * np.arange(31) / 30), rtol=1e-5)
 
 
-def test_without_warm_up_it_starts_at_the_peak() -> None:
+def test_without_warm_up_the_schedule_starts_at_the_peak() -> None:
     assert curve("linear", warmup_steps=0)[0] == pytest.approx(PEAK)
 
 
@@ -55,6 +55,6 @@ def test_without_warm_up_it_starts_at_the_peak() -> None:
         ({"decay_share": 0.0}, "schedule.decay_share is 0.0"),
     ],
 )
-def test_what_cannot_be(options: dict[str, float], message: str) -> None:
+def test_invalid_values_are_rejected(options: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ScheduleConfig(**options)

@@ -1,4 +1,4 @@
-"""A run on the hosts of a slice: two network namespaces, in which localhost is another host for each."""
+"""Runs on the hosts of a slice: two network namespaces, each with its own localhost."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def test_a_gpt2_that_is_killed_on_two_hosts_learns_what_it_learns_on_one(
     np.testing.assert_allclose(losses(tmp_path / "run"), expected, rtol=1e-5)
 
 
-def test_a_run_on_two_hosts_survives_what_befalls_its_processes(
-    hosts: Hosts, dataset: Path, tmp_path: Path
-) -> None:
+def test_a_run_on_two_hosts_survives_lost_processes(hosts: Hosts, dataset: Path, tmp_path: Path) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     status, log = hosts.fit(fit_arguments(dataset, undisturbed, OPTIONS))
     assert status == 0, log
@@ -79,7 +77,7 @@ def test_a_run_on_two_hosts_survives_what_befalls_its_processes(
     assert "continues after step 4" in log
     assert "lost the TPU's host 1 (10.87.0.2:8470): it no longer answers" in log
     hosts.kill(1)
-    # It is not there when the run starts.
+    # It is missing when the run starts.
     status, log = hosts.fit([*command, "--tpu.connect_minutes", "0.01"])
     assert status == ExitStatus.CLOUD, log
     assert "of 2 hosts of the TPU, these did not serve their chips within 0.01 minutes" in log

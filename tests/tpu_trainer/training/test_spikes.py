@@ -1,4 +1,4 @@
-"""Updates that are left out because their loss is a spike."""
+"""Updates with a loss spike are skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpu_trainer.training.tf_executor import replica_step
 
 
 def spikes(losses: np.ndarray, deviations: float = 6.0) -> list[int]:
-    """Which of a run's losses are spikes."""
+    """Returns the indices of the spikes."""
     is_spike = tf.function(SpikeGuard(deviations).is_spike)
     return [index for index, loss in enumerate(losses) if bool(is_spike(tf.constant(loss, tf.float32)))]
 
@@ -27,14 +27,14 @@ def usual(count: int) -> np.ndarray:
     return 4 + 5 * np.exp(-np.arange(count) / 100) + noise
 
 
-def test_spikes_are_found_and_nothing_else_is() -> None:
+def test_exactly_the_spikes_are_found() -> None:
     losses = usual(1000)
     assert spikes(losses) == []
     losses[[50, 400, 401, 900]] += 3  # the first comes before there is anything to compare with
     assert spikes(losses) == [400, 401, 900]
 
 
-def test_a_loss_that_stays_high_becomes_the_usual_one() -> None:
+def test_a_permanently_higher_loss_becomes_normal() -> None:
     losses = usual(1000)
     losses[500:] += 2
     found = spikes(losses)
@@ -51,7 +51,7 @@ def test_the_mean_and_the_variance_are_those_of_the_losses() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_spikes_update_is_left_out_on_every_device(vocabulary: Vocabulary, devices: int) -> None:
+def test_a_spikes_update_is_skipped_on_every_device(vocabulary: Vocabulary, devices: int) -> None:
     strategy = (
         tf.distribute.get_strategy()
         if devices == 1
@@ -69,7 +69,7 @@ def test_a_spikes_update_is_left_out_on_every_device(vocabulary: Vocabulary, dev
     step(batch_of(12))
     before = variables()
     assert any((a != b).any() for a, b in zip(start, before, strict=True))
-    task._spikes.state.assign([1000.0, 0.1, 1e-4])  # as if the loss had been 0.1: any is a spike now
+    task._spikes.state.assign([1000.0, 0.1, 1e-4])  # a history of losses of 0.1, in which any loss is a spike
     step(batch_of(12, seed=6))
     for earlier, later in zip(before, variables(), strict=True):
         np.testing.assert_array_equal(earlier, later)

@@ -1,4 +1,4 @@
-"""The train step: its loss, its gradient, and that neither depends on how a batch is spread."""
+"""The loss and gradient of the train step, which do not depend on how a batch is divided."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def batch_of(count: int, seed: int = 5) -> dict[str, tf.Tensor]:
 
 
 def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], step: int) -> Sums:
-    """The step's sums from the whole model's logits, in float64."""
+    """Computes the step's sums from the whole model's logits, in float64."""
     masking = Masking(vocabulary=vocabulary, max_length=MAX_LENGTH, probability=0.3)
     masked = masking(
         input_ids=batch["input_ids"],
@@ -176,7 +176,7 @@ def test_evaluation_does_not_depend_on_batch_size(dataset: Path, vocabulary: Voc
     assert figures[0].perplexity == pytest.approx(np.exp(figures[0].loss))
 
 
-def test_a_batch_without_targets_changes_nothing_but_by_decay(vocabulary: Vocabulary) -> None:
+def test_a_batch_without_targets_only_decays_weights(vocabulary: Vocabulary) -> None:
     config = config_of()
     task = task_of(vocabulary, replace(config, optimizer=replace(config.optimizer, weight_decay=0.0)))
     before = task.network.get_weights()
@@ -215,7 +215,7 @@ def test_dropout_is_a_function_of_step_and_row(vocabulary: Vocabulary) -> None:
     assert float(task.evaluation_sums(batch).loss) == float(task.evaluation_sums(batch).loss)
 
 
-def test_a_small_set_of_rows_is_learnt_by_heart(vocabulary: Vocabulary) -> None:
+def test_a_small_set_of_rows_is_memorized(vocabulary: Vocabulary) -> None:
     config = config_of(hidden_size=64)
     config = replace(config, mlm=MlmConfig(), train=TrainConfig(steps=600, batch_size=32))
     task = task_of(vocabulary, replace(config, optimizer=OptimizerConfig(learning_rate=0.005)))

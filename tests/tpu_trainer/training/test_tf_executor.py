@@ -1,4 +1,4 @@
-"""Steps executed by TensorFlow: several in a call, and the state to and from the host."""
+"""The TensorFlow executor: several steps per call, and copying the state."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_steps_in_one_call_and_from_a_state_in_the_middle_end_with_the_same_bits
         output = one_by_one.train(batches, range(step, step + 1))
     assert float(output.input_wait) >= 0 and float(output.end_requests) == 0
 
-    # With the clock of deterministic runs, which is not TensorFlow's own.
+    # With the clock of deterministic runs.
     several = executor_of(vocabulary, steps_per_call=3, deterministic=True)
     assert_same(several.state(), start)
     several.load_state(middle.items())

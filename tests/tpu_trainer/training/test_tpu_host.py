@@ -1,4 +1,4 @@
-"""Which TPU this machine has: asked of a stand-in for Compute Engine's metadata server; and who loads its library."""
+"""Detecting the TPU with a stand-in for Compute Engine's metadata server, and loading its library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACE = "/computeMetadata/v1/instance/attributes/accelerator-type"
 
 
 class Metadata(Loopback):
-    """The metadata server of a TPU VM, which gives one answer after another; the last one from then on."""
+    """The metadata server of a TPU VM: gives its answers in order, then repeats the last one."""
 
     def __init__(self, *answers: Response, seconds: float = 0) -> None:
         super().__init__()
@@ -83,15 +83,13 @@ def test_options_and_environment_come_first(serving: Any, monkeypatch: pytest.Mo
         (answer("tpu7x-8"), "is 'tpu7x-8': the known generations are v2, v3, v4, v5e, v5p, v6e"),
     ],
 )
-def test_an_answer_that_is_none_is_shown(serving: Any, given: Response, message: str) -> None:
+def test_an_invalid_answer_is_shown(serving: Any, given: Response, message: str) -> None:
     with serving(Metadata(given)), pytest.raises(UnknownTpuError, match=message) as error:
         tpu_generation(TpuConfig())
     assert "--tpu.accelerator_type" in str(error.value)
 
 
-def test_a_metadata_server_that_is_slow_or_absent_is_given_up(
-    serving: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_or_missing_metadata_server_times_out(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu_host, "_TIMEOUT", 0.05)
     slow = Metadata(answer("v3-8"), seconds=0.5)
     with serving(slow), pytest.raises(UnknownTpuError, match=r"cannot be read .*timed out"):
@@ -129,7 +127,7 @@ def test_a_tpu_vms_log_has_its_mfu(
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_only_what_computes_on_this_machines_tpu_loads_its_library(
+def test_only_processes_that_use_this_machines_tpu_load_its_library(
     here: bool, run_verb: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tpu_host, "tpu_is_here", lambda: here)
@@ -137,7 +135,7 @@ def test_only_what_computes_on_this_machines_tpu_loads_its_library(
     def loads(*arguments: str) -> bool:
         monkeypatch.setenv("TPU_LOAD_LIBRARY", "unset")
         monkeypatch.delenv("TPU_LOAD_LIBRARY")
-        # Each of them is refused right after.
+        # Each of them is rejected right after.
         assert run_verb(*arguments) != 0
         return os.environ.get("TPU_LOAD_LIBRARY") != "0"
 

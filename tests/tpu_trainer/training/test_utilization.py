@@ -1,4 +1,4 @@
-"""Operations that a model needs, and what devices can do."""
+"""The operations of a model and the peaks of devices."""
 
 from __future__ import annotations
 
