@@ -111,10 +111,10 @@ class Generator:
         return [row[: row.index(end)] if end in row else row for row in new]
 
     def _text(self, text: str, prompt: list[int], new: list[int]) -> str:
-        """`text` as it was given, and the rest of what all tokens together spell."""
+        """Returns the original text and the continuation, decoded together with the prompt."""
 
-        def spelt(ids: list[int]) -> str:
-            # The tokenizer's configuration says whether spaces before punctuation go: in code they must stay.
+        def decode(ids: list[int]) -> str:
+            # The tokenizer's configuration determines whether spaces before punctuation go: in code they must stay.
             return self._tokenizer.decode(ids, skip_special_tokens=True)
 
-        return text + spelt(prompt + new)[len(spelt(prompt)) :]
+        return text + decode(prompt + new)[len(decode(prompt)) :]
