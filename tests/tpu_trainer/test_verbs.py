@@ -312,14 +312,14 @@ def test_models_that_training_cannot_start_from(
         return capsys.readouterr().err
 
     assert "no config.json there" in refused(model__init_from=tmp_path)
-    assert "holds a model of type 'roberta'" in refused(model__init_from=exported, model__type="bert")
+    assert "has a model of type 'roberta'" in refused(model__init_from=exported, model__type="bert")
     options = {"model.init_from": exported, "model.config.num_hidden_layers": 2}
     assert "no weights for network/roberta" in refused(**options)
     start = tmp_path / "start"
     shutil.copytree(exported, start)
     config = json.loads((start / "config.json").read_text())
     (start / "config.json").write_text(json.dumps(config | {"vocab_size": 60}))
-    assert "a model of 60 tokens, but the dataset's tokenizer has 50" in refused(model__init_from=start)
+    assert "vocabulary has 60 tokens, but the dataset's tokenizer 50" in refused(model__init_from=start)
     (start / "config.json").write_text(json.dumps(config))
     for name in ("model.safetensors", "tf_model.h5"):
         (start / name).unlink()

@@ -1,9 +1,9 @@
-"""Measures how PyTorch's classes draw each initial weight, for tests that have no PyTorch; run by its environment.
+"""Measures the distributions of initial weights in PyTorch's classes, for tests without PyTorch. Run it with
 
     PYTHONPATH=.:trainer trainer/.venv-export/bin/python -m tests.tpu_trainer_export.initial_weights
 
-writes tests/tpu_trainer/network/initial_weights.json: by objective and model type, then by the weight's name, with *
-for the number of a layer, its mean and its standard deviation.
+It writes tests/tpu_trainer/network/initial_weights.json, which has each weight's mean and standard deviation, by
+objective and model type, then by the weight's name with * for layer numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLASSES = {"mlm": transformers.AutoModelForMaskedLM, "clm": transformers.AutoMo
 
 
 def measure(objective: str, model_type: str) -> dict[str, tuple[float, float]]:
-    """By pattern of names, the mean and the standard deviation over all layers."""
+    """Returns mean and standard deviation over all layers, by name pattern."""
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH}
     config = transformers.CONFIG_MAPPING[model_type](**wide_config(model_type), **sizes)
@@ -32,7 +32,7 @@ def measure(objective: str, model_type: str) -> dict[str, tuple[float, float]]:
 
 
 def _moments(values: torch.Tensor) -> tuple[float, float]:
-    # A padding token's embedding is 0, which is no draw.
+    # Without the padding token's embedding, which is 0.
     spread = values[values != 0].std() if (values != 0).sum() > 1 else torch.tensor(0.0)
     return tuple(float(f"{x:.2g}") for x in (values.mean(), spread))
 

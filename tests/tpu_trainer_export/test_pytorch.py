@@ -51,7 +51,7 @@ def write_pytorch(objective: str, model_type: str, folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that write_exports.py fills, run by the trainer's environment."""
+    """Runs write_exports.py in the trainer's environment; returns its folder."""
     folder = tmp_path_factory.mktemp("exports")
     for objective, model_type in FROM_PYTORCH:
         write_pytorch(objective, model_type, folder / "pytorch" / f"{objective}-{model_type}")
@@ -91,7 +91,7 @@ def test_every_model_type_loads_and_gives_the_same_logits(exports: Path, subtest
             model, reference = loaded(folder)
             expected = reference["logits"][reference["attention_mask"] > 0]
             np.testing.assert_allclose(logits_of(model, reference), expected, rtol=1e-4, atol=1e-5)
-            # The reference tells models apart: it is not all but constant.
+            # The logits are not nearly constant, so the comparison distinguishes models.
             assert expected.std() > 0.01
 
 
@@ -105,7 +105,7 @@ def test_activations_have_the_same_values(exports: Path, subtests: pytest.Subtes
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-# They bound the rows' length, and have no other effect.
+# These values limit the row length and have no other effect.
 _BOUNDS = {
     "ctrl": {"n_positions"},
     "gptj": {"n_positions"},
@@ -113,7 +113,7 @@ _BOUNDS = {
 }
 
 
-# The classes' own values of what their configurations do not declare.
+# The classes' defaults of values that their configurations do not declare.
 _UNDECLARED: dict[str, Any] = {
     "conv_act": "tanh",
     "conv_kernel_size": 0,
@@ -125,7 +125,7 @@ _UNDECLARED: dict[str, Any] = {
 
 
 def _twin(model: Any, changes: dict[str, Any]) -> Any:
-    """A model of another configuration, with the weights of `model` if they fit; None: they do not."""
+    """Returns a model with `changes` to the configuration and the weights of `model`; None if the shapes differ."""
     values = model.config.to_dict() | changes
     if "rope_theta" in changes:
         values["rope_parameters"] = {"rope_type": "default", "rope_theta": values.pop("rope_theta")}
@@ -215,8 +215,8 @@ def check_fill_mask(folder: Path, answers: dict[str, list[tuple[str, float]]]) -
         np.testing.assert_allclose(scores, [probability for _, probability in expected], rtol=1e-4)
 
 
-# Their positions count from the pad token's id on, in training, in forward(), and in the verb `generate`; generate() of
-# transformers 5 counts from 0, unless it is told.
+# Their positions count from the pad token's id in training, in forward() and in the verb `generate`. generate() of
+# transformers 5 counts from 0 unless it gets position_ids.
 _POSITIONS_FROM_PADDING = {"camembert", "roberta", "roberta-prelayernorm", "xlm-roberta"}
 
 
@@ -227,7 +227,7 @@ def check_generation(folder: Path, answers: dict[str, str]) -> None:
     for text, expected in answers.items():
         positions = torch.arange(first, first + len(text.split()))[None]
         (answer,) = generate(text, max_new_tokens=8, do_sample=False, position_ids=positions)
-        # It spells the new tokens by themselves: this tokenizer has no decoder to put the space between.
+        # The pipeline decodes the new tokens separately, and this tokenizer has no decoder that adds the space.
         assert answer["generated_text"].replace(" ", "") == expected.replace(" ", "")
 
 

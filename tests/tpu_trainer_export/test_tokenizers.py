@@ -1,4 +1,4 @@
-"""The tokenizer in a dataset's folder, read by transformers 5: the ids are those of its tokenizer.json."""
+"""A dataset's tokenizer gives the ids of its tokenizer.json in transformers 5."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROLES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 
 @pytest.fixture(scope="session")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that write_tokenizers.py fills, run by the pipeline's environment."""
+    """Runs write_tokenizers.py in the pipeline's environment; returns its folder."""
     folder = tmp_path_factory.mktemp("tokenizers")
     python = os.environ.get("PIPELINE_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
     script = Path(__file__).with_name("write_tokenizers.py")

@@ -1,13 +1,13 @@
-"""Writes a small export of every model type, with the logits that TensorFlow computes; run by the trainer's Python.
+"""Writes a small export of every model type with TensorFlow's logits. Runs in the trainer's environment.
 
     python write_exports.py TARGET
 
-TARGET/<objective>-<type>/ is an export, with reference.npz: input_ids, attention_mask, logits; and answers.json: by
-text, what the verbs fill-mask and generate make of it. TARGET/<objective>-<type>-from-pytorch/ is the same of a model
-that starts from the one that PyTorch has saved in TARGET/pytorch/<objective>-<type>. TARGET/<objective>-<type>-other…
-are exports of models whose configurations have other values than the type's own; they have training.json: the standard
-deviation of each initial weight, and by the name of a dropout whether it changes the logits in training.
-TARGET/activations.npz holds each activation's values for `inputs`.
+TARGET/<objective>-<type>/ is an export with reference.npz (input_ids, attention_mask, logits) and answers.json
+(results of the verbs fill-mask and generate by text). TARGET/<objective>-<type>-from-pytorch/ is the same for a model
+that starts from TARGET/pytorch/<objective>-<type>, which PyTorch saved. TARGET/<objective>-<type>-other… are exports of
+models with other values than the type's defaults; their training.json has the standard deviation of each initial weight
+and, by the name of each dropout rate, whether it changes the logits in training. TARGET/activations.npz has each
+activation's values for `inputs`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.exports.checkpoint_export import save_tokenizer, trim_vocabulary, write_network
 from tpu_trainer.exports.exported import open_model, open_tokenizer
-from tpu_trainer.exports.initial_weights import load_weights, resolved
+from tpu_trainer.exports.initial_weights import load_weights, resolve_init_from
 from tpu_trainer.exports.pytorch_layout import pytorch_name
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
@@ -46,7 +46,7 @@ DROPOUT_KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
 
 
 def make_tokenizer(objective: ObjectiveName) -> PreTrainedTokenizerFast:
-    """Words w0 to w44 after five special tokens; rows of masked models are <s> … </s>."""
+    """Returns a tokenizer of five special tokens and the words w0 to w44; rows of masked models are <s> … </s>."""
     special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     ids = {token: index for index, token in enumerate([*special, *(f"w{i}" for i in range(WORDS))])}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
@@ -64,11 +64,11 @@ def make_tokenizer(objective: ObjectiveName) -> PreTrainedTokenizerFast:
 
 
 def write_export(objective: ObjectiveName, config: ModelConfig, folder: Path, *, other: bool = False) -> None:
-    """Writes one export and its reference. All weights differ from 0, or a mistake would not show."""
+    """Writes one export and its reference. No weight is 0, so that mistakes show."""
     tokenizer = make_tokenizer(objective)
     vocabulary = Vocabulary.of(tokenizer, "tokenizer", objective)
     model = LanguageModel.create(
-        resolved(config), objective=objective, vocabulary=vocabulary, max_length=LENGTH, seed=0
+        resolve_init_from(config), objective=objective, vocabulary=vocabulary, max_length=LENGTH, seed=0
     )
     model_type = model.network.config.model_type
     spreads = {
@@ -106,7 +106,7 @@ def write_export(objective: ObjectiveName, config: ModelConfig, folder: Path, *,
 def _drops(
     model: LanguageModel, rows: dict[str, np.ndarray], logits: np.ndarray, config: dict[str, Any], name: str
 ) -> bool:
-    """Whether the dropout called `name`, alone, changes the logits in training."""
+    """Returns whether the dropout rate `name` alone changes the logits in training."""
     alone = LanguageModel.create(
         ModelConfig(
             type=model.network.config.model_type,
@@ -124,7 +124,7 @@ def _drops(
 
 
 def write_answers(folder: Path, objective: ObjectiveName) -> None:
-    """Asks the export in `folder`, as its users do."""
+    """Writes the results of the verbs for the export in `folder`."""
     tokenizer, vocabulary = open_tokenizer(str(folder), objective)
     model = open_model(str(folder), vocabulary, objective)
     if objective == "mlm":

@@ -1,9 +1,9 @@
-"""Writes tokenizers as `prepare` copies them to a dataset's folder; run by the pipeline's Python.
+"""Writes tokenizers in the form in which `prepare` copies them to a dataset. Runs in the pipeline's environment.
 
     python write_tokenizers.py TARGET
 
-TARGET/<class>/ is a copy of a tokenizer of that class whose tokenizer.json has another normalizer, pre-tokenizer and
-template than the class's own.
+TARGET/<class>/ has a tokenizer of that class whose tokenizer.json has another normalizer, pre-tokenizer and template
+than the class's defaults.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS = {
 
 
 def trained(kind: str) -> Tokenizer:
-    """A tokenizer that keeps the case of letters."""
+    """Returns a tokenizer that preserves case."""
     if kind == "unigram":
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()

@@ -11,7 +11,7 @@ import numpy as np
 
 from tpu_trainer.config import FillMaskConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.exported import open_model, open_tokenizer, questions_of
+from tpu_trainer.exports.exported import open_model, open_tokenizer, read_prompts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,16 @@ def main(config: FillMaskConfig) -> None:
     if config.text is not None:
         _encode(config.text, tokenizer)  # rejects it before the model is loaded
     filler = MaskFiller(open_model(config.model, vocabulary, "mlm"), tokenizer)
-    for question in questions_of(config.text, json_lines=config.json):
-        masks = list(filler.fill(question.text, config.top_k))
-        if question.given is not None:
+    for prompt in read_prompts(config.text, json_lines=config.json):
+        masks = list(filler.fill(prompt.text, config.top_k))
+        if prompt.record is not None:
             answer = {
-                **question.given,
+                **prompt.record,
                 "masks": [[asdict(prediction) for prediction in mask] for mask in masks],
             }
             print(json.dumps(answer, ensure_ascii=False), flush=True)
             continue
-        print(question.text)
+        print(prompt.text)
         for number, predictions in enumerate(masks, start=1):
             print(f"  mask {number}")
             for prediction in predictions:

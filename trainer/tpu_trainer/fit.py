@@ -9,7 +9,7 @@ from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.initial_weights import resolved
+from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.cluster import cluster_from_environment
 
@@ -20,7 +20,7 @@ def main(config: FitConfig) -> None:
     Raises:
         UsageError: If options, data and output folder are inconsistent. `train_run` has further exceptions.
     """
-    config = replace(config, model=resolved(config.model))
+    config = replace(config, model=resolve_init_from(config.model))
     cluster = cluster_from_environment()
     folder = RunFolder(config.output_dir, writable=cluster.is_chief)
     folder.check_continues(config)

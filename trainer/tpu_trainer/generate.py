@@ -11,7 +11,7 @@ import numpy as np
 
 from tpu_trainer.config import GenerateConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.exported import open_model, open_tokenizer, questions_of
+from tpu_trainer.exports.exported import open_model, open_tokenizer, read_prompts
 from tpu_trainer.exports.sampling import Sampling
 
 _DEFAULT_NEW_TOKENS = 50
@@ -31,15 +31,15 @@ def main(config: GenerateConfig) -> None:
         tokenizer,
         Sampling(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, seed=config.seed),
     )
-    numbered = enumerate(questions_of(config.text, json_lines=config.json))
+    numbered = enumerate(read_prompts(config.text, json_lines=config.json))
     while batch := list(itertools.islice(numbered, config.batch_size)):
-        lines, questions = zip(*batch, strict=True)
-        texts = [question.text for question in questions]
+        lines, prompts = zip(*batch, strict=True)
+        texts = [prompt.text for prompt in prompts]
         continued = generator.continued(texts, lines=lines, max_new_tokens=config.max_new_tokens)
-        for question, text in zip(questions, continued, strict=True):
-            if question.given is not None:
+        for prompt, text in zip(prompts, continued, strict=True):
+            if prompt.record is not None:
                 text = json.dumps(
-                    {**question.given, "continuation": text[len(question.text) :]}, ensure_ascii=False
+                    {**prompt.record, "continuation": text[len(prompt.text) :]}, ensure_ascii=False
                 )
             print(text, flush=True)
 

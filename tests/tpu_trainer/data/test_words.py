@@ -44,7 +44,7 @@ def words_of(tokenizer: PreTrainedTokenizerFast) -> list[str]:
     words: list[tuple[int, int]] = []
     previous = None
     for token, (first, last) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
-        if previous is not None and table.joins[token] and table.open[previous]:
+        if previous is not None and table.starts_inside_word[token] and table.ends_inside_word[previous]:
             words[-1] = (words[-1][0], last)
         else:
             words.append((first, last))
@@ -82,5 +82,5 @@ def test_kinds_that_tell_nothing() -> None:
     characters.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=60, show_progress=False))
     assert Words.of(PreTrainedTokenizerFast(tokenizer_object=characters)) is None
     level = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    assert not Words.of(PreTrainedTokenizerFast(tokenizer_object=level)).joins.any()
-    assert not np.any(Words.single(3).joins)
+    assert not Words.of(PreTrainedTokenizerFast(tokenizer_object=level)).starts_inside_word.any()
+    assert not np.any(Words.single(3).starts_inside_word)

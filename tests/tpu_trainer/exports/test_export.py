@@ -1,4 +1,4 @@
-"""What stands in an export: PyTorch's names, shapes and layouts, read by NumPy alone; the card; which checkpoint.
+"""Exports: PyTorch's names, shapes and layouts, read with NumPy; the model card; the choice of checkpoint.
 
 tests/tpu_trainer_export loads exports of every model type in PyTorch.
 """

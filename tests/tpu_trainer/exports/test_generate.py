@@ -1,4 +1,4 @@
-"""The verb generate, and what transformers' pipelines answer on the same exported folders."""
+"""The verb generate, compared with transformers' pipelines on the same exported folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import ROBERTA, network_of, run_of
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.exports.checkpoint_export import export_checkpoint, open_end, trim_vocabulary, write_network
+from tpu_trainer.exports.checkpoint_export import (
+    drop_end_token,
+    export_checkpoint,
+    trim_vocabulary,
+    write_network,
+)
 from tpu_trainer.exports.exported import open_model, open_tokenizer
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.fill_mask import MaskFiller
@@ -33,7 +38,7 @@ TEXTS = ["w1 w2 w3", "w40", "w7 w7 w30", "w5 w6 w7 w8 w9"]
 
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path, vocabulary: Vocabulary) -> Path:
-    """An export of a GPT-2 with random weights, large enough that texts are not all one word."""
+    """Returns an export of a GPT-2 with random weights, large enough that texts have different words."""
     folder = tmp_path_factory.mktemp("causal")
     export_checkpoint(run_of(folder / "run", tokenizer_folder, vocabulary), 20, folder)
     return folder
@@ -56,7 +61,7 @@ def continued(generator: Generator, texts: list[str], lines: list[int] | None = 
     return list(generator.continued(texts, lines=lines or list(range(len(texts))), max_new_tokens=10))
 
 
-def test_greedy_texts_are_the_pipelines(causal: Path) -> None:
+def test_greedy_texts_equal_the_pipelines(causal: Path) -> None:
     pipe = pipeline(
         "text-generation",
         model=TFAutoModelForCausalLM.from_pretrained(causal, use_safetensors=False),
@@ -84,7 +89,7 @@ def test_spaces_before_punctuation_go_only_if_the_tokenizer_says_so(
     assert generator._text("w1", [1], [2, 3]) == expected
 
 
-def test_mask_predictions_are_the_pipelines(masked: Path) -> None:
+def test_mask_predictions_equal_the_pipelines(masked: Path) -> None:
     pipe = pipeline(
         "fill-mask",
         model=TFAutoModelForMaskedLM.from_pretrained(masked, use_safetensors=False),
@@ -114,14 +119,14 @@ def test_the_end_token_ends_a_text(causal: Path) -> None:
     generator = generator_of(causal)
     (text,) = continued(generator, ["w1 w2 w3"])
     words = text.split()
-    # As if the model had said so at its third word.
+    # As if the model generated the end token as its third token.
     generator._tokenizer.add_special_tokens({"eos_token": words[5]})
     before = words.index(words[5], 3)
     assert continued(generator, ["w1 w2 w3"]) == [" ".join(words[:before])]
 
 
 @pytest.mark.parametrize("model_type", ["bert", "ctrl", "gptj", "mistral", "opt", "roberta"])
-def test_what_is_kept_of_earlier_tokens_changes_nothing(
+def test_the_cache_of_earlier_tokens_does_not_change_texts(
     model_type: str, vocabulary: Vocabulary, tokenizer_folder: Path
 ) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -157,9 +162,9 @@ def test_what_is_kept_of_earlier_tokens_changes_nothing(
 def test_a_prompt_does_not_end_with_the_end_token(tokenizer_folder: Path) -> None:
     tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(tokenizer_folder)
     assert tokenizer("w0 w1")["input_ids"] == [0, 5, 6, 2]
-    open_end(tokenizer)
+    drop_end_token(tokenizer)
     assert tokenizer("w0 w1")["input_ids"] == [0, 5, 6]
-    open_end(tokenizer)
+    drop_end_token(tokenizer)
     assert tokenizer("w0 w1")["input_ids"] == [0, 5, 6]
     assert tokenizer("")["input_ids"] == [0]
 
@@ -188,13 +193,13 @@ def test_the_verb(
         (("--text", "w1", "--top_k", 3), "--top_k is 3: nothing is sampled with --temperature 0"),
         (("--text", "w1", "--top_p", 1.5), "--top_p is 1.5: must be in (0, 1]"),
         (("--text", "w1", "--temperature", -1), "--temperature is -1.0: must not be negative"),
-        (("--text", "w1", "--model", masked), "a RobertaForMaskedLM, which is for the verb fill-mask"),
+        (("--text", "w1", "--model", masked), "the model is a RobertaForMaskedLM; use the verb fill-mask"),
         (
             ("--text", "w1", "--model", causal.parent),
-            "no config.json there; give a folder that `export` has written",
+            "no config.json there; use a folder written by `export`",
         ),
     ):
         assert run_verb("generate", "--model", causal, "--max_new_tokens", 10, *arguments) == 2
         assert message in capsys.readouterr().err
     assert run_verb("fill-mask", "--model", causal, "--text", "<mask>") == 2
-    assert "a GPT2LMHeadModel, which is for the verb generate" in capsys.readouterr().err
+    assert "the model is a GPT2LMHeadModel; use the verb generate" in capsys.readouterr().err

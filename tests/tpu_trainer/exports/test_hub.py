@@ -1,4 +1,4 @@
-"""Pushing to the Hub, by its real client, against a stand-in for its endpoints."""
+"""Pushes to the Hub with its real client, against a stand-in for its endpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def exported(run: RunFolder, step: int, folder: Path) -> dict[str, bytes]:
 def test_what_is_pushed_is_the_export(hub: HubStandIn, run: RunFolder, tmp_path: Path) -> None:
     pusher = HubPusher("lab/tiny", private=True, folder=run)
     pusher.push_in_background(10)
-    pusher.push_in_background(20)  # the first is on its way still
+    pusher.push_in_background(20)  # the first push is still in progress
     pusher.finish(30)
     repository = hub.repositories["lab/tiny"]
     assert repository.private
@@ -59,7 +59,7 @@ def test_a_push_that_fails_is_reported(
     HubPusher("tiny", private=False, folder=run).finish(30)
     said = capsys.readouterr().err
     assert "fit: step 30 was not pushed to tiny (HfHubHTTPError: " in said
-    assert f"; the run is complete in {run.path}; the same command pushes again" in said
+    assert f"; the run is complete in {run.path}; run the same command to push again" in said
     hub.refuse = None
     HubPusher("tiny", private=False, folder=run).finish(11)
     assert "step 11 was not pushed" in capsys.readouterr().err  # the run has no such checkpoint
@@ -70,7 +70,7 @@ def test_a_push_that_fails_is_reported(
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "-x", "a b", "x" * 100])
-def test_names_that_the_hub_refuses(name: str) -> None:
+def test_invalid_repository_names_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="--hub_model_id is "):
         check_model_id(name)
 
@@ -103,7 +103,7 @@ def test_fit_pushes_at_checkpoints_and_at_the_end(
         check=False,
         env=environment,
     )
-    # Trained it is, whatever the Hub says.
+    # Failed pushes do not end training.
     assert result.returncode == 0, result.stderr
     assert "step 2 was not pushed to lab/tiny" in result.stderr
     assert "step 5 was not pushed to lab/tiny" in result.stderr

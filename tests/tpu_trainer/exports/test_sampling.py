@@ -1,4 +1,4 @@
-"""Choosing tokens: what may be drawn, how often, and from what it follows."""
+"""Sampling: candidates, frequencies and determinism."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGITS = np.random.default_rng(0).normal(scale=2, size=(3, 40)).astype(np.float3
     ("temperature", "top_k", "top_p"),
     [(1.0, None, None), (0.7, None, None), (1.3, 5, None), (1.0, None, 0.8), (0.9, 12, 0.6)],
 )
-def test_what_may_be_drawn_is_what_transformers_would_draw_from(
+def test_candidates_are_those_of_transformers(
     temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
     scores = TFTemperatureLogitsWarper(temperature)(None, tf.constant(LOGITS), 1)
@@ -44,7 +44,7 @@ def test_draws_follow_the_probabilities() -> None:
     ).sum() < 16.3  # χ² of 3 degrees of freedom, p = 0.001
 
 
-def test_a_draw_depends_on_seed_line_and_step_alone() -> None:
+def test_a_draw_depends_only_on_seed_line_and_step() -> None:
     def draws(seed: int, line: int) -> list[int]:
         sampling = Sampling(temperature=1.0, top_k=None, top_p=None, seed=seed)
         return [int(sampling.choose(LOGITS[:1], lines=[line], step=step)[0]) for step in range(60)]
@@ -58,6 +58,6 @@ def test_a_draw_depends_on_seed_line_and_step_alone() -> None:
     assert together[2] == alone[9]
 
 
-def test_without_temperature_the_likeliest_is_taken() -> None:
+def test_temperature_0_chooses_the_most_probable_token() -> None:
     sampling = Sampling(temperature=0.0, top_k=None, top_p=None, seed=0)
     assert sampling.choose(LOGITS, lines=[0, 1, 2], step=0).tolist() == LOGITS.argmax(axis=1).tolist()

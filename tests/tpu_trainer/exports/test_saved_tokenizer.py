@@ -20,7 +20,7 @@ from tpu_trainer.exports.checkpoint_export import save_tokenizer
 
 
 def test_a_class_with_a_normalizer_of_its_own_is_saved_as_the_class_that_has_none(tmp_path: Path) -> None:
-    # As the Keras example makes its tokenizer: Albert's class, but letters keep their case.
+    # Like the Keras example's tokenizer: Albert's class, but case is preserved.
     pieces = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]", "\u2581", "\u2581The", "\u2581the"]
     core = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=2))
     core.normalizer = normalizers.Replace("``", '"')

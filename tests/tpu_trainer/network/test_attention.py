@@ -1,4 +1,4 @@
-"""Attention that is computed anew in the backward pass, against the models' own."""
+"""Attention that is recomputed in the backward pass, compared with the models' attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("model_type", CONFIGS)
-def test_loss_and_gradient_are_those_of_the_models_own_attention(
+def test_loss_and_gradient_equal_those_of_the_models_attention(
     model_type: str, vocabulary: Vocabulary
 ) -> None:
     objective, values = CONFIGS[model_type]
@@ -63,7 +63,7 @@ def test_loss_and_gradient_are_those_of_the_models_own_attention(
         np.testing.assert_allclose(other, gradient, rtol=1e-3, atol=1e-5 * max(1, np.abs(gradient).max()))
 
 
-def test_attend_against_plain_operations() -> None:
+def test_attend_equals_plain_operations() -> None:
     rng = np.random.default_rng(1)
     inputs = [tf.constant(rng.normal(size=(3, 2, n, 4)), tf.float32) for n in (5, 7, 7)]
     bias = tf.constant(rng.normal(size=(3, 1, 5, 7)), tf.float32)
@@ -93,7 +93,7 @@ def test_attend_against_plain_operations() -> None:
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
 
 
-def test_models_that_are_not_known(vocabulary: Vocabulary) -> None:
+def test_models_without_supported_attention_layers_are_rejected(vocabulary: Vocabulary) -> None:
     config = FitConfig(
         output_dir="",
         data=DataConfig(train=""),
@@ -103,6 +103,6 @@ def test_models_that_are_not_known(vocabulary: Vocabulary) -> None:
         train=TrainConfig(recompute_attention=True),
     )
     with pytest.raises(
-        UsageError, match=r"--train.recompute_attention: not known for models of type 'distilbert'"
+        UsageError, match=r"--train.recompute_attention: not supported for models of type 'distilbert'"
     ):
         build_task(config, vocabulary=vocabulary, max_length=LENGTH, strategy=tf.distribute.get_strategy())

@@ -1,4 +1,4 @@
-"""What surrounds the TPU's attention kernel. tests/tpu_check has the kernel itself, which needs jax."""
+"""Tests of the attention kernel's callers. tests/tpu_check tests the kernel itself, which needs JAX."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def task_of(config: FitConfig, vocabulary: Vocabulary, *, tpu: str | None, lengt
 @pytest.mark.parametrize(
     ("model_type", "checkpointing"), [("roberta", False), ("gpt2", False), ("gpt2", True)]
 )
-def test_loss_and_gradient_are_those_of_the_models_own_attention(
+def test_loss_and_gradient_equal_those_of_the_models_attention(
     model_type: str, checkpointing: bool, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -99,13 +99,13 @@ def test_loss_and_gradient_are_those_of_the_models_own_attention(
     np.testing.assert_allclose(other_sums, sums, rtol=1e-5)
     for gradient, other in zip(gradients, other_gradients, strict=True):
         np.testing.assert_allclose(other, gradient, rtol=1e-3, atol=1e-5 * max(1, np.abs(gradient).max()))
-    # Evaluation has no use for it.
+    # Evaluation does not use the kernel.
     before = len(calls)
     task.evaluation_sums(batch)
     assert len(calls) == before
 
 
-def test_elsewhere_than_on_a_tpu_attention_is_recomputed(vocabulary: Vocabulary) -> None:
+def test_without_a_tpu_attention_is_recomputed(vocabulary: Vocabulary) -> None:
     task = task_of(config_of("roberta"), vocabulary, tpu=None)
     names = {type(layer).__name__ for layer in task.network.submodules}
     assert "RecomputingTFRobertaSelfAttention" in names
@@ -115,24 +115,29 @@ def test_elsewhere_than_on_a_tpu_attention_is_recomputed(vocabulary: Vocabulary)
 @pytest.mark.parametrize(
     ("model_type", "values", "length", "message"),
     [
-        ("roberta", {"num_attention_heads": 8}, 128, "its heads have 32 dimensions, the kernel's 64"),
+        (
+            "roberta",
+            {"num_attention_heads": 8},
+            128,
+            "the model's heads have 32 dimensions, but the kernel's 64",
+        ),
         (
             "gpt2",
             {"n_embd": 192, "n_head": 3},
             128,
-            "it has 3 heads, of which the kernel takes two at a time",
+            "the model has 3 heads, but the kernel needs an even number",
         ),
-        ("gpt2", {}, 96, "its rows have 96 tokens, the kernels' 128, 256, 512, 1024, 2048"),
+        ("gpt2", {}, 96, "rows have 96 tokens, but there are kernels only for 128, 256, 512, 1024, 2048"),
     ],
 )
-def test_what_the_kernel_does_not_take_is_refused(
+def test_unsupported_shapes_are_rejected(
     model_type: str, values: dict[str, Any], length: int, message: str, vocabulary: Vocabulary
 ) -> None:
     with pytest.raises(UsageError, match=f"--train.attention_kernel: {message}"):
         task_of(config_of(model_type, **values), vocabulary, tpu="v5e", length=length)
 
 
-def test_every_kernel_is_there() -> None:
+def test_the_archive_has_all_kernels() -> None:
     with zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive:
         assert archive.testzip() is None
         assert sorted(archive.namelist()) == sorted(
@@ -152,7 +157,7 @@ def check(causal: bool, tpu: str = "v5e") -> float:
 
 @pytest.mark.parametrize("tpu", ["v3", "v5litepod"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_device_is_checked(causal: bool, tpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_accepts_a_correct_kernel(causal: bool, tpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     types = set()
 
     def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
@@ -200,24 +205,24 @@ def with_a_number_that_is_none(name: str, causal: bool, *operands: tf.Tensor) ->
         (with_a_number_that_is_none, "output"),
     ],
 )
-def test_a_device_that_computes_something_else_is_found(
-    wrong: Any, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_rejects_a_wrong_kernel(wrong: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_kernel, "_run", wrong)
     with pytest.raises(
-        UsageError, match=f"the kernel's {what} differs from plain attention's by .*leave it out"
+        UsageError,
+        match=f"the kernel's {what} differs from plain attention's by .*use --train.recompute_attention",
     ):
         check(False)
 
 
-def test_a_device_without_the_kernel_is_told_apart() -> None:
+def test_a_device_without_the_kernel_is_rejected() -> None:
     with pytest.raises(
-        UsageError, match="this device refuses the bfloat16 kernel for rows of 128; leave it out"
+        UsageError,
+        match=r"this device rejects the bfloat16 kernel for rows of 128 tokens; use --train\.recompute_attention",
     ):
         check(False)  # of a CPU
 
 
-def test_a_run_checks_the_device_and_learns_what_one_without_the_kernel_does(
+def test_a_run_checks_the_device_and_trains_as_without_the_kernel(
     tokenizer_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Causal language modelling: its targets, its documents, its loss and gradient, against a GPT-2 in plain NumPy."""
+"""Causal language modelling: targets, documents, loss and gradient, compared with a GPT-2 in NumPy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model_of(model_type: str, vocabulary: Vocabulary) -> LanguageModel:
 
 
 def batch_of(vocabulary: Vocabulary) -> Batch:
-    """Three rows of two documents each, the last row padded, and one that only fills up."""
+    """Returns three rows of two documents each, the last one padded, and a filler row."""
     ids = np.random.default_rng(1).integers(5, vocabulary.size, size=(4, LENGTH)).astype(np.int32)
     mask = np.ones_like(ids)
     ids[2, 9:], mask[2, 9:] = vocabulary.pad_id, 0
@@ -63,7 +63,7 @@ def logits_of(model: LanguageModel, batch: Batch) -> np.ndarray:
 
 
 @pytest.mark.parametrize("model_type", sorted(SIZES))
-def test_loss_is_that_of_the_whole_models_logits(model_type: str, vocabulary: Vocabulary) -> None:
+def test_the_loss_equals_that_of_the_models_logits(model_type: str, vocabulary: Vocabulary) -> None:
     model, batch = model_of(model_type, vocabulary), batch_of(vocabulary)
     ids, mask = batch["input_ids"].numpy(), batch["attention_mask"].numpy()
     logits = model.network(input_ids=ids, attention_mask=mask).logits.numpy()[..., :50].astype(np.float64)
@@ -81,7 +81,9 @@ def test_loss_is_that_of_the_whole_models_logits(model_type: str, vocabulary: Vo
 
 
 @pytest.mark.parametrize("model_type", sorted(SIZES))
-def test_a_token_sees_what_comes_before_it_in_its_document(model_type: str, vocabulary: Vocabulary) -> None:
+def test_a_token_attends_to_the_preceding_tokens_of_its_document(
+    model_type: str, vocabulary: Vocabulary
+) -> None:
     model, batch = model_of(model_type, vocabulary), batch_of(vocabulary)
 
     def change(column: int) -> Batch:
@@ -99,7 +101,7 @@ def test_a_token_sees_what_comes_before_it_in_its_document(model_type: str, voca
 
 
 @pytest.mark.parametrize("model_type", sorted(set(SIZES) - {"opt"}))
-def test_a_document_in_a_row_is_as_if_it_was_alone(model_type: str, vocabulary: Vocabulary) -> None:
+def test_a_document_has_the_same_logits_in_a_row_of_its_own(model_type: str, vocabulary: Vocabulary) -> None:
     model, batch = model_of(model_type, vocabulary), batch_of(vocabulary)
     features = {name: values[:2, SPLIT:] for name, values in batch.items() if name != "row"}
     positions = tf.broadcast_to(tf.range(LENGTH - SPLIT), features["input_ids"].shape)
@@ -108,7 +110,7 @@ def test_a_document_in_a_row_is_as_if_it_was_alone(model_type: str, vocabulary: 
     assert model.ignored_features(batch) == []
 
 
-def test_what_a_model_cannot_heed_is_named(vocabulary: Vocabulary) -> None:
+def test_ignored_features_are_named(vocabulary: Vocabulary) -> None:
     assert model_of("opt", vocabulary).ignored_features(("input_ids", "position_ids", "segment_ids")) == [
         "position_ids"
     ]
@@ -116,7 +118,7 @@ def test_what_a_model_cannot_heed_is_named(vocabulary: Vocabulary) -> None:
 
 
 def gpt2_logits(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> np.ndarray:
-    """GPT-2 with one layer, written out (Radford et al., 2019), in float64."""
+    """GPT-2 (Radford et al., 2019) with one layer, in float64."""
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
         centred = x - x.mean(axis=-1, keepdims=True)
@@ -159,7 +161,7 @@ def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size
     return Sums(loss, hits, targets, batch["attention_mask"].sum())
 
 
-def test_loss_and_gradient_are_those_of_a_gpt2_in_plain_numpy(vocabulary: Vocabulary) -> None:
+def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(vocabulary: Vocabulary) -> None:
     model, batch = model_of("gpt2", vocabulary), batch_of(vocabulary)
     objective = CausalLanguageModelling(model=model, max_length=LENGTH)
     variables = model.network.trainable_variables
@@ -193,7 +195,7 @@ def test_loss_and_gradient_are_those_of_a_gpt2_in_plain_numpy(vocabulary: Vocabu
         assert (found.numpy() * direction).sum() == pytest.approx(slope, rel=1e-4, abs=1e-4), name
 
 
-def test_rows_without_a_mask_are_padded_where_the_pad_id_stands(vocabulary: Vocabulary) -> None:
+def test_in_rows_without_a_mask_the_pad_id_marks_padding(vocabulary: Vocabulary) -> None:
     objective = CausalLanguageModelling(model=model_of("gpt2", vocabulary), max_length=LENGTH)
     batch = {name: values for name, values in batch_of(vocabulary).items() if name != "segment_ids"}
     bare = {name: values for name, values in batch.items() if name != "attention_mask"}
@@ -209,7 +211,7 @@ def test_unigram_entropy_counts_every_token(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["roformer", "xlnet", "distilbert"])
-def test_types_that_cannot_be_causal(model_type: str, vocabulary: Vocabulary) -> None:
+def test_model_types_without_a_causal_form_are_rejected(model_type: str, vocabulary: Vocabulary) -> None:
     with pytest.raises(
         UsageError, match=f"'{model_type}': not one that can be trained as a causal-LM model .*gpt2"
     ):

@@ -1,4 +1,4 @@
-"""The loss in pieces, against the plain one in float64."""
+"""The loss in chunks, compared with the formulas in float64."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """float64 values, each the bfloat16 next to what it was."""
+    """Rounds values to bfloat16 and returns them as float64."""
     return tf.cast(tf.cast(tf.cast(values, tf.float32), tf.bfloat16), tf.float64).numpy()
 
 
 def expected(
     a: dict[str, np.ndarray], *, round_logits: bool = False
 ) -> tuple[float, float, list[np.ndarray]]:
-    """Loss, hits and gradients by the formulas."""
+    """Computes loss, correct predictions and gradients by the formulas."""
     logits = (a["hidden"] @ a["matrix"].T + a["bias"])[:, :SIZE]
     logits = rounded(logits) if round_logits else logits
     probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -77,7 +77,7 @@ def actual(
 
 
 @pytest.mark.parametrize(("pieces", "compiled"), [(1, True), (3, True), (5, False)])
-def test_sums_and_gradients_are_those_of_the_formulas(pieces: int, compiled: bool) -> None:
+def test_sums_and_gradients_equal_the_formulas(pieces: int, compiled: bool) -> None:
     a = arrays()
     loss, hits, gradients = expected(a)
     found_loss, found_hits, found = actual(a, pieces=pieces, compiled=compiled)
@@ -87,16 +87,16 @@ def test_sums_and_gradients_are_those_of_the_formulas(pieces: int, compiled: boo
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
 
 
-def test_an_evaluation_in_bfloat16_rounds_the_factors_and_nothing_else() -> None:
+def test_an_evaluation_in_bfloat16_rounds_only_the_factors() -> None:
     a = arrays()
     for name in ("hidden", "matrix"):
         a[name] = rounded(a[name])
     loss, hits, gradients = expected(a)
     found_loss, found_hits, found = actual(a, pieces=2, dtype=tf.bfloat16, training=False)
-    # Logits rounded to bfloat16 would be off by up to 2**-8 of their size each.
+    # Rounding logits to bfloat16 would cause relative errors of up to 2**-8.
     assert found_loss == pytest.approx(loss, rel=1e-5)
     assert found_hits == hits
-    # Not that anything takes it.
+    # Evaluations use no gradient.
     for gradient, reference in zip(found, gradients, strict=True):
         np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
 
@@ -120,9 +120,9 @@ def test_an_evaluation_computes_no_gradient(pieces: int) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_training_in_bfloat16_rounds_the_logits_once_and_for_all_that_follows(compiled: bool) -> None:
+def test_training_in_bfloat16_uses_the_same_rounded_logits_everywhere(compiled: bool) -> None:
     a = arrays()
-    # Halves, of which products and sums are exact: the reference rounds the same numbers.
+    # Products and sums of halves are exact, so the reference rounds the same numbers.
     for name in ("hidden", "matrix", "bias"):
         a[name] = np.round(a[name] * 2) / 2
     a["matrix"][::3] *= 17  # logits beyond the 8 bits of a bfloat16
@@ -136,14 +136,14 @@ def test_training_in_bfloat16_rounds_the_logits_once_and_for_all_that_follows(co
         np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
 
 
-def test_a_target_among_several_highest_counts_by_its_share() -> None:
+def test_a_target_tied_for_the_highest_logit_counts_as_a_fraction() -> None:
     a = arrays()
     a["hidden"][:], a["bias"][:] = 0.0, 0.0  # all logits are the same
     _, hits, _ = actual(a, pieces=3)
     assert hits == pytest.approx(a["weights"].sum() / SIZE)
 
 
-def test_no_array_of_all_logits_is_made() -> None:
+def test_no_array_of_all_logits_is_created() -> None:
     def lowered(pieces: int) -> str:
         @tf.function(jit_compile=True)
         def call(hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor) -> list[tf.Tensor]:

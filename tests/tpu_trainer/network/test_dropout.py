@@ -14,7 +14,7 @@ KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
 
 
 @pytest.mark.parametrize("shape", [(200, 1000), (40, 5, 1000), (20, 6, 7, 240), (50, 8, 500)])
-def test_share_and_mean_are_kept_and_all_bits_differ(shape: tuple[int, ...]) -> None:
+def test_rate_and_mean_are_exact_and_all_bits_differ(shape: tuple[int, ...]) -> None:
     rows = 25 if shape[0] == 50 else shape[0]  # the first axis may be rows times heads
     model = keras.Sequential([keras.layers.Dropout(0.25), keras.layers.Dropout(0.25)])
     model.build([None, 1000])
@@ -27,7 +27,7 @@ def test_share_and_mean_are_kept_and_all_bits_differ(shape: tuple[int, ...]) -> 
     spread = np.sqrt(0.25 * 0.75 / dropped.size)
     assert abs(dropped.mean() - 0.25) < 5 * spread
     assert abs((dropped & (second == 0).reshape(dropped.shape)).mean() - 0.0625) < 5 * spread
-    # Neighbours along every axis are independent, and elements far apart.
+    # Neighbours along each axis, and distant elements, are independent.
     for shift in (1, 2, shape[-1] % dropped.shape[1] or 3, dropped.shape[1] // 2):
         both = dropped & np.roll(dropped, shift, axis=1)
         assert abs(both.mean() - 0.0625) < 6 * spread
@@ -48,7 +48,7 @@ def test_a_rows_bits_do_not_depend_on_its_batch() -> None:
     assert (drop([4])[0] != drop([9])[0]).any()
 
 
-def test_without_training_or_without_a_key() -> None:
+def test_dropout_needs_a_key_only_in_training() -> None:
     model = keras.Sequential([keras.layers.Dropout(0.5)])
     model.build([None, 2])
     key_dropout(model, CallContext())

@@ -1,4 +1,4 @@
-"""The initial weights of every model type, held to how PyTorch's classes draw them."""
+"""The initial weights of every model type have the distributions of PyTorch's classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ VOCAB = Vocabulary(size=VOCABULARY, special_ids=(0, 1, 2, 3, 4), pad_id=1, mask_
 
 
 @pytest.mark.parametrize(("objective", "model_type"), ALL, ids=lambda value: value)
-def test_every_weight_has_the_spread_that_pytorch_gives_it(objective: ObjectiveName, model_type: str) -> None:
+def test_every_weight_has_the_standard_deviation_of_pytorch(
+    objective: ObjectiveName, model_type: str
+) -> None:
     model = LanguageModel.create(
         ModelConfig(type=model_type, config=wide_config(model_type)),
         objective=objective,
@@ -34,16 +36,16 @@ def test_every_weight_has_the_spread_that_pytorch_gives_it(objective: ObjectiveN
         found[name_pattern(name)].append(value.ravel())
     expected = EXPECTED[f"{objective} {model_type}"]
     for name, values in found.items():
-        # PyTorch names two tied weights by one of their names.
+        # PyTorch lists tied weights once, under one of their names.
         mean, std = expected[name if name in expected else "lm_head.decoder.weight"]
         drawn = np.concatenate(values)
         assert drawn.mean() == pytest.approx(mean, abs=0.02), name
         drawn = drawn[drawn != 0]  # without the row of the padding token
-        # TensorFlow's classes cut their normal distributions at two standard deviations, which leaves 0.88 of them.
+        # TensorFlow's classes truncate normal distributions at two standard deviations, which reduces theirs to 0.88.
         assert 0.82 * std <= (drawn.std() if drawn.size > 1 else 0) <= 1.12 * std, name
 
 
-def test_gpt2s_residual_projections_shrink_with_the_number_of_layers_and_follow_the_seed() -> None:
+def test_gpt2s_residual_projections_depend_on_the_number_of_layers_and_the_seed() -> None:
     def projections(layers: int, seed: int) -> list[np.ndarray]:
         config = ModelConfig(type="gpt2", config={"n_embd": 128, "n_layer": layers, "n_head": 2})
         model = LanguageModel.create(config, objective="clm", vocabulary=VOCAB, max_length=16, seed=seed)

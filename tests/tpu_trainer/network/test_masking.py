@@ -1,4 +1,4 @@
-"""Which tokens are masked, and with what."""
+"""Selection and replacement of masked tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.network.masking import MaskedRows, Masking, targets_by_length
 from tpu_trainer.network.selection import MAX_SPAN, span_lengths
 
-# Odd ids go on with the word of the token before them.
+# Odd ids continue the word of the preceding token.
 WORDS = Words(joins=np.arange(1000) % 2 == 1, open=np.ones(1000, bool))
 VOCABULARY = Vocabulary(
     size=1000, special_ids=(0, 1, 2, 3, 999), pad_id=1, mask_id=999, bos_id=0, eos_id=2, words=WORDS
@@ -26,7 +26,7 @@ KEY = (tf.constant(5, tf.uint32), tf.constant(6, tf.uint32))
 
 
 def batch(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of random words with special tokens among them and padding at the end; and their attention mask."""
+    """Returns rows of random words with special tokens and padding, and their attention mask."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(4, 999, size=(rows, LENGTH)).astype(np.int32)
     ids[rng.random(ids.shape) < 0.1] = 2
@@ -63,7 +63,7 @@ def apply(
 def test_number_of_targets_rounds_half_up_and_exactly() -> None:
     table = targets_by_length(512, 0.15)
     assert table.shape == (513,)
-    # 0.15 · 10 = 1.5 and 0.15 · 30 = 4.5 come out below a half in binary.
+    # In binary, 0.15 · 10 = 1.5 and 0.15 · 30 = 4.5 are slightly too small.
     assert [table[n] for n in (0, 3, 4, 10, 30, 128, 512)] == [0, 0, 1, 2, 5, 19, 77]
 
 
@@ -86,7 +86,7 @@ def test_each_row_has_exactly_its_targets_and_none_is_special_or_padding(
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_nothing_but_the_chosen_tokens_changes(unit: MaskingUnit) -> None:
+def test_only_selected_tokens_change(unit: MaskingUnit) -> None:
     ids, mask = batch(100)
     masked = apply(ids, mask, unit=unit)
     for row in range(len(ids)):
@@ -110,7 +110,7 @@ def test_eighty_ten_ten_and_random_tokens_are_never_special(unit: MaskingUnit) -
         (len(replaced) / n, 0.1),
         ((seen == targets).mean(), 0.1),
     ):
-        # A span's tokens share their lot: there are fewer draws than tokens.
+        # All tokens of a span get the same kind of replacement, so there are fewer draws than tokens.
         draws = n if unit != "span" else n / 3
         assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / draws)
     assert not np.isin(replaced, VOCABULARY.special_ids).any()
@@ -118,11 +118,11 @@ def test_eighty_ten_ten_and_random_tokens_are_never_special(unit: MaskingUnit) -
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_all_positions_are_equally_likely(unit: MaskingUnit) -> None:
+def test_all_positions_are_equally_probable(unit: MaskingUnit) -> None:
     ids = np.full((6000, LENGTH), 8, np.int32)
     hits = np.bincount(apply(ids, None, unit=unit).positions.ravel(), minlength=LENGTH) / 6000
     expected = 10 / LENGTH
-    # Spans start anywhere, and so are rarer at the ends.
+    # Spans start at any token, so positions near the ends are rarer.
     inner = slice(None) if unit != "span" else slice(MAX_SPAN, -MAX_SPAN)
     deviation = np.abs(hits - hits[inner].mean())[inner].max()
     assert deviation < 5 * np.sqrt(expected * (1 - expected) / 6000)
@@ -149,12 +149,12 @@ def test_rows_differ_and_filler_rows_have_no_targets() -> None:
 
 
 def runs(row: np.ndarray) -> list[list[int]]:
-    """Neighbouring positions of a row, together."""
+    """Groups adjacent positions of a row."""
     ordered = np.sort(row)
     return [part.tolist() for part in np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)]
 
 
-def test_words_are_chosen_whole() -> None:
+def test_words_are_selected_as_a_whole() -> None:
     rng = np.random.default_rng(2)
     # Words of one to four tokens.
     ids = (2 * rng.integers(3, 400, size=(2000, LENGTH)) + (rng.random((2000, LENGTH)) < 0.5)).astype(
@@ -175,32 +175,32 @@ def test_words_are_chosen_whole() -> None:
             cut += 1
         sizes += [len(word) for word in words if word[0] in chosen]
     assert cut < 20
-    # Half of all words have one token, a quarter two, …; what fills up is single.
+    # Half of all words have one token, a quarter two, …; the remaining slots get words of one token.
     shares = np.bincount(sizes)[1:4] / len(sizes)
     assert 0.5 < shares[0] < 0.68
     assert 0.19 < shares[1] < 0.27
     assert 0.08 < shares[2] < 0.14
 
 
-def test_a_word_that_is_too_long_is_chosen_in_part() -> None:
+def test_a_word_that_is_too_long_is_selected_in_part() -> None:
     ids = np.full((50, LENGTH), 7, np.int32)  # one word
     masked = apply(ids, None, unit="word")
     assert masked.weights.all()
     assert all(len(runs(positions)) == 1 for positions in masked.positions)
 
 
-def test_words_need_a_tokenizer_that_tells_them() -> None:
+def test_whole_words_need_a_tokenizer_whose_tokens_show_them() -> None:
     silent = replace(VOCABULARY, words=None)
-    with pytest.raises(UsageError, match=r"--mlm\.unit is 'word': the tokenizer does not tell"):
+    with pytest.raises(UsageError, match=r"--mlm\.unit is 'word', but the tokenizer's tokens do not show"):
         Masking(vocabulary=silent, max_length=LENGTH, probability=0.15, unit="word")
 
 
-def test_spans_have_geometric_lengths_and_one_lot() -> None:
+def test_spans_have_geometric_lengths_and_one_kind_of_replacement() -> None:
     expected = span_lengths()
     np.testing.assert_allclose(expected[1:] / expected[:-1], 0.8)
     assert expected.sum() == pytest.approx(1)
     assert (expected * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.05)  # SpanBERT's mean
-    # Rows so long that spans seldom touch, and so many targets that few spans are cut.
+    # Rows are so long that spans are rarely adjacent, and have so many targets that few spans are truncated.
     length = 512
     ids = np.random.default_rng(3).integers(4, 999, size=(300, length)).astype(np.int32)
     masking = Masking(vocabulary=VOCABULARY, max_length=length, probability=0.05, unit="span")
@@ -208,7 +208,7 @@ def test_spans_have_geometric_lengths_and_one_lot() -> None:
     masked = call(input_ids=tf.constant(ids), attention_mask=None, row=tf.range(300), key=KEY)
     found = [part for positions in masked.positions.numpy() for part in runs(positions)]
     shares = np.bincount([len(part) for part in found], minlength=20)[1:11] / len(found)
-    # Cutting makes short ones likelier, touching makes longer ones.
+    # Truncated spans add short lengths, adjacent spans add long ones.
     np.testing.assert_allclose(shares, expected, atol=0.045)
     seen = masked.input_ids.numpy()
     lots = [(seen[row, part] == 999) for row, p in enumerate(masked.positions.numpy()) for part in runs(p)]
@@ -217,7 +217,7 @@ def test_spans_have_geometric_lengths_and_one_lot() -> None:
     assert np.mean([lot.all() for lot in lots]) == pytest.approx(0.8, abs=0.05)
 
 
-def test_spans_skip_what_cannot_be_chosen() -> None:
+def test_spans_skip_tokens_that_are_not_maskable() -> None:
     ids = np.random.default_rng(4).integers(4, 999, size=(500, LENGTH)).astype(np.int32)
     ids[:, ::3] = 2
     masked = apply(ids, None, unit="span", probability=0.3)

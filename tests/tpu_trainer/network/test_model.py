@@ -1,4 +1,4 @@
-"""The model: its head at some positions, its vocabulary, its positions."""
+"""The model: logits at selected positions, vocabulary, positions and configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.exported import open_tokenizer
-from tpu_trainer.exports.initial_weights import resolved
+from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.network.config_values import heads_error, value_error
 from tpu_trainer.network.model import LanguageModel, network_config, target_counts, unigram_entropy
 from tpu_trainer.network.model_types import CONFIG_VALUES
@@ -42,7 +42,7 @@ def model_of(model_type: str, vocabulary: Vocabulary) -> LanguageModel:
 
 
 def rows(vocabulary: Vocabulary) -> tuple[tf.Tensor, tf.Tensor]:
-    """Four rows, the last two padded, and their attention mask."""
+    """Returns four rows, the last two padded, and their attention mask."""
     ids = np.random.default_rng(1).integers(5, vocabulary.size, size=(4, LENGTH)).astype(np.int32)
     mask = np.ones_like(ids)
     for row, length in ((2, 9), (3, 4)):
@@ -51,7 +51,7 @@ def rows(vocabulary: Vocabulary) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 @pytest.mark.parametrize("model_type", sorted(SIZES))
-def test_logits_at_positions_are_those_of_the_whole_model(model_type: str, vocabulary: Vocabulary) -> None:
+def test_logits_at_positions_equal_those_of_the_whole_model(model_type: str, vocabulary: Vocabulary) -> None:
     model = model_of(model_type, vocabulary)
     ids, mask = rows(vocabulary)
     positions = np.array([[0, 11, 5], [3, 3, 1], [8, 0, 2], [3, 2, 1]], np.int32)
@@ -66,7 +66,7 @@ def test_logits_at_positions_are_those_of_the_whole_model(model_type: str, vocab
     )
 
 
-def test_ids_that_do_not_exist_are_never_predicted(vocabulary: Vocabulary) -> None:
+def test_ids_that_pad_the_vocabulary_are_never_predicted(vocabulary: Vocabulary) -> None:
     model = model_of("roberta", vocabulary)
     (bias,) = model.network.get_bias().values()
     bias.assign(np.arange(128, dtype=np.float32))  # which would make the last of them the likeliest
@@ -79,7 +79,7 @@ def test_ids_that_do_not_exist_are_never_predicted(vocabulary: Vocabulary) -> No
 
 @pytest.mark.parametrize("pad_id", [0, 1, 3])
 def test_roberta_counts_positions_from_the_tokenizers_padding_id(vocabulary: Vocabulary, pad_id: int) -> None:
-    # As PyTorch's class does; TensorFlow's alone would count from 1.
+    # As in PyTorch's class; TensorFlow's always counts from 1.
     model = model_of("roberta", replace(vocabulary, pad_id=pad_id))
     ids, mask = rows(model.vocabulary)
     assert model.network.config.max_position_embeddings == LENGTH + pad_id + 1
@@ -105,7 +105,7 @@ def test_weights_are_a_function_of_the_seed(vocabulary: Vocabulary) -> None:
     assert not all((a == b).all() for a, b in zip(first, other, strict=True))
 
 
-def test_output_bias_from_frequencies(vocabulary: Vocabulary) -> None:
+def test_the_output_bias_is_set_to_log_frequencies(vocabulary: Vocabulary) -> None:
     model = model_of("bert", vocabulary)
     counts = np.arange(50.0) * 100
     model.init_output_bias(target_counts(counts, vocabulary))
@@ -132,13 +132,17 @@ def test_unigram_entropy_leaves_out_special_tokens(vocabulary: Vocabulary) -> No
             {"hidden_sise": 8},
             r"--model.config.hidden_sise: configurations of type 'roberta' have no such",
         ),
-        ("roberta", {"vocab_size": 8}, r"--model.config.vocab_size: it follows from the tokenizer"),
+        ("roberta", {"vocab_size": 8}, r"--model.config.vocab_size: the tokenizer determines it"),
         (
             "bert",
             {"tie_word_embeddings": False},
             r"--model.config.tie_word_embeddings is False: bert in Tens",
         ),
-        ("bert", {"position_embedding_type": "relative_key"}, r"ignores it, .* another one than the trained"),
+        (
+            "bert",
+            {"position_embedding_type": "relative_key"},
+            r"ignores it .* would differ from the trained one",
+        ),
         (
             "bert",
             {"hidden_act": "relu2"},
@@ -158,7 +162,7 @@ def test_unigram_entropy_leaves_out_special_tokens(vocabulary: Vocabulary) -> No
         ),
     ],
 )
-def test_configurations_that_cannot_be(
+def test_unsupported_configurations_are_rejected(
     vocabulary: Vocabulary, model_type: str, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -179,7 +183,7 @@ def test_configurations_that_cannot_be(
         ("mistral", {"sliding_window": LENGTH - 1}),
     ],
 )
-def test_values_that_only_pytorch_respects_are_refused_also_of_a_model_to_start_from(
+def test_values_that_only_pytorch_respects_are_rejected_also_in_init_from(
     vocabulary: Vocabulary, tmp_path: Path, model_type: str, values: dict[str, Any]
 ) -> None:
     options = {"objective": "clm", "vocabulary": vocabulary, "max_length": LENGTH}
@@ -189,12 +193,12 @@ def test_values_that_only_pytorch_respects_are_refused_also_of_a_model_to_start_
     ):
         network_config(ModelConfig(type=model_type, config=values), **options)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 50} | values))
-    config = resolved(ModelConfig(init_from=str(tmp_path)))
+    config = resolve_init_from(ModelConfig(init_from=str(tmp_path)))
     with pytest.raises(UsageError, match=rf"{name} is .*: {model_type} in TensorFlow ignores it"):
         network_config(config, **options)
 
 
-def test_values_that_say_nothing_of_the_network_are_left_out_of_a_model_to_start_from(tmp_path: Path) -> None:
+def test_values_without_effect_on_the_network_are_dropped_from_init_from(tmp_path: Path) -> None:
     values = {
         "model_type": "gpt2",
         "n_ctx": 1024,
@@ -203,7 +207,7 @@ def test_values_that_say_nothing_of_the_network_are_left_out_of_a_model_to_start
         "task_specific_params": {},
     }
     (tmp_path / "config.json").write_text(json.dumps(values | {"use_cache": False, "id2label": {0: "X"}}))
-    config = resolved(ModelConfig(init_from=str(tmp_path))).config
+    config = resolve_init_from(ModelConfig(init_from=str(tmp_path))).config
     assert config["n_embd"] == 32
     assert config.keys().isdisjoint(
         {"n_ctx", "summary_type", "task_specific_params", "use_cache", "id2label"}
@@ -222,11 +226,9 @@ MISTRAL_5: dict[str, Any] = {
 }
 
 
-def test_mistrals_rotary_positions_are_read_as_transformers_5_writes_them(
-    vocabulary: Vocabulary, tmp_path: Path
-) -> None:
+def test_rotary_positions_of_transformers_5_are_read(vocabulary: Vocabulary, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MISTRAL_5))
-    config = resolved(ModelConfig(init_from=str(tmp_path)))
+    config = resolve_init_from(ModelConfig(init_from=str(tmp_path)))
     found = network_config(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH)
     assert found.rope_theta == 500
     assert found.hidden_size == 32
@@ -237,21 +239,21 @@ def test_mistrals_rotary_positions_are_read_as_transformers_5_writes_them(
     [
         (
             {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
-            r"config.json: rope_parameters is .*'linear'.*: TensorFlow's class has only .* rope_type 'default'",
+            r"config.json: rope_parameters is .*'linear'.*, but TensorFlow's class supports only rope_type 'default'",
         ),
         ({"head_dim": 16}, "--model.config.head_dim is 16 .*: mistral in TensorFlow ignores it"),
     ],
 )
-def test_a_mistral_that_tensorflow_cannot_compute_is_refused(
+def test_a_mistral_that_tensorflow_does_not_support_is_rejected(
     vocabulary: Vocabulary, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MISTRAL_5 | values))
     with pytest.raises(UsageError, match=message):
-        config = resolved(ModelConfig(init_from=str(tmp_path)))
+        config = resolve_init_from(ModelConfig(init_from=str(tmp_path)))
         network_config(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH)
 
 
-def test_deberta_as_it_is_published_can_be_configured(vocabulary: Vocabulary) -> None:
+def test_published_debertas_can_be_configured(vocabulary: Vocabulary) -> None:
     # transformers reads these values without declaring them.
     values = {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True}
     config = ModelConfig(type="deberta-v2", config=SMALL | values)
@@ -271,7 +273,7 @@ ROBERTA: dict[str, Any] = {"model_type": "roberta", "vocab_size": 50, **SMALL}
         ({"hidden_size": True}, "hidden_size is True .*: must be a whole number"),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1 .*: must be a whole number"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0 .*: must be a whole number"),
-        ({"num_attention_heads": 3}, "its width of .* is no multiple of its 3 attention heads"),
+        ({"num_attention_heads": 3}, "hidden size .* is not a multiple of the 3 attention heads"),
         ({"max_position_embeddings": 10**12}, "is 1000000000000 .*: must be a finite number of at most"),
         ({"max_position_embeddings": float("nan")}, "is nan .*: must be a finite number"),
         ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob is nan .*: must be a finite number"),
@@ -279,29 +281,29 @@ ROBERTA: dict[str, Any] = {"model_type": "roberta", "vocab_size": 50, **SMALL}
             {"hidden_dropout_prob": 1.0},
             "hidden_dropout_prob is 1.0 .*: must be a number of at least 0 and below",
         ),
-        ({"layer_norm_eps": -1e-5}, "layer_norm_eps is -1e-05 .*: must be a number that is not negative"),
+        ({"layer_norm_eps": -1e-5}, "layer_norm_eps is -1e-05 .*: must be a number and not negative"),
         ({"initializer_range": float("inf")}, "initializer_range is inf .*: must be a finite number"),
-        ({"hidden_act": ["gelu"]}, "hidden_act is .'gelu'. .*: must be a word"),
-        ({"rope_parameters": [1]}, r"rope_parameters is \[1\]: TensorFlow's class has only"),
-        ({"model_type": ["bert"]}, r"a model of type \['bert'\], which transformers does not know"),
+        ({"hidden_act": ["gelu"]}, "hidden_act is .'gelu'. .*: must be a string"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\], but TensorFlow's class supports"),
+        ({"model_type": ["bert"]}, r"transformers has no model type \['bert'\]"),
     ],
 )
-def test_values_that_no_network_can_be_made_of_are_refused(
+def test_invalid_configuration_values_are_rejected(
     vocabulary: Vocabulary, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(ROBERTA | values))
     with pytest.raises(UsageError, match=message):
-        config = resolved(ModelConfig(init_from=str(tmp_path)))
+        config = resolve_init_from(ModelConfig(init_from=str(tmp_path)))
         network_config(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH)
 
 
 @pytest.mark.parametrize("data", [b"{", b"", b"[]", b"null", b"\xff{"])
-def test_a_configuration_that_is_no_json_object_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_a_configuration_that_is_not_a_json_object_is_rejected(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "config.json").write_bytes(data)
     (tmp_path / "tf_model.h5").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"config.json: (not JSON|holds no JSON object)"):
-        resolved(ModelConfig(init_from=str(tmp_path)))
-    with pytest.raises(UsageError, match=r"config.json: (not JSON|holds no JSON object)"):
+    with pytest.raises(UsageError, match=r"config.json: not (JSON|a JSON object)"):
+        resolve_init_from(ModelConfig(init_from=str(tmp_path)))
+    with pytest.raises(UsageError, match=r"config.json: not (JSON|a JSON object)"):
         open_tokenizer(str(tmp_path), "mlm")
 
 
@@ -314,7 +316,7 @@ def test_an_exported_model_names_one_class(tmp_path: Path, architectures: Any) -
 
 
 @pytest.mark.parametrize("model_type", sorted(CONFIG_VALUES))
-def test_a_types_own_values_are_of_the_kind_that_is_asked_for(model_type: str) -> None:
+def test_the_defaults_of_each_model_type_are_valid(model_type: str) -> None:
     own = CONFIG_MAPPING[model_type]()
     for name in CONFIG_VALUES[model_type]:
         value = getattr(own, name, None)
@@ -326,7 +328,7 @@ def test_a_types_own_values_are_of_the_kind_that_is_asked_for(model_type: str) -
 def test_a_row_without_an_attention_mask_has_no_padding(vocabulary: Vocabulary, model_type: str) -> None:
     config = ModelConfig(type=model_type, config={"emb_dim": 16, "n_layers": 1, "n_heads": 2})
     model = LanguageModel.create(config, vocabulary=vocabulary, max_length=LENGTH, seed=3)
-    # The end token has the id that these types' configurations give to padding.
+    # These types' default padding id is the end token's id here.
     ids = tf.constant([[0, 7, 4, 8, 2, 0, 9, 4, 5, 2, vocabulary.pad_id, 6]])
     rows = {"input_ids": ids, "positions": tf.range(LENGTH)[None]}
     masked = model.logits_at(**rows, attention_mask=tf.ones_like(ids))

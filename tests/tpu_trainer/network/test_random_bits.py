@@ -1,4 +1,4 @@
-"""Threefry, and the lines of bits made from it."""
+"""Threefry and line_bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpu_trainer.network.random_bits import line_bits, step_key, threefry2x32
 
-# The known answers of the Random123 library (kat_vectors), threefry 2x32 with 20 rounds.
+# Known answers of the Random123 library (kat_vectors) for threefry 2x32 with 20 rounds.
 KNOWN = [
     ((0x00000000, 0x00000000), (0x00000000, 0x00000000), (0x6B200159, 0x99BA4EFE)),
     ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
@@ -18,12 +18,14 @@ KNOWN = [
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("key", "counter", "expected"), KNOWN)
-def test_known_answers(key: tuple, counter: tuple, expected: tuple, compiled: bool) -> None:
+def test_threefry_gives_the_known_answers_of_random123(
+    key: tuple, counter: tuple, expected: tuple, compiled: bool
+) -> None:
     function = tf.function(lambda: threefry2x32(key, counter), jit_compile=compiled)
     assert tuple(int(word) for word in function()) == expected
 
 
-def test_an_array_of_counters_is_each_counter_by_itself() -> None:
+def test_the_bits_of_a_counter_do_not_depend_on_the_array() -> None:
     counters = np.arange(5, dtype=np.uint32)
     together = threefry2x32((1, 2), (counters, 9))
     alone = [threefry2x32((1, 2), (int(counter), 9)) for counter in counters]
@@ -53,7 +55,7 @@ def test_lines_of_bits_look_random(compiled: bool) -> None:
     for place in range(32):
         ones = (bits >> np.uint32(place)) & 1
         assert abs(ones.mean() - 0.5) < 5 * spread
-        # Pairs of neighbours in a line, of elements further apart, and of the same place in neighbouring lines.
+        # Pairs of adjacent and of more distant elements of a line, and of the same elements in adjacent lines.
         for axis, shift in ((1, 1), (1, 2), (1, 64), (1, 255), (0, 1)):
             assert abs((ones ^ np.roll(ones, shift, axis=axis)).mean() - 0.5) < 5 * spread
     for shift in (0, 8, 16, 24):
@@ -61,7 +63,7 @@ def test_lines_of_bits_look_random(compiled: bool) -> None:
         expected = bits.size / 256
         # 255 degrees of freedom: mean 255, standard deviation 22.6.
         assert abs(((count - expected) ** 2 / expected).sum() - 255) < 5 * 22.6
-    # How often a line falls below a tenth: binomial from line to line.
+    # The number of elements below 0.1 has a binomial distribution over lines.
     dropped = (bits < 2**32 // 10).sum(axis=1)
     assert dropped.var() / (length * 0.09) == pytest.approx(1, abs=0.12)
     assert len(np.unique(bits)) > bits.size * (

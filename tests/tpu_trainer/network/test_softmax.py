@@ -1,4 +1,4 @@
-"""Attention's softmax under mixed precision: computed in float32, in the models' own layers and in attend."""
+"""In mixed precision, attention computes its softmax in float32, in the models' layers and in attend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpu_trainer.network.patches.functions import float32_softmax
 
 
 def softmax_types(function: Callable[..., Any], *arguments: Any) -> set[tf.DType]:
-    """Types that the softmax operations compute in, in the graph of `function` and in what it calls."""
+    """Returns the dtypes of the softmax operations in `function` and in the functions that it calls."""
     graph = tf.function(function, autograph=False).get_concrete_function(*arguments).graph
     nodes = [*graph.as_graph_def().node]
     nodes += [node for called in graph.as_graph_def().library.function for node in called.node_def]
@@ -73,6 +73,6 @@ def test_the_result_is_nearer_to_float64_and_its_gradient_is_right() -> None:
     assert ours[1] < min(0.004, theirs[1])
 
 
-def test_attention_that_is_computed_again_has_its_softmax_in_float32() -> None:
+def test_recomputed_attention_has_its_softmax_in_float32() -> None:
     inputs = tf.ones([2, 2, 4, 8], tf.bfloat16)
     assert softmax_types(lambda: attend(inputs, inputs, inputs, bias=None, dropout=None)) == {tf.float32}

@@ -142,7 +142,7 @@ def test_a_batch_that_cannot_be_divided_is_rejected() -> None:
 def test_models_whose_blocks_are_not_known(vocabulary: Vocabulary) -> None:
     task = task_of("mlm", vocabulary)
     del task.network.roberta.encoder.layer
-    with pytest.raises(UsageError, match="not known where a model of type 'roberta' keeps its blocks"):
+    with pytest.raises(UsageError, match="not supported for models of type 'roberta'"):
         recompute_blocks(task.network, task.objective.model.context)
 
 

@@ -17,18 +17,18 @@ _APOSTROPHES = ("'", "’")
 class Words:
     """Word boundaries of a vocabulary of V tokens.
 
-    Token b continues the word of the token a before it if `joins[b]` and `open[a]`.
+    Token b continues the word of the token a before it if `starts_inside_word[b]` and `ends_inside_word[a]`.
     """
 
-    joins: np.ndarray
+    starts_inside_word: np.ndarray
     """Whether the token has no space before it and begins with a character inside of words, bool[V]."""
-    open: np.ndarray
+    ends_inside_word: np.ndarray
     """Whether the token ends with a character inside of words, bool[V]."""
 
     @classmethod
     def single(cls, size: int) -> Words:
         """Returns the boundaries of `size` tokens that are a word each."""
-        return cls(joins=np.zeros(size, bool), open=np.zeros(size, bool))
+        return cls(starts_inside_word=np.zeros(size, bool), ends_inside_word=np.zeros(size, bool))
 
     @classmethod
     def of(cls, tokenizer: Any) -> Words | None:
@@ -41,8 +41,10 @@ class Words:
         kinds = set(_kinds(specification["pre_tokenizer"])) | set(_kinds(specification["decoder"]))
         if model["type"] == "WordPiece":
             prefix = model["continuing_subword_prefix"]
-            joins = [token.startswith(prefix) for token in tokens]
-            return cls(joins=np.array(joins), open=np.ones(len(tokens), bool))
+            starts_inside_word = [token.startswith(prefix) for token in tokens]
+            return cls(
+                starts_inside_word=np.array(starts_inside_word), ends_inside_word=np.ones(len(tokens), bool)
+            )
         if "ByteLevel" in kinds:
             texts = _texts_of_bytes(tokens)
         elif "Metaspace" in kinds:
@@ -51,14 +53,17 @@ class Words:
             return cls.single(len(tokens))
         else:
             return None
-        return cls(joins=np.array([_joins(t) for t in texts]), open=np.array([_is_open(t) for t in texts]))
+        return cls(
+            starts_inside_word=np.array([_starts_inside_word(t) for t in texts]),
+            ends_inside_word=np.array([_ends_inside_word(t) for t in texts]),
+        )
 
 
-def _joins(text: str) -> bool:
+def _starts_inside_word(text: str) -> bool:
     return text[:1].isalnum() or text[:1] in _APOSTROPHES
 
 
-def _is_open(text: str) -> bool:
+def _ends_inside_word(text: str) -> bool:
     # A single space begins a word whose letters are separate tokens. An apostrophe is inside a word if no space
     # precedes it.
     return text == " " or text[-1:].isalnum() or text in _APOSTROPHES

@@ -1,1 +1,1 @@
-"""Models in Hugging Face's formats: written, read, described, pushed, asked."""
+"""Models in Hugging Face's formats: writing, reading, model cards, uploads to the Hub, and sampling."""

@@ -1,6 +1,6 @@
-"""A run's checkpoint as a folder that Hugging Face's libraries load.
+"""Exports a run's checkpoint as a folder that Hugging Face's libraries load.
 
-model.safetensors has PyTorch's names and layouts, which transformers 4 and 5 read; tf_model.h5 has TensorFlow's own.
+model.safetensors has PyTorch's names and layouts, which transformers 4 and 5 read; tf_model.h5 has TensorFlow's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tpu_trainer.runs.run_folder import RunFolder
 
 
 def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
-    """Writes the model of checkpoint `step`, with its tokenizer and its card, into the local folder `target`."""
+    """Writes the model of checkpoint `step`, its tokenizer and its model card into the local folder `target`."""
     run = folder.config()
     checkpoints = Checkpoints(folder.checkpoints)
     max_length = checkpoints.metadata(step)["max_length"]
     tokenizer = load_tokenizer(folder.tokenizer)
     vocabulary = Vocabulary.of(tokenizer, folder.tokenizer, run.objective)
-    with tf.device("CPU:0"):  # the accelerator's memory may be full of a training that goes on
+    with tf.device("CPU:0"):  # training may occupy the accelerator's memory
         network = build_network(
             network_config(run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length),
             run.objective,
@@ -40,7 +40,7 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
         network = trim_vocabulary(network, vocabulary, run.objective)
     tokenizer.model_max_length = max_length
     if run.objective == "clm":
-        open_end(tokenizer)
+        drop_end_token(tokenizer)
     save_tokenizer(tokenizer, target, network.config)
     write_network(network, target)
     card = model_card(run, folder=folder, step=step, parameters=network.count_params(), vocabulary=vocabulary)
@@ -48,13 +48,13 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
 
 
 def save_tokenizer(tokenizer: Any, target: Path, config: PretrainedConfig) -> None:
-    """Writes `tokenizer` into the folder `target` so that it returns what a model of `config` was trained on.
+    """Writes `tokenizer` into the folder `target`, such that it returns the inputs that `config` was trained on.
 
-    Training gives no token types. Models without an embedding of their own for them, such as GPT-2, CTRL and XLM, take
-    them for token ids if a tokenizer returns them: type 0 would add the first token's embedding to every token's.
+    Training passes no token types. Models without an embedding for them, such as GPT-2, CTRL and XLM, look them up as
+    token ids if a tokenizer returns them: type 0 would add the first token's embedding to every token's.
 
-    Classes of transformers 5 such as AlbertTokenizer replace the normalizer of tokenizer.json by that of their own
-    defaults, which lower-cases; PreTrainedTokenizerFast reads the file as it is in both.
+    Some classes of transformers 5, such as AlbertTokenizer, replace the normalizer of tokenizer.json with their own
+    default, which converts to lower case. PreTrainedTokenizerFast leaves the normalizer unchanged in versions 4 and 5.
     """
     tokenizer.save_pretrained(target)
     if not tokenizer.is_fast:
@@ -69,10 +69,10 @@ def save_tokenizer(tokenizer: Any, target: Path, config: PretrainedConfig) -> No
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def open_end(tokenizer: Any) -> None:
-    """Makes the tokenizer put nothing after a text: a prompt that ends with the end token is one that has ended.
+def drop_end_token(tokenizer: Any) -> None:
+    """Stops the tokenizer from appending tokens to a text, because a prompt must not end with the end token.
 
-    What it puts before a text stays. Tokenizers that are not `tokenizers`' are left as they are.
+    Tokens that it prepends are kept. Slow tokenizers are not changed.
     """
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
@@ -90,7 +90,7 @@ def open_end(tokenizer: Any) -> None:
 def trim_vocabulary(
     network: TFPreTrainedModel, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
 ) -> TFPreTrainedModel:
-    """The same network without the ids that the tokenizer does not have."""
+    """Returns a copy of the network without the ids that pad the vocabulary."""
     config = type(network.config).from_dict(network.config.to_dict() | {"vocab_size": vocabulary.size})
     trimmed = build_network(config, objective)
     for target, source in zip(trimmed.weights, network.weights, strict=True):
@@ -102,7 +102,7 @@ def trim_vocabulary(
 
 
 def write_network(network: TFPreTrainedModel, folder: Path) -> None:
-    """Writes config.json, model.safetensors and tf_model.h5, and generation_config.json where the model generates."""
+    """Writes config.json, model.safetensors and tf_model.h5, and generation_config.json if the model generates."""
     network.config.architectures = [type(network).__name__.removeprefix("TF")]
     network.config.save_pretrained(folder)
     if network.can_generate():

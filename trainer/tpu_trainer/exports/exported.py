@@ -1,4 +1,4 @@
-"""An exported model's folder, opened for the verbs that ask the model something."""
+"""Reads an exported model's folder, and the prompts of the verbs that run the model."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
 from tpu_trainer.errors import UsageError
 
 CONFIG = "config.json"
-# XLM's and Flaubert's have the second ending.
+# The second is the suffix of XLM's and Flaubert's classes.
 _MASKED_CLASSES = ("ForMaskedLM", "WithLMHeadModel")
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """The values in the config.json of a model's folder; UsageError if it holds no JSON object."""
+    """Returns the values in the config.json of a model's folder; raises UsageError if it is not a JSON object."""
     path = files.join(folder, CONFIG)
     try:
         values = json.loads(files.read_text(path))
-    except ValueError as error:  # of JSON or of UTF-8
+    except ValueError as error:  # from JSON or UTF-8
         raise UsageError(f"{path}: not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: holds no JSON object")
+        raise UsageError(f"{path}: not a JSON object")
     return values
 
 
 def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary]:
-    """The tokenizer in a folder that `export` wrote, and its vocabulary; UsageError where it is no such folder."""
+    """Returns the tokenizer and vocabulary of a folder written by `export`; raises UsageError for other folders."""
     for name in (CONFIG, "tf_model.h5"):
         if not files.is_file(files.join(path, name)):
-            raise UsageError(f"{path}: no {name} there; give a folder that `export` has written")
+            raise UsageError(f"{path}: no {name} there; use a folder written by `export`")
     architectures = read_config(path).get("architectures")
     if (
         not isinstance(architectures, list)
@@ -42,21 +42,21 @@ def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary
         or not isinstance(architectures[0], str)
     ):
         raise UsageError(
-            f"{files.join(path, CONFIG)}: architectures is {architectures!r}, not the name of one class; give a folder "
-            "that `export` has written"
+            f"{files.join(path, CONFIG)}: architectures is {architectures!r}, not the name of one class; use a folder "
+            "written by `export`"
         )
     architecture = architectures[0]
     found = "mlm" if architecture.endswith(_MASKED_CLASSES) else "clm"
     if found != objective:
         verb = {"mlm": "fill-mask", "clm": "generate"}[found]
-        raise UsageError(f"{path}: a {architecture}, which is for the verb {verb}")
+        raise UsageError(f"{path}: the model is a {architecture}; use the verb {verb}")
     tokenizer = load_tokenizer(path)
     return tokenizer, Vocabulary.of(tokenizer, path, objective)
 
 
 def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> Any:
-    """The LanguageModel in a folder that `open_tokenizer` has opened."""
-    # TensorFlow takes seconds to import: not for what the verbs' checks refuse.
+    """Returns the LanguageModel in a folder that `open_tokenizer` accepts."""
+    # Imported after the checks, because importing TensorFlow takes seconds.
     from transformers import TFAutoModelForCausalLM, TFAutoModelForMaskedLM
 
     from tpu_trainer.network.model import LanguageModel
@@ -70,33 +70,33 @@ def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> A
 
 
 @dataclass(frozen=True)
-class Question:
-    """A text that a user asks the model about."""
+class Prompt:
+    """A text to complete or continue."""
 
     text: str
-    given: Mapping[str, Any] | None = None
-    """The JSON object that held it; None for plain text."""
+    record: Mapping[str, Any] | None = None
+    """The JSON object that contains the text; None for plain text."""
 
 
-def questions_of(text: str | None, *, json_lines: bool) -> Iterator[Question]:
-    """Yields `text`, or each line of the standard input: a text, or a JSON object with the key "text".
+def read_prompts(text: str | None, *, json_lines: bool) -> Iterator[Prompt]:
+    """Yields `text`; if None, each line of standard input: a text, or with `json_lines` an object with the key "text".
 
     Raises:
-        UsageError: if a line is not such an object.
+        UsageError: If a line is not such an object.
     """
     if text is not None:
-        yield Question(text, {"text": text} if json_lines else None)
+        yield Prompt(text, {"text": text} if json_lines else None)
         return
     for number, line in enumerate(sys.stdin, start=1):
         if not json_lines:
-            yield Question(line.rstrip("\n"))
+            yield Prompt(line.rstrip("\n"))
             continue
         try:
-            given = json.loads(line)
+            record = json.loads(line)
         except ValueError as error:
             raise UsageError(f"--json: line {number} of the standard input is not JSON: {error}") from None
-        if not isinstance(given, dict) or not isinstance(given.get("text"), str):
+        if not isinstance(record, dict) or not isinstance(record.get("text"), str):
             raise UsageError(
                 f'--json: line {number} of the standard input needs a string under "text": {line.strip()[:60]}'
             )
-        yield Question(given["text"], given)
+        yield Prompt(record["text"], record)

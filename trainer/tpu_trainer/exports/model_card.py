@@ -1,4 +1,4 @@
-"""The README.md of an exported model: what it is, what it learnt from, with which options, and how well."""
+"""The README.md of an exported model: usage, training data, results and configuration."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tpu_trainer.runs.run_folder import RunFolder
 
 _TASKS = {"mlm": "fill-mask", "clm": "text-generation"}
 _METRICS = ("loss", "perplexity", "accuracy", "bits_per_byte")
-# Names of places, which are nothing to the model, and what the card shows elsewhere.
+# Paths and names of machines, and values that the card shows elsewhere.
 _NOT_SHOWN = ("output_dir", "data", "profile", "strategy", "tpu", "hub_model_id", "hub_private")
 
 
 def model_card(
     config: FitConfig, *, folder: RunFolder, step: int, parameters: int, vocabulary: Vocabulary
 ) -> str:
-    """The card, as Markdown with the metadata that the Hub reads.
+    """Returns the card as Markdown with the metadata that the Hub reads.
 
     Args:
-        config: The run's.
-        folder: The run's, for its data and its log.
-        step: The checkpoint's.
-        parameters: Weights of the model.
-        vocabulary: The tokenizer's.
+        config: The run's configuration.
+        folder: The run folder, which has the training data's description and the metrics.
+        step: The checkpoint's step.
+        parameters: Number of the model's parameters.
+        vocabulary: The tokenizer's vocabulary.
     """
     task = _TASKS[config.objective]
     data = folder.data()
@@ -40,7 +40,7 @@ def model_card(
         f"A {objective} language model with a vocabulary of {vocabulary.size:,} tokens, trained {start} for "
         f"{step:,} steps of {config.train.batch_size:,} rows.\n\n"
     )
-    text += _use(task)
+    text += _usage(task)
     if data:
         text += "## Data\n\n" + _data_table(data) + "\n"
     text += "## Results\n\n" + _results(training, evaluation) + "\n"
@@ -52,7 +52,7 @@ def model_card(
 
 
 def _base_name(path: str) -> str:
-    """The last part of a path: where it lies is nobody's business."""
+    """Returns the last component of a path, because the card must not disclose the others."""
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
@@ -76,8 +76,8 @@ def _metadata(
     return metadata
 
 
-def _use(task: str) -> str:
-    """How to load it."""
+def _usage(task: str) -> str:
+    """Returns the section that shows how to load the model."""
     call = "pipe(f'… {pipe.tokenizer.mask_token} …')" if task == "fill-mask" else "pipe('…')"
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"

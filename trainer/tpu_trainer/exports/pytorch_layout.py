@@ -1,4 +1,4 @@
-"""TensorFlow's weights under the names, and in the layouts, of the PyTorch model of the same configuration."""
+"""Converts TensorFlow's weights to the names and layouts of PyTorch's class."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from transformers.modeling_tf_pytorch_utils import (
     convert_tf_weight_name_to_pt_weight_name,
 )
 
-# Where transformers' two classes of one model call a layer by two names: TensorFlow's, PyTorch's.
+# By model type, the layers whose names differ: TensorFlow's, PyTorch's.
 _OTHER_NAMES = {"deberta-v2": {".pos_proj.": ".pos_key_proj.", ".pos_q_proj.": ".pos_query_proj."}}
 
 
 def pytorch_name(variable: tf.Variable, model_type: str) -> tuple[str, TransposeType]:
-    """The name of `variable` in PyTorch, and how its axes are ordered there."""
+    """Returns the name of `variable` in PyTorch, and how to transpose its axes."""
     name, transposed = convert_tf_weight_name_to_pt_weight_name(variable.name, tf_weight_shape=variable.shape)
     for ours, theirs in _OTHER_NAMES.get(model_type, {}).items():
         name = name.replace(ours, theirs)
@@ -24,10 +24,10 @@ def pytorch_name(variable: tf.Variable, model_type: str) -> tuple[str, Transpose
 
 
 def pytorch_weights(network: TFPreTrainedModel) -> dict[str, np.ndarray]:
-    """float32 arrays by PyTorch's names.
+    """Returns float32 arrays by PyTorch's names.
 
-    Dense kernels are transposed: [in, out] here, [out, in] in PyTorch. GPT-2's Conv1D is [in, out] in both. Output
-    weights that are tied to the input embeddings are not among them: PyTorch ties them, too.
+    Dense kernels are transposed: [in, out] in TensorFlow, [out, in] in PyTorch. GPT-2's Conv1D is [in, out] in both.
+    Output weights that are tied to the input embeddings are omitted, because PyTorch ties them, too.
     """
     weights = {}
     for variable in network.weights:

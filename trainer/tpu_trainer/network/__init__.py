@@ -1,1 +1,1 @@
-"""The model and its arithmetic: what is masked or predicted, the layers that are changed, the loss."""
+"""The model: masking, objectives, patched layers and the loss."""

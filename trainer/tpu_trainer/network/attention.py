@@ -1,7 +1,7 @@
-"""Attention that keeps no probabilities for the backward pass, which computes them anew.
+"""Attention that recomputes its probabilities in the backward pass instead of keeping them.
 
-They are the largest arrays of an encoder: rows · heads · length² for each layer. A layer's still exist while it is
-computed, but only one layer's at a time. The gradient is that of Dao et al., "FlashAttention" (2022), algorithm 4.
+They are the largest arrays of an encoder: rows · heads · length² per layer. With recomputation, only one layer's
+probabilities exist at a time. The gradient is that of Dao et al., "FlashAttention" (2022), algorithm 4.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_trainer.network.dropout import KeyedDropout
-from tpu_trainer.network.sequencing import after
+from tpu_trainer.network.sequencing import schedule_after
 
 
 def attend(
@@ -24,14 +24,16 @@ def attend(
     bias: tf.Tensor | None,
     dropout: KeyedDropout | None,
 ) -> tf.Tensor:
-    """[B, H, Q, D]: dropout(softmax(query · keyᵀ / √D + bias)) · value, in the inputs' type; the softmax in float32.
+    """Returns dropout(softmax(query · keyᵀ / √D + bias)) · value, [B, H, Q, D], in the inputs' dtype.
+
+    The softmax is computed in float32.
 
     Args:
         query: [B, H, Q, D].
         key: [B, H, K, D].
         value: [B, H, K, D].
         bias: Broadcasts to [B, H, Q, K]; gets no gradient. None: 0.
-        dropout: The layer whose bits the probabilities get; None: none.
+        dropout: Dropout layer of the probabilities; None: no dropout.
     """
     dtype = query.dtype
     scale = tf.cast(1 / math.sqrt(query.shape[-1]), dtype)
@@ -51,10 +53,10 @@ def attend(
         output = tf.matmul(dropped(tf.cast(softmax(scaled, key), dtype)), value)
 
         def gradient(d_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            probabilities = softmax(after(scaled, d_output), key)
+            probabilities = softmax(schedule_after(scaled, d_output), key)
             d_value = tf.matmul(dropped(tf.cast(probabilities, dtype)), d_output, transpose_a=True)
             d_dropped = tf.cast(tf.matmul(d_output, value, transpose_b=True), tf.float32)
-            # The softmax's Σ p · dp for each query is d_output · output.
+            # For each query, the term Σ p · dp of the softmax's gradient equals d_output · output.
             dot = tf.reduce_sum(
                 tf.cast(d_output, tf.float32) * tf.cast(output, tf.float32), axis=-1, keepdims=True
             )

@@ -1,12 +1,13 @@
-"""Attention on a TPU as one kernel for each pass, which keeps every score on the chip.
+"""Attention on a TPU as one kernel per pass, which keeps all scores in on-chip memory.
 
-XLA makes an operation of each of attention's products, so that scores and probabilities (rows · heads · length²) travel
-between them many times. The kernel (tpu_check/kernel_sources.py) holds a block of queries against all their keys at
-once; it reads queries, keys and values and writes the output, and in the backward pass it computes the probabilities
-anew. It computes what attention.attend does, from the same dropout bits, with scores and softmax in float32.
+XLA compiles each matrix product of attention to a separate operation, so scores and probabilities (rows · heads ·
+length²) move to and from memory several times. The kernel (tpu_check/kernel_sources.py) processes a block of queries
+against all of their keys at once. It reads queries, keys and values and writes the output, and recomputes the
+probabilities in the backward pass. It is equivalent to attention.attend with the same dropout bits; scores and softmax
+are float32.
 
-It comes as bytecode in attention_kernels.zip, which holds a kernel for each type, mask and length, for any number of
-rows and heads.
+attention_kernels.zip contains the bytecode of a kernel for each dtype, mask and length, for any number of rows and
+heads.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ from tpu_trainer.network.dropout import KeyedDropout
 
 HEAD_SIZE = 64
 LANES = 128
-"""Of a TPU's vector registers: a block is of two heads."""
+"""Lanes of a TPU's vector registers: a block has two heads."""
 LENGTHS = (128, 256, 512, 1024, 2048)
 DTYPES = ("bfloat16", "float32")
 LINE_ROWS = 8
-"""Sublanes of a vector register: rows of `lines`, of which 5 are used."""
+"""Sublanes of a vector register; the kernel's `lines` operand uses 5 of them."""
 UNSEEN = -1e9
 BYTECODE_VERSION = 7
-"""Of Mosaic's format: the newest that libtpu 0.0.21 reads, the release that tensorflow-tpu 2.20 runs with."""
-# Scores of one head that a block may have: 1 MB in float32, of some ten such arrays in the 16 MB that a kernel gets.
+"""Version of Mosaic's format: the newest that libtpu 0.0.21, the release for tensorflow-tpu 2.20, can read."""
+# Maximum scores of one head in a block: 1 MB in float32. A kernel has about ten such arrays in its 16 MB of memory.
 _BLOCK_SCORES = 2**18
-# Of each block's scores half a square is computed in vain.
+# Smaller blocks compute fewer scores above the diagonal, which are wasted: half a square per block.
 _CAUSAL_QUERIES = 256
 
 
 def block_queries(length: int, *, causal: bool) -> int:
-    """Queries of a block: as many as have room, a divisor of `length`."""
+    """Returns the number of queries in a block: the largest divisor of `length` that fits in memory."""
     most = min(length, _BLOCK_SCORES // length, _CAUSAL_QUERIES if causal else length)
     return max(queries for queries in range(LANES, most + 1, LANES) if length % queries == 0)
 
 
 def member(name: str, *, dtype: str, causal: bool, length: int) -> str:
-    """A kernel's name in the archive; `name` is forward or backward."""
+    """Returns a kernel's file name in the archive; `name` is forward or backward."""
     return f"{name}-{dtype}-{'causal' if causal else 'full'}-{length}.mlirbc"
 
 
@@ -59,18 +60,18 @@ def _bytecode(path: str) -> str:
 
 
 def kernel_dtype(precision: Precision, tpu: str) -> tf.DType:
-    """What a kernel's factors are on a TPU of this generation: v2 and v3 have no products of bfloat16 in kernels."""
+    """Returns the dtype of a kernel's inputs. Kernels on TPU v2 and v3 do not support bfloat16 products."""
     return tf.bfloat16 if precision == "mixed_bfloat16" and tpu not in ("v2", "v3") else tf.float32
 
 
 def unsupported_reason(*, heads: int, head_size: int, length: int) -> str | None:
-    """Why there is no kernel for such attention; None: there is one."""
+    """Returns why there is no kernel for this attention; None if there is one."""
     if head_size != HEAD_SIZE:
-        return f"its heads have {head_size} dimensions, the kernel's {HEAD_SIZE}"
+        return f"the model's heads have {head_size} dimensions, but the kernel's {HEAD_SIZE}"
     if heads % 2:
-        return f"it has {heads} heads, of which the kernel takes two at a time"
+        return f"the model has {heads} heads, but the kernel needs an even number"
     if length not in LENGTHS:
-        return f"its rows have {length} tokens, the kernels' {', '.join(map(str, LENGTHS))}"
+        return f"rows have {length} tokens, but there are kernels only for {', '.join(map(str, LENGTHS))}"
     return None
 
 
@@ -85,17 +86,16 @@ def attend_in_kernel(
     dropout: KeyedDropout | None,
     dtype: tf.DType,
 ) -> tf.Tensor:
-    """[B, L, H · 64]: attention's output, the heads side by side, in the inputs' type. For a TPU only.
+    """Returns the output of attention, heads concatenated: [B, L, H · 64] in the inputs' dtype. For a TPU only.
 
     Args:
-        query: [B, L, H · 64], as the projection gives it; of a type, length and number of heads that
-            `unsupported_reason` accepts.
-        key: The same.
-        value: The same.
-        causal: No query sees later keys.
+        query: [B, L, H · 64], the projection's output. `unsupported_reason` must be None for its shape.
+        key: [B, L, H · 64].
+        value: [B, L, H · 64].
+        causal: Whether queries attend only to keys up to their own position.
         key_bias: float[B, L], added to every score of a key; gets no gradient. None: 0.
-        segment_ids: int32[B, L] below 2²⁴: queries see keys of their own segment. None: all.
-        dropout: The layer whose bits the probabilities get; None: none.
+        segment_ids: int32[B, L] below 2²⁴; queries attend only to keys of their segment. None: to all.
+        dropout: Dropout layer of the probabilities; None: no dropout.
         dtype: See kernel_dtype.
     """
     rows, length, width = query.shape
@@ -129,7 +129,7 @@ def attend_in_kernel(
 
 
 def _lines(seeds: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
-    """int32[B, H / 2, 8, L]: for each query the two seeds of a pair's first head, of its second, and its segment."""
+    """Returns int32[B, H / 2, 8, L]: for each query, two seeds for each head of the pair, and the segment."""
     _, rows, heads, length = seeds.shape
     of_heads = tf.reshape(tf.transpose(seeds, [1, 2, 0, 3]), [rows, heads // 2, 4, length])
     segments = tf.broadcast_to(segment_ids[:, None, None, :], [rows, heads // 2, 1, length])
@@ -138,7 +138,7 @@ def _lines(seeds: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
 
 
 def _run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
-    # The operation has no public name.
+    # There is no public API for this operation.
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
     rows, length, width = operands[-1].shape
@@ -153,7 +153,7 @@ def _run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
         "body": _bytecode(member(name, dtype=dtype.name, causal=causal, length=length)),
         "serialization_format": 1,
         "needs_layout_passes": True,
-        # The compiler plans by these, and reports them: two products in one pass, five in the other.
+        # The compiler uses these for scheduling and cost reports. The passes have two and five matrix products.
         "cost_estimate": {
             "flops": 2 * HEAD_SIZE * scores * (2 if name == "forward" else 5),
             "transcendentals": scores,

@@ -1,8 +1,8 @@
 """Cross-entropy over a large vocabulary without an array of all logits.
 
-A batch's logits are its biggest array by far (16 rows of 1024 tokens, 50,304 ids: 3.3 GB in float32), and their
-gradient is as big again. Both are made here some positions at a time. In training the gradient with respect to the
-inputs is worked out in the forward pass, while the logits are at hand, so that nothing is computed twice.
+The logits are by far the largest array of a batch (16 rows of 1024 tokens, 50,304 ids: 3.3 GB in float32), and their
+gradient is of the same size. Both are computed here for a chunk of positions at a time. In training, the forward pass
+also computes the gradient with respect to the inputs while a chunk's logits exist, so nothing is recomputed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from tpu_trainer.network.sequencing import after
+from tpu_trainer.network.sequencing import schedule_after
 
-# Logits that exist at once: 128 MB in bfloat16. A piece reads and writes the sum of the matrix's gradients, so that
-# smaller ones would move more bytes.
+# Logits per chunk: 128 MB in bfloat16. Each chunk reads and writes the accumulated gradient of the matrix, so smaller
+# chunks would move more bytes.
 _MAX_LOGITS = 2**26
-_NEVER = -1e9
+_MASKED_LOGIT = -1e9
 
 
 class OutputWeights(NamedTuple):
-    """The last, linear layer: logits = hidden · matrixᵀ + bias."""
+    """The last layer: logits = hidden · matrixᵀ + bias."""
 
     matrix: tf.Tensor
     """float32[V, H]."""
@@ -30,9 +30,11 @@ class OutputWeights(NamedTuple):
     """float32[V]."""
 
 
-def mask_surplus(bias: tf.Tensor, size: int) -> tf.Tensor:
-    """`bias` (float32[V]) such that no softmax sees the ids from `size` on."""
-    return tf.concat([bias[:size], tf.fill([bias.shape[0] - size], tf.constant(_NEVER, bias.dtype))], axis=0)
+def mask_padded_ids(bias: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns `bias` (float32[V]) with values that give the ids from `size` probability 0."""
+    return tf.concat(
+        [bias[:size], tf.fill([bias.shape[0] - size], tf.constant(_MASKED_LOGIT, bias.dtype))], axis=0
+    )
 
 
 def cross_entropy_sums(
@@ -45,39 +47,41 @@ def cross_entropy_sums(
     training: bool,
     max_logits: int = _MAX_LOGITS,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The weighted sums of the cross-entropy, in nats, and of the targets predicted right: float32 scalars.
+    """Returns the weighted sums of the cross-entropy, in nats, and of correct predictions: float32 scalars.
 
-    Products are taken in `hidden`'s type and summed in float32; the softmax is float32. In training logits are rounded
-    to `hidden`'s type before all else, as in Megatron-LM: in bfloat16 that halves what the loss reads and writes. A
-    target that has the highest logit together with other ids counts as right by its share, as rounding makes such ties.
+    Factors of products have `hidden`'s dtype; sums and the softmax are float32. In training, logits are rounded to
+    `hidden`'s dtype first, as in Megatron-LM: in bfloat16, this halves the loss's memory traffic. Rounding causes ties:
+    if a target is one of n ids with the highest logit, it counts as 1 / n correct predictions.
 
     Args:
-        hidden: [N, H], float32 or bfloat16; N static.
+        hidden: float32 or bfloat16 [N, H]; N is static.
         output: The last layer.
         targets: int32[N].
         weights: float32[N].
-        size: The vocabulary's true size, at most V; the ids from there on are never predicted.
-        training: Whether the gradient is to be taken.
-        max_logits: Logits that may exist at once.
+        size: The vocabulary's size without padding, at most V; ids from `size` are never predicted.
+        training: Whether to compute the gradient.
+        max_logits: Maximum number of logits per chunk.
     """
     logits_dtype = hidden.dtype if training else tf.float32
-    count, surplus = hidden.shape[0], output.matrix.shape[0]
-    pieces = max(1, math.ceil(count * surplus / max_logits))
-    # Whole sublanes of a TPU.
-    piece = -(-math.ceil(count / pieces) // 8) * 8
+    count, padded_size = hidden.shape[0], output.matrix.shape[0]
+    chunks = max(1, math.ceil(count * padded_size / max_logits))
+    # Rounded up to a TPU's 8 sublanes.
+    chunk = -(-math.ceil(count / chunks) // 8) * 8
 
     def sums(
         hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
     ) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:
         narrow = tf.cast(matrix, hidden.dtype)
-        masked_bias = mask_surplus(bias, size)
+        masked_bias = mask_padded_ids(bias, size)
         loss = correct = tf.zeros([])
         d_hidden, d_matrix, d_bias = [], tf.zeros(matrix.shape), tf.zeros(bias.shape)
         # Not a tf.while_loop: XLA's cost analysis would count its body once.
-        for first in range(0, count, piece):
-            part = slice(first, min(first + piece, count))
-            # One piece after the other: all at once they would need the memory that this is to save.
-            rows = hidden[part] if first == 0 else after(hidden[part], d_matrix if training else loss)
+        for first in range(0, count, chunk):
+            part = slice(first, min(first + chunk, count))
+            # One chunk after the other: in parallel, they would need the memory of all logits.
+            rows = (
+                hidden[part] if first == 0 else schedule_after(hidden[part], d_matrix if training else loss)
+            )
             rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
             highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
             logits = tf.cast(rounded, tf.float32)
@@ -88,7 +92,7 @@ def cross_entropy_sums(
             weight = weights[part][:, None]
             loss += tf.reduce_sum((tf.math.log(total) + highest - of_target) * weight)
             ties = tf.reduce_sum(tf.cast(logits == highest, tf.float32), axis=-1, keepdims=True)
-            # At least 1 but where logits are NaN.
+            # `ties` is 0 only if logits are NaN.
             share = tf.cast(of_target >= highest, tf.float32) / tf.maximum(ties, 1.0)
             correct += tf.reduce_sum(share * weight)
             if not training:
@@ -117,16 +121,16 @@ def cross_entropy_sums(
 def _product(
     a: tf.Tensor, b: tf.Tensor, *, transpose_a: bool = False, transpose_b: bool = False
 ) -> tf.Tensor:
-    """A matrix product whose sums, and result, are float32 whatever the type of its factors."""
+    """Returns a matrix product that is accumulated and returned in float32."""
     if a.dtype == tf.float32 or tf.executing_eagerly():
-        # Without XLA there is no such kernel for bfloat16.
+        # Without XLA, there is no such kernel for bfloat16.
         a, b = tf.cast(a, tf.float32), tf.cast(b, tf.float32)
     return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, output_type=tf.float32)
 
 
 def _round(logits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """float32 logits in `dtype`, float32 or bfloat16, with the same bits wherever they are used."""
+    """Converts float32 logits to `dtype`, float32 or bfloat16, with the same rounding for all uses."""
     if dtype == tf.bfloat16 and not tf.executing_eagerly():
-        # XLA may leave out a conversion there and back, in one place and not in another.
+        # XLA may remove a conversion to bfloat16 and back for some uses of a value and not for others.
         logits = gen_xla_ops.xla_reduce_precision(logits, exponent_bits=8, mantissa_bits=7)
     return tf.cast(logits, dtype)

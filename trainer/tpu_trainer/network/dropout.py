@@ -1,7 +1,7 @@
-"""Dropout as a function of (seed, step, row, layer): not of the batch that a row is in, nor of the replica.
+"""Dropout as a function of (seed, step, row, layer), independent of the batch and the replica.
 
-So a resumed run repeats what the killed one did, and micro-batches, replicas and layers that are computed twice all see
-the same bits. Keras' own dropout draws from a generator whose state is in no checkpoint.
+A resumed run therefore repeats the killed one, and micro-batches, replicas and recomputed layers use the same bits.
+Keras' dropout draws from a generator whose state is not in checkpoints.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ import tf_keras as keras
 from tpu_trainer.network.call_context import CallContext, CallValues
 from tpu_trainer.network.random_bits import line_bits, threefry2x32
 
-# The smallest number of rounds that passes all statistical tests (Salmon et al., table 2): these bits are many.
+# For speed, the minimum that passes all statistical tests (Salmon et al., table 2).
 _ROUNDS = 13
-
-
-# Layers of DeBERTa's that drop out the embeddings of relative positions, which all rows of a batch share.
+# DeBERTa's layers for the embeddings of relative positions, which all rows of a batch share.
 _SHARED_BY_ROWS = frozenset(("pos_dropout",))
 
 
 def line_seeds(
     values: CallValues, shape: Sequence[int], layer: int, *, shared: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The seeds of line_bits for one layer: two uint32 arrays of `shape`.
+    """Returns the seeds of line_bits for one layer: two uint32 arrays of `shape`.
 
-    The first axis is rows, or rows times something; if `shared`, there are no rows and the seeds are those of the step.
+    Args:
+        values: The call's key and row ids.
+        shape: The first axis is rows, or a multiple of rows.
+        layer: Number of the layer.
+        shared: Whether all rows share the seeds, so that `shape` has no axis of rows.
     """
     if values.dropout_key is None or values.row is None:
         raise RuntimeError("dropout in training needs a key and the rows' ids: see CallContext")
@@ -41,7 +43,7 @@ def line_seeds(
     repeats, rest = divmod(batch, values.row.shape[0])
     if rest:
         raise RuntimeError(
-            f"dropout of an array of {batch} lines, which are not those of {values.row.shape[0]} rows"
+            f"dropout of an array with a first axis of {batch}, not a multiple of the {values.row.shape[0]} rows"
         )
     lane = np.arange(batch, dtype=np.uint32) % repeats
     row = tf.repeat(tf.cast(values.row, tf.uint32), repeats)
@@ -53,8 +55,8 @@ def line_seeds(
     return threefry2x32(keys, (line, 0), rounds=_ROUNDS)
 
 
-class _Keyed:
-    """What dropout layers become: their bits come from the call's key instead of a generator."""
+class _KeyedDropoutBase:
+    """Mixin for dropout layers that derive their bits from the call's key instead of a generator."""
 
     context: CallContext
     index: int
@@ -62,25 +64,25 @@ class _Keyed:
 
     @property
     def threshold(self) -> int:
-        """Elements whose 32 bits lie below it become zero."""
+        """Elements with 32 random bits below this value become zero."""
         return round(self.rate * 2**32)
 
     @property
     def scale(self) -> float:
-        """What the rest is multiplied by."""
+        """Factor of the other elements."""
         return 1 / (1 - self.threshold / 2**32)
 
     def seeds(self, shape: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-        """The seeds of this layer's mask for lines of `shape`: an input's shape without its last axis."""
+        """Returns the seeds of this layer's mask; `shape` is the input's shape without its last axis."""
         return line_seeds(self.context.values, shape, self.index, shared=self.name in _SHARED_BY_ROWS)
 
     def masked(self, values: tf.Tensor, seeds: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        """`values` ([..., n]) with a share `rate` of them zeroed and the rest scaled up; `seeds` are those of [...]."""
+        """Returns `values` ([..., n]) after dropout with `seeds` ([...])."""
         keep = line_bits(seeds, values.shape[-1]) >= tf.constant(self.threshold, tf.uint32)
         return tf.where(keep, values * tf.cast(self.scale, values.dtype), tf.zeros([], values.dtype))
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Zeroes a share `rate` of the inputs and scales up the rest, if `training`."""
+        """Applies dropout if `training`."""
         if not training or self.rate == 0:
             return inputs
         if len(inputs.shape) == 1:
@@ -88,14 +90,14 @@ class _Keyed:
         return self.masked(inputs, self.seeds(inputs.shape[:-1]))
 
 
-class KeyedDropout(_Keyed, keras.layers.Dropout):
-    """keras.layers.Dropout with bits from the call's key. Made by `key_dropout` only."""
+class KeyedDropout(_KeyedDropoutBase, keras.layers.Dropout):
+    """keras.layers.Dropout with bits from the call's key. Only `key_dropout` creates it."""
 
 
-class KeyedStableDropout(_Keyed, keras.layers.Layer):
-    """DeBERTa's StableDropout with bits from the call's key. Made by `key_dropout` only."""
+class KeyedStableDropout(_KeyedDropoutBase, keras.layers.Layer):
+    """DeBERTa's StableDropout with bits from the call's key. Only `key_dropout` creates it."""
 
     @property
     def rate(self) -> float:
-        """The share of elements that become zero."""
+        """The fraction of elements that become zero."""
         return self.drop_prob

@@ -1,7 +1,7 @@
-"""Initial weights of models from scratch, as PyTorch's classes draw them.
+"""Initializes weights with the distributions of PyTorch's classes.
 
-Some of transformers' TensorFlow classes leave it to Keras, or leave out a factor. Which weights these are was found by
-measuring all of them in both: tests/tpu_trainer_export/initial_weights.py. The other weights stay as they are drawn.
+Some of transformers' TensorFlow classes use Keras' default initializers or omit a factor. The weights below are those
+whose distributions differ, as measured by tests/tpu_trainer_export/initial_weights.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import zlib
 import tensorflow as tf
 from transformers import TFPreTrainedModel
 
-# By model type: what the names of the weights end with that are drawn again.
+# By model type, a pattern for the end of the names of these weights.
 _REDRAWN = {
     "ctrl": r"(Wq|Wk|Wv|dense|0|2)/kernel",
     "deberta": r"attention/output/dense/kernel",
     "deberta-v2": r"attention/output/dense/kernel",
     "electra": r"(embeddings_project|generator_predictions/dense)/kernel",
-    # The projections that add to the residual stream: two for each layer, as in GPT-2's paper and Megatron-LM.
+    # The projections into the residual stream, two per layer, as in GPT-2's paper and Megatron-LM.
     "gpt2": r"c_proj/weight",
     "mistral": r"embed_tokens/embeddings|(self_attn|mlp)/\w+/kernel",
     "opt": r"embed_tokens/weight|embed_positions/embeddings|kernel",
@@ -27,11 +27,8 @@ _REDRAWN = {
 }
 
 
-def draw_as_pytorch(network: TFPreTrainedModel, *, seed: int) -> None:
-    """Draws those weights of a new `network` again that PyTorch's class draws from another distribution.
-
-    A weight is a function of `seed` and its name.
-    """
+def initialize_as_pytorch(network: TFPreTrainedModel, *, seed: int) -> None:
+    """Redraws the weights of a new `network` whose distribution differs in PyTorch, from `seed` and their names."""
     config = network.config
     std = getattr(config, "initializer_range", None) or getattr(config, "init_std", None)
     if config.model_type == "gpt2":

@@ -1,4 +1,4 @@
-"""Before a run: does the attention kernel compute on this device what plain attention does?"""
+"""Checks before a run that the attention kernel is correct on this device."""
 
 from __future__ import annotations
 
@@ -13,28 +13,37 @@ from tpu_trainer.network.attention_kernel import HEAD_SIZE, UNSEEN, attend_in_ke
 from tpu_trainer.network.call_context import CallContext, CallValues
 from tpu_trainer.network.patches.dropout import key_dropout
 
-# Rounding to bfloat16 makes up to 0.8 % of the root mean square; masks or dropout bits gone wrong, a quarter and more.
+# Rounding to bfloat16 accounts for up to 0.8% of the root mean square; wrong masks or dropout bits for 25% and more.
 _TOLERANCE = 0.03
 _ROWS, _HEADS, _DROPOUT = 2, 4, 0.1
-_REMEDY = "leave it out, and give --train.recompute_attention instead"
+_REMEDY = "use --train.recompute_attention instead"
 
 
 def check_attention_kernel(
     strategy: tf.distribute.Strategy, *, length: int, causal: bool, precision: Precision, tpu: str
 ) -> float:
-    """Runs both on the first replica's device, forward and backward, on random rows with padding and documents.
+    """Compares the kernel with plain attention, forward and backward, on random rows with padding and documents.
 
-    `tpu` is the device's generation.
+    Args:
+        strategy: Both run on its first replica's device.
+        length: Tokens in a row.
+        causal: Whether attention is causal.
+        precision: The training precision.
+        tpu: The device's generation.
 
-    Returns the largest of the differences of the output and the three gradients, each the root mean square of the
-    difference over that of plain attention's. UsageError where one is large, or where the device refuses the kernel.
+    Returns:
+        The largest relative difference of the output and the three gradients: the root mean square of the difference
+        divided by that of plain attention's result.
+
+    Raises:
+        UsageError: If a difference is too large, or the device rejects the kernel.
     """
     in_kernel = kernel_dtype(precision, tpu)
     dtype = tf.bfloat16 if precision == "mixed_bfloat16" else tf.float32
     random = np.random.default_rng(0)
     arrays = random.standard_normal((4, _ROWS, length, _HEADS * HEAD_SIZE)).astype(np.float32)
     key_bias = np.zeros((_ROWS, length), np.float32)
-    key_bias[1, -length // 16 :] = -1e4  # as the models mask padding
+    key_bias[1, -length // 16 :] = -1e4  # the models' mask of padding
     segments = np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32)
     network = keras.Sequential([keras.layers.Dropout(_DROPOUT)])
     network.build([None, length])
@@ -91,7 +100,7 @@ def check_attention_kernel(
         )
     except tf.errors.OpError as error:
         raise UsageError(
-            f"--train.attention_kernel: this device refuses the {in_kernel.name} kernel for rows of {length}; "
+            f"--train.attention_kernel: this device rejects the {in_kernel.name} kernel for rows of {length} tokens; "
             f"{_REMEDY}\n{error.message}"
         ) from error
     differences = [
@@ -101,10 +110,10 @@ def check_attention_kernel(
     for name, difference in zip(
         ("output", "gradient of queries", "gradient of keys", "gradient of values"), differences, strict=True
     ):
-        # Not `>`: a difference that is no number is none to be trusted.
+        # `not <=` instead of `>` rejects NaN.
         if not difference <= _TOLERANCE:
             raise UsageError(
-                f"--train.attention_kernel: on this device the kernel's {name} differs from plain attention's by "
+                f"--train.attention_kernel: on this device, the kernel's {name} differs from plain attention's by "
                 f"{difference:.1%} of its root mean square, for rows of {length} tokens in {dtype.name}; {_REMEDY}"
             )
     return max(differences)

@@ -1,7 +1,7 @@
-"""Masked language modelling's targets, chosen on the device, inside the step.
+"""Selects and replaces the targets of masked language modelling on the device, within the step.
 
-A row's masks are a function of (key, row id): not of the batch it stands in, nor of the replica. All shapes are static:
-each row has `max_targets` places, of which the first K are used, with weight 1.
+A row's masks are a function of (key, row id), not of its batch or replica. All shapes are static: each row has
+`max_targets` slots, and the first K have weight 1.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.network.random_bits import threefry2x32
 from tpu_trainer.network.selection import Draw, Selection, select_spans, select_tokens, select_words
 
-# Devlin et al., "BERT" (2018), 3.1: of the chosen tokens 80% become the mask token, 10% a random one, 10% stay.
+# Devlin et al., "BERT" (2018), 3.1: 80% of selected tokens become the mask token, 10% a random one, 10% stay unchanged.
 _MASKED, _RANDOM = 0.8, 0.1
-# Columns are below this; it separates the draw for the replacement from the draw for the choice.
+# Added to the counters of replacements, so that they differ from the counters of selection, which are smaller.
 _REPLACEMENT = 1 << 31
 
 
 class MaskedRows(NamedTuple):
-    """What the model sees and what it has to predict; B rows of L tokens, T targets at most in each."""
+    """B rows of L tokens with at most T targets each."""
 
     input_ids: tf.Tensor
-    """int32[B, L], with the chosen tokens replaced."""
+    """int32[B, L], with the selected tokens replaced."""
     positions: tf.Tensor
-    """int32[B, T]: where the targets stand."""
+    """int32[B, T], columns of the targets."""
     targets: tf.Tensor
-    """int32[B, T]: the original tokens there."""
+    """int32[B, T], the original tokens."""
     weights: tf.Tensor
-    """float32[B, T]: 1 for a target, 0 for an unused place."""
+    """float32[B, T], 1 for targets, 0 for unused slots."""
 
 
 def targets_by_length(max_length: int, probability: float) -> np.ndarray:
-    """int32[max_length + 1]: how many tokens to predict in a row of n real tokens: probability · n, half rounded up.
+    """Returns the number of targets in a row of n real tokens, for n up to `max_length`: int32[max_length + 1].
 
-    A table, worked out in decimals: in float32 the product of 0.15 and 10 may round either way.
+    It is probability · n, half rounded up, computed in decimal: in float32, 0.15 · 10 could round either way.
     """
     share = Decimal(str(probability))
     return np.array(
@@ -50,25 +50,25 @@ def targets_by_length(max_length: int, probability: float) -> np.ndarray:
 
 
 class Masking:
-    """Chooses the tokens to predict and replaces them."""
+    """Selects the tokens to predict and replaces them."""
 
     def __init__(
         self, *, vocabulary: Vocabulary, max_length: int, probability: float, unit: MaskingUnit = "token"
     ) -> None:
         """
         Args:
-            vocabulary: Special ids are never chosen and never drawn as a replacement.
+            vocabulary: Special ids are never selected and never used as a replacement.
             max_length: Tokens in a row.
-            probability: Share of a row's real tokens to predict.
-            unit: What is chosen.
+            probability: Fraction of a row's real tokens to predict.
+            unit: Unit of selection.
 
         Raises:
-            UsageError: Words are wanted of a tokenizer that does not tell where they begin.
+            UsageError: If the unit is "word" and the tokenizer's tokens do not show where words begin.
         """
         if unit == "word" and vocabulary.words is None:
             raise UsageError(
-                "--mlm.unit is 'word': the tokenizer does not tell in its tokens where words begin, as WordPiece, "
-                "byte-level and Metaspace tokenizers do"
+                "--mlm.unit is 'word', but the tokenizer's tokens do not show where words begin; use a WordPiece, "
+                "byte-level or Metaspace tokenizer, or another unit"
             )
         self._unit = unit
         self._words = vocabulary.words
@@ -88,14 +88,14 @@ class Masking:
     ) -> MaskedRows:
         """Masks a batch.
 
-        Exactly min(round(probability · real tokens), maskable tokens) are chosen in each row; maskable are real
-        tokens that are not special.
+        Selects exactly min(round(probability · real tokens), maskable tokens) in each row. Real tokens other than
+        special tokens are maskable.
 
         Args:
             input_ids: int32[B, L].
             attention_mask: int32[B, L], 1 for real tokens; None: all are real.
-            row: int32[B], the rows' ids; a negative one marks a row that has no targets.
-            key: Two uint32 scalars, such as random_bits.step_key gives.
+            row: int32[B], the rows' ids; rows with negative ids get no targets.
+            key: Two uint32 scalars, such as the result of random_bits.step_key.
         """
         batch = input_ids.shape[0]
         real = tf.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -119,7 +119,7 @@ class Masking:
         decision_bits, _ = draw(tf.cast(units, tf.uint32) + replacement_counter)
         _, token_bits = draw(tf.cast(positions, tf.uint32) + replacement_counter)
         decision = tf.cast(decision_bits, tf.float32) / 2.0**32
-        # The remainder favours the first ids by less than one part in 2**32 / vocabulary.
+        # The bias of the remainder towards low ids is below vocabulary / 2**32.
         drawn = tf.cast(token_bits % tf.constant(len(self._replacements), tf.uint32), tf.int32)
         replacement = tf.where(
             decision < _MASKED,
@@ -136,9 +136,14 @@ class Masking:
 
     def _select(self, input_ids: tf.Tensor, maskable: tf.Tensor, count: tf.Tensor, draw: Draw) -> Selection:
         if self._unit == "token":
-            return select_tokens(maskable=maskable, draw=draw, places=self.max_targets)
+            return select_tokens(maskable=maskable, draw=draw, max_targets=self.max_targets)
         if self._unit == "span":
-            return select_spans(maskable=maskable, count=count, draw=draw, places=self.max_targets)
-        joins, ends_open = (tf.gather(table, input_ids) for table in (self._words.joins, self._words.open))
-        starts = ~(joins & tf.pad(ends_open[:, :-1], [[0, 0], [1, 0]]))
-        return select_words(maskable=maskable, starts=starts, count=count, draw=draw, places=self.max_targets)
+            return select_spans(maskable=maskable, count=count, draw=draw, max_targets=self.max_targets)
+        starts_inside, ends_inside = (
+            tf.gather(table, input_ids)
+            for table in (self._words.starts_inside_word, self._words.ends_inside_word)
+        )
+        starts = ~(starts_inside & tf.pad(ends_inside[:, :-1], [[0, 0], [1, 0]]))
+        return select_words(
+            maskable=maskable, starts=starts, count=count, draw=draw, max_targets=self.max_targets
+        )

@@ -1,10 +1,11 @@
-"""The language model: a Hugging Face TensorFlow model, with the vocabulary, the positions and the losses put right."""
+"""The language model: a Hugging Face TensorFlow model with corrected vocabulary, positions and loss."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,54 +26,55 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.network import patches
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.config_values import heads_error, value_error
-from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_surplus
-from tpu_trainer.network.initial_weights import draw_as_pytorch
+from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_padded_ids
+from tpu_trainer.network.initial_weights import initialize_as_pytorch
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
-from tpu_trainer.network.output_layer import find_output_layer, head_of
+from tpu_trainer.network.output_layer import find_head, find_output_layer
 from tpu_trainer.network.patches import MemoryOptions
 
 _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 _AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}
-# Causal by their configuration's is_decoder only.
+# They are causal only with is_decoder in their configuration.
 _ENCODERS = frozenset(cls.model_type for cls in TF_MODEL_FOR_MASKED_LM_MAPPING)
-# Their masks and positions are float32 if the rest is bfloat16.
+# Their masks and positions stay float32 under mixed_bfloat16.
 _FLOAT32_ONLY = frozenset(("ctrl", "mistral"))
-# It takes position_ids and does nothing with them.
-_COUNTS_FOR_ITSELF = frozenset(("opt",))
-# Families whose positions count from the padding id on: a row's first token stands at pad_id + 1.
+# They accept position_ids but ignore them.
+_IGNORE_POSITION_IDS = frozenset(("opt",))
+# Their positions count from the padding id: a row's first token has the position pad_id + 1.
 _POSITIONS_FROM_PADDING = frozenset(
     ("camembert", "esm", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta")
 )
-# Without an attention mask, they take every token with the id `pad_index` for padding.
-_FIND_PADDING = frozenset(("flaubert", "xlm"))
-_NOT_CHOSEN = dict.fromkeys(
+# Without an attention mask, they treat every token with the id `pad_index` as padding.
+_INFER_PADDING = frozenset(("flaubert", "xlm"))
+_DERIVED_VALUES = dict.fromkeys(
     ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"),
-    "it follows from the tokenizer and cannot be set",
+    "the tokenizer determines it, so it cannot be set",
 )
 
 
 def network_config(
     config: ModelConfig, *, objective: ObjectiveName, vocabulary: Vocabulary, max_length: int
 ) -> PretrainedConfig:
-    """The Hugging Face configuration of the model, its vocabulary padded to `vocabulary.padded_size`.
+    """Returns the Hugging Face configuration of the model, its vocabulary padded to `vocabulary.padded_size`.
 
-    Raises UsageError for an unknown type or value, and for positions that do not hold `max_length` tokens.
+    Raises:
+        UsageError: If a type or value is not supported, or the model has too few positions for `max_length` tokens.
     """
     if config.type not in EXPORTABLE[objective]:
         raise UsageError(
-            f"--model.type is {config.type!r}: not one that can be trained as a {_KINDS[objective]} model here and "
-            f"loaded elsewhere; one of {', '.join(sorted(EXPORTABLE[objective]))}"
+            f"--model.type is {config.type!r}: not a supported {_KINDS[objective]} model; must be one of "
+            f"{', '.join(sorted(EXPORTABLE[objective]))}"
         )
     if config.type in _POSITIONS_FROM_PADDING and vocabulary.pad_id is None:
         raise UsageError(
             f"--model.type is {config.type!r}, which needs a tokenizer with a pad token: its positions count from "
-            "that token's id on"
+            "that token's id"
         )
     defaults = CONFIG_MAPPING[config.type]()
     chosen = {defaults.attribute_map.get(name, name): value for name, value in config.config.items()}
     for name in config.config:
-        if name in _NOT_CHOSEN:
-            raise UsageError(f"--model.config.{name}: {_NOT_CHOSEN[name]}")
+        if name in _DERIVED_VALUES:
+            raise UsageError(f"--model.config.{name}: {_DERIVED_VALUES[name]}")
         own = defaults.attribute_map.get(name, name)
         if not hasattr(defaults, own) and own not in CONFIG_VALUES[config.type] | WITHOUT_EFFECT:
             raise UsageError(
@@ -83,7 +85,7 @@ def network_config(
         if reason is None and config.config[name] != default:
             reason = unsupported_reason(config.type, own, config.config[name])
         if reason is not None:
-            where = "" if config.init_from is None else f" (also by config.json in {config.init_from})"
+            where = "" if config.init_from is None else f" (see also config.json in {config.init_from})"
             raise UsageError(f"--model.config.{name} is {config.config[name]!r}{where}: {reason}")
     positions = defaults.attribute_map.get("max_position_embeddings", "max_position_embeddings")
     needed = max_length + _first_position(config.type, vocabulary)
@@ -96,12 +98,12 @@ def network_config(
     window = values.get("sliding_window", getattr(defaults, "sliding_window", None))
     if window is not None and window < max_length:
         raise UsageError(
-            f"--model.config.sliding_window is {window}: {config.type} in TensorFlow ignores it: rows of {max_length}"
-            " tokens would train another model than PyTorch's; set it to null, or to the rows' length"
+            f"--model.config.sliding_window is {window}: {config.type} in TensorFlow ignores it, so with rows of "
+            f"{max_length} tokens the model would differ from PyTorch's; set it to null or to the row length"
         )
     if objective == "clm" and config.type in _ENCODERS:
         values["is_decoder"] = True
-    if config.type in _FIND_PADDING and vocabulary.pad_id is not None:
+    if config.type in _INFER_PADDING and vocabulary.pad_id is not None:
         values["pad_index"] = vocabulary.pad_id
     made = CONFIG_MAPPING[config.type](
         vocab_size=vocabulary.padded_size,
@@ -116,35 +118,35 @@ def network_config(
 
 
 def _first_position(model_type: str, vocabulary: Vocabulary) -> int:
-    """The position that the model gives to a row's first token."""
+    """Returns the model's position of a row's first token."""
     return vocabulary.pad_id + 1 if model_type in _POSITIONS_FROM_PADDING else 0
 
 
 def build_network(config: PretrainedConfig, objective: ObjectiveName) -> TFPreTrainedModel:
-    """The network of `config`, its variables made, with the names that Hugging Face's formats rely on."""
-    # Keras would number the networks of a process, and the names are in what is exported.
+    """Returns the network of `config`, built, with the variable names that Hugging Face's formats require."""
+    # Without a fixed name, Keras would number the networks, and the names end up in exports.
     network = _AUTO_CLASSES[objective].from_config(config, name="network")
     network.build_in_name_scope()
     return network
 
 
 class Inputs(NamedTuple):
-    """What a network sees: B rows of L tokens."""
+    """A network's inputs: B rows of L tokens."""
 
     input_ids: tf.Tensor
     """int32[B, L]."""
     attention_mask: tf.Tensor | None = None
     """int32[B, L], 1 for real tokens; None: all are real."""
     position_ids: tf.Tensor | None = None
-    """int32[B, L], counted from 0; None: the row is one text."""
+    """int32[B, L], starting from 0; None: the row is one document."""
     segment_ids: tf.Tensor | None = None
-    """int32[B, L], the number of each token's document; None: the row is one text. Read by causal models alone."""
+    """int32[B, L], the number of each token's document; None: the row is one document. Only causal models use it."""
     training: bool = False
     """Whether dropout applies."""
 
 
 class LanguageModel:
-    """A network with the calls that training needs: losses, and logits at some positions only."""
+    """A network that computes losses, and logits only at selected positions."""
 
     def __init__(
         self,
@@ -158,31 +160,31 @@ class LanguageModel:
         Args:
             network: A built TF…ForMaskedLM or TF…ForCausalLM of vocabulary size `vocabulary.size` or
                 `vocabulary.padded_size`.
-            vocabulary: The tokenizer's.
-            objective: Which of the two it is.
-            memory: What to keep for the backward pass; None: everything.
+            vocabulary: The tokenizer's vocabulary.
+            objective: The network's objective.
+            memory: Options to save memory; None: keep all activations for the backward pass.
 
         Raises:
-            UsageError: Models of this type do not have the options of `memory`.
+            UsageError: If models of this type do not support `memory`.
         """
         self.network = network
         self.vocabulary = vocabulary
         self.objective = objective
         self.context = CallContext()
-        """What dropout draws from: to be set where the model is called in training."""
+        """The values that dropout depends on. The caller sets them in training."""
         self._separates_documents = patches.apply(
             network, self.context, separate_documents_of_rows=objective == "clm", memory=memory
         )
         self._first_position = _first_position(network.config.model_type, vocabulary)
-        self._head = head_of(network)
+        self._head = find_head(network)
         self._output = find_output_layer(network)
         encoder = getattr(network, network.base_model_prefix)
         self._accepted = frozenset(inspect.signature(encoder.call).parameters)
-        if network.config.model_type in _COUNTS_FOR_ITSELF:
+        if network.config.model_type in _IGNORE_POSITION_IDS:
             self._accepted -= {"position_ids"}
         for layer in network.submodules:
-            # transformers' TensorFlow classes of RoBERTa's family count positions from padding id 1, whatever the
-            # tokenizer's; its PyTorch classes use the tokenizer's.
+            # The TensorFlow classes of the RoBERTa family always count positions from padding id 1; the PyTorch
+            # classes use the tokenizer's.
             if self._first_position and hasattr(layer, "padding_idx"):
                 layer.padding_idx = vocabulary.pad_id
 
@@ -198,38 +200,38 @@ class LanguageModel:
         precision: Precision = "float32",
         memory: MemoryOptions | None = None,
     ) -> LanguageModel:
-        """A new model; its weights are a function of `seed`. UsageError where `config` does not fit."""
+        """Returns a new model, whose weights are a function of `seed`; raises UsageError for an invalid `config`."""
         if precision == "mixed_bfloat16" and config.type in _FLOAT32_ONLY:
             raise UsageError(
-                f"--train.precision is {precision!r}: transformers' TensorFlow class of {config.type!r} fails in it, "
-                "because it combines float32 and bfloat16 tensors; use float32"
+                f"--train.precision is {precision!r}: transformers' TensorFlow class of {config.type!r} does not "
+                "support it, because it combines float32 and bfloat16 tensors; use float32"
             )
         hf_config = network_config(config, objective=objective, vocabulary=vocabulary, max_length=max_length)
         keras.utils.set_random_seed(seed)
-        # Layers take the policy that holds when they are made, and Hugging Face makes them.
+        # Layers take the global policy when they are created, which Hugging Face does.
         before = keras.mixed_precision.global_policy()
         keras.mixed_precision.set_global_policy(precision)
         try:
             network = build_network(hf_config, objective)
-            draw_as_pytorch(network, seed=seed)
+            initialize_as_pytorch(network, seed=seed)
         finally:
             keras.mixed_precision.set_global_policy(before)
         return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory)
 
-    def twin(self) -> TFPreTrainedModel:
-        """Another network of the same shape, with weights of its own, that is not for calling."""
+    def new_network(self) -> TFPreTrainedModel:
+        """Returns another, unpatched network of the same configuration, to hold a copy of the weights."""
         return build_network(self.network.config, self.objective)
 
     def loss_sums(
         self, inputs: Inputs, *, targets: tf.Tensor, weights: tf.Tensor, positions: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The weighted sums of the cross-entropy, in nats, and of the targets predicted right: float32 scalars.
+        """Returns the weighted sums of the cross-entropy, in nats, and of correct predictions: float32 scalars.
 
         Args:
-            inputs: What the network sees, B rows of L tokens.
-            targets: int32[B, T], what is to be predicted.
+            inputs: B rows of L tokens.
+            targets: int32[B, T].
             weights: float32[B, T].
-            positions: int32[B, T], where; None: everywhere, T = L.
+            positions: int32[B, T], positions of the targets; None: all, T = L.
         """
         targets, weights = tf.reshape(targets, [-1]), tf.reshape(weights, [-1])
         if self._output is None:
@@ -258,16 +260,18 @@ class LanguageModel:
         segment_ids: tf.Tensor | None = None,
         training: bool = False,
     ) -> tf.Tensor:
-        """float32[B, T, V] logits at `positions` (int32[B, T]); the other arguments are those of Inputs.
+        """Returns float32[B, T, V] logits at `positions` (int32[B, T]); the other arguments are those of Inputs.
 
-        Where the model's head is a layer of its own, only those positions go through it. Ids that do not exist get a
-        logit that no softmax sees.
+        If the model's head is a separate layer, it computes only these positions. Ids that pad the vocabulary get
+        probability 0.
         """
         inputs = Inputs(input_ids, attention_mask, position_ids, segment_ids, training)
         return self._masked_logits(self._logits(inputs, positions))
 
     def _masked_logits(self, logits: tf.Tensor) -> tf.Tensor:
-        return tf.cast(logits, tf.float32) + mask_surplus(tf.zeros(logits.shape[-1:]), self.vocabulary.size)
+        return tf.cast(logits, tf.float32) + mask_padded_ids(
+            tf.zeros(logits.shape[-1:]), self.vocabulary.size
+        )
 
     def _logits(self, inputs: Inputs, positions: tf.Tensor | None) -> tf.Tensor:
         if self._head is not None:
@@ -277,18 +281,18 @@ class LanguageModel:
         return logits if positions is None else tf.gather(logits, positions, batch_dims=1)
 
     def _hidden(self, inputs: Inputs, positions: tf.Tensor | None) -> tf.Tensor:
-        """[B, T, H]: the last hidden states at `positions`."""
+        """Returns the last hidden states at `positions`, [B, T, H]."""
         encoder = getattr(self.network, self.network.base_model_prefix)
         with self._called_with(inputs):
             hidden = encoder(**self._arguments(inputs))[0]
         return hidden if positions is None else tf.gather(hidden, positions, batch_dims=1)
 
     def _called_with(self, inputs: Inputs) -> AbstractContextManager[None]:
-        return self.context.using(self.context.with_changes(segment_ids=inputs.segment_ids))
+        return self.context.using(replace(self.context.values, segment_ids=inputs.segment_ids))
 
     def _arguments(self, inputs: Inputs) -> dict[str, Any]:
         attention_mask = inputs.attention_mask
-        if attention_mask is None and self.network.config.model_type in _FIND_PADDING:
+        if attention_mask is None and self.network.config.model_type in _INFER_PADDING:
             attention_mask = tf.ones_like(inputs.input_ids)
         arguments: dict[str, Any] = {
             "input_ids": inputs.input_ids,
@@ -312,7 +316,7 @@ class LanguageModel:
         )
 
     def ignored_features(self, features: Collection[str]) -> list[str]:
-        """Those of a dataset's `features` that a causal model should use and this one cannot."""
+        """Returns the dataset's `features` that a causal model should use but this one does not support."""
         if self.objective != "clm":
             return []
         used = self._accepted | ({"segment_ids"} if self._separates_documents else set())
@@ -325,14 +329,15 @@ class LanguageModel:
             target_counts: float[V], how often each id is a target in the training split.
 
         Raises:
-            UsageError: The model has no output bias.
+            UsageError: If the model has no output bias.
         """
         biases = list((self.network.get_bias() or {}).values())
         if len(biases) != 1:
             raise UsageError(
-                f"--model.init_output_bias: models of type {self.network.config.model_type!r} have no output bias"
+                f"--model.init_output_bias: models of type {self.network.config.model_type!r} have no output bias; "
+                "omit the option"
             )
-        counts = target_counts + 1  # a token that never occurs may still come
+        counts = target_counts + 1  # a token that did not occur may still occur
         bias = np.full(self.network.config.vocab_size, 0, np.float32)
         bias[: self.vocabulary.size] = np.log(counts / counts.sum())
         biases[0].assign(bias.reshape(biases[0].shape))
@@ -341,9 +346,9 @@ class LanguageModel:
 def target_counts(
     token_counts: np.ndarray, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
 ) -> np.ndarray:
-    """float64[V]: how often each id is a target, up to a factor, where it occurs `token_counts` times.
+    """Returns how often each id is a target, up to a constant factor: float64[V].
 
-    Special ids are never masked, but predicted like any other in causal modelling.
+    Masked language modelling never masks special ids; causal modelling predicts them like any other.
     """
     counts = np.array(token_counts, np.float64)
     if objective == "mlm":
@@ -354,7 +359,7 @@ def target_counts(
 def unigram_entropy(
     token_counts: np.ndarray, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
 ) -> float:
-    """Nats per target of the best guess that knows only how frequent each token is."""
+    """Returns the cross-entropy, in nats per target, of predicting each token by its frequency."""
     counts = target_counts(token_counts, vocabulary, objective)
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())

@@ -1,4 +1,4 @@
-"""Types and configurations of models that compute the same in PyTorch when they are exported."""
+"""Supported model types and configuration values: those whose exports compute the same in PyTorch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from tpu_trainer.config import ObjectiveName
 
-# Model types whose exports give the same logits in PyTorch, in transformers 4 and 5: `make test-export` compares them.
-# Not among them, though transformers has TensorFlow classes: albert and mpnet have weights that nothing trains;
-# convbert, esm, mobilebert, openai-gpt and xglm differ between frameworks or transformers' versions; funnel, layoutlm
-# and tapas need more than tokens; longformer does not compile with XLA; as causal models, transfo-xl, xlm and xlnet
-# have no plain next-token form, and TensorFlow's roformer sees the tokens that are to come.
+# Model types whose exports give the same logits in PyTorch, in transformers 4 and 5, as `make test-export` checks.
+# Not supported, despite their TensorFlow classes: albert and mpnet have weights that get no gradient; convbert, esm,
+# mobilebert, openai-gpt and xglm differ between frameworks or versions of transformers; funnel, layoutlm and tapas need
+# inputs other than tokens; longformer does not compile with XLA; as causal models, transfo-xl, xlm and xlnet have no
+# plain next-token form, and TensorFlow's roformer attends to future tokens.
 EXPORTABLE: dict[ObjectiveName, frozenset[str]] = {
     "mlm": frozenset(
         (
@@ -65,8 +65,8 @@ _XLM = frozenset(
     ("emb_dim", "n_layers", "n_heads", "dropout", "attention_dropout", "gelu_activation",
      "layer_norm_eps", "max_position_embeddings", "embed_init_std", "init_std")
 )  # fmt: skip
-# By model type, the values of a configuration that may differ from the type's own: TensorFlow's class and PyTorch's
-# both respect them, as `make test-export` shows.
+# By model type, the configuration values that can be changed. TensorFlow's and PyTorch's classes both respect them, as
+# `make test-export` checks.
 CONFIG_VALUES: dict[str, frozenset[str]] = {
     "bert": _ENCODER,
     "camembert": _ENCODER,
@@ -99,7 +99,7 @@ CONFIG_VALUES: dict[str, frozenset[str]] = {
     "xlm": _XLM,
     "xlm-roberta": _ENCODER,
 }  # fmt: skip
-# Values that no language model here reads: of other heads, of generation, of earlier releases.
+# Values that do not affect these language models: for other heads, for generation, from earlier releases.
 WITHOUT_EFFECT = frozenset(
     ("classifier_dropout", "classifier_dropout_prob", "end_n_top", "gradient_checkpointing", "lang_id", "mask_index",
      "mask_token_id", "n_ctx", "pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "qa_dropout",
@@ -126,22 +126,22 @@ _ACTIVATION_NAMES = frozenset(("hidden_act", "activation", "activation_function"
 
 
 def unsupported_reason(model_type: str, name: str, value: Any) -> str | None:
-    """Why a model cannot be trained with this value, which is not its type's own; None: it can.
+    """Returns why a value other than the type's default is not supported; None if it is.
 
-    `name` is the configuration's own name, not one that its attribute_map gives another.
+    Args:
+        model_type: The model type.
+        name: Name of the value, after attribute_map is applied.
+        value: The value.
     """
     if name in WITHOUT_EFFECT:
         return None
     if name not in CONFIG_VALUES[model_type]:
         return (
-            f"{model_type} in TensorFlow ignores it, or computes something else with it than in PyTorch: the exported "
-            f"model would be another one than the trained; values that can be set: "
-            f"{', '.join(sorted(CONFIG_VALUES[model_type]))}"
+            f"{model_type} in TensorFlow ignores it or interprets it differently from PyTorch, so the exported model "
+            f"would differ from the trained one; omit it; supported: {', '.join(sorted(CONFIG_VALUES[model_type]))}"
         )
     if name in _ACTIVATION_NAMES and value not in ACTIVATIONS:
-        return (
-            f"must be one of {', '.join(sorted(ACTIVATIONS))}, which TensorFlow's classes and PyTorch's share"
-        )
+        return f"must be one of {', '.join(sorted(ACTIVATIONS))}, which TensorFlow and PyTorch have in common"
     if name == "conv_kernel_size" and value and value % 2 == 0:
-        return "must be odd: with an even one PyTorch's class fails"
+        return "must be odd, because PyTorch's class fails for even values"
     return None

@@ -1,4 +1,4 @@
-"""What is learnt: a batch → sums over its targets."""
+"""Training objectives: loss and accuracy sums of a batch."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class Sums(NamedTuple):
     """Sums over a batch, float32 scalars."""
 
     loss: tf.Tensor
-    """Cross-entropy in nats, over all targets."""
+    """Cross-entropy of all targets, in nats."""
     correct: tf.Tensor
-    """Targets predicted right."""
+    """Number of targets predicted correctly."""
     targets: tf.Tensor
-    """Targets."""
+    """Number of targets."""
     tokens: tf.Tensor
-    """Real tokens, padding not counted."""
+    """Number of tokens without padding."""
 
 
 class Objective(ABC):
-    """Chooses a batch's targets and compares the model's predictions with them."""
+    """Selects a batch's targets and computes the loss of the model's predictions."""
 
     def __init__(self, *, model: LanguageModel, predicted_positions: int) -> None:
         self.model = model
         self.predicted_positions = predicted_positions
-        """Positions of a row that go through the output layer."""
+        """Number of positions per row that the output layer computes."""
 
     @abstractmethod
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
-        """The sums of `batch` (see batches.py). What is random is drawn from `key`."""
+        """Returns the sums of `batch` (see batches.py). `key` determines all random choices."""
 
     def attention_mask(self, batch: Batch) -> tf.Tensor | None:
-        """int32[B, L], 1 for real tokens. None: all are real.
+        """Returns int32[B, L], 1 for real tokens; None if all tokens are real.
 
-        Rows without a mask are full but for the split's last, where the pad id marks padding (docs/dataset-format.md).
+        In datasets without a mask, only a split's last row has padding, with the pad id (docs/dataset-format.md).
         """
         padding_id = self.model.vocabulary.padding_id
         if "attention_mask" in batch or padding_id is None:
@@ -51,14 +51,14 @@ class Objective(ABC):
 
 
 class MaskedLanguageModelling(Objective):
-    """Some tokens are masked, and predicted from those on both sides."""
+    """Predicts masked tokens from the tokens on both sides."""
 
     def __init__(self, *, model: LanguageModel, masking: Masking) -> None:
         super().__init__(model=model, predicted_positions=masking.max_targets)
         self._masking = masking
 
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
-        """See Objective; the masks are drawn from `key`."""
+        """See Objective."""
         attention_mask = self.attention_mask(batch)
         masked = self._masking(
             input_ids=batch["input_ids"], attention_mask=attention_mask, row=batch["row"], key=key
@@ -73,16 +73,16 @@ class MaskedLanguageModelling(Objective):
 
 
 class CausalLanguageModelling(Objective):
-    """Each token is predicted from those before it in its document."""
+    """Predicts each token from the preceding tokens of its document."""
 
     def __init__(self, *, model: LanguageModel, max_length: int) -> None:
         super().__init__(model=model, predicted_positions=max_length)
 
     def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
-        """See Objective; nothing is random here.
+        """See Objective.
 
-        A token is a target if it is real and the one before it is of the same document (segment_ids, where the batch
-        has them: else a row is one text).
+        A token is a target if it and the preceding token are real and belong to the same document. Without segment_ids,
+        a row is one document.
         """
         del key
         ids, segments = batch["input_ids"], batch.get("segment_ids")
@@ -92,7 +92,7 @@ class CausalLanguageModelling(Objective):
             counts &= (attention_mask[:, :-1] > 0) & (attention_mask[:, 1:] > 0)
         if segments is not None:
             counts &= segments[:, :-1] == segments[:, 1:]
-        # The last position predicts nothing; it stays, so that shapes are round.
+        # The last position predicts nothing. It is kept so that the length remains a round number.
         nothing = tf.zeros_like(ids[:, :1])
         weights = tf.concat([tf.cast(counts, tf.float32), tf.cast(nothing, tf.float32)], axis=1)
         loss, correct = self.model.loss_sums(

@@ -1,4 +1,4 @@
-"""Where a Hugging Face model turns hidden states into logits: what comes before the last matrix, and the matrix."""
+"""The part of a Hugging Face model that maps hidden states to logits, split before its last matrix."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from transformers import TFPreTrainedModel
 
 from tpu_trainer.network.cross_entropy import OutputWeights
 
-# Model types whose logits are the last hidden state times the input embeddings, and nothing else.
+# Model types whose logits are the product of the last hidden state and the input embeddings.
 _TIED_WITHOUT_HEAD = frozenset(("gpt2", "opt"))
-# Attributes that hold the head in models that have one.
+# Attributes that contain a model's head.
 _HEAD_NAMES = ("lm_head", "mlm", "predictions")
 
 
 class OutputLayer:
-    """The layer between hidden states and logits, in two parts: `transform`, then `weights`."""
+    """The layer that maps hidden states to logits, as two parts: `transform`, then `weights`."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class OutputLayer:
         """
         Args:
             transform: [B, T, H] → [B, T, H].
-            matrix: [V, H], or [H, V] where `transposed`.
-            transposed: Whether `matrix` is a Dense layer's kernel.
-            bias: [V], or None.
+            matrix: [V, H]; [H, V] if `transposed`, as in a Dense layer.
+            transposed: Whether to transpose `matrix`.
+            bias: [V]; None: 0.
         """
         self.transform = transform
         self._matrix = matrix
@@ -40,24 +40,24 @@ class OutputLayer:
         self._bias = bias
 
     def weights(self) -> OutputWeights:
-        """The matrix and the bias, as float32 tensors."""
+        """Returns the matrix and the bias as float32 tensors."""
         matrix = tf.convert_to_tensor(self._matrix)
         matrix = tf.transpose(matrix) if self._transposed else matrix
         bias = tf.zeros(matrix.shape[:1]) if self._bias is None else tf.convert_to_tensor(self._bias)
         return OutputWeights(matrix, bias)
 
 
-def head_of(network: TFPreTrainedModel) -> keras.layers.Layer | None:
-    """The layer that makes logits of hidden states; None: there is none, or it is not known."""
+def find_head(network: TFPreTrainedModel) -> keras.layers.Layer | None:
+    """Returns the layer that maps hidden states to logits; None if there is none or its attribute is unknown."""
     return next((getattr(network, name) for name in _HEAD_NAMES if hasattr(network, name)), None)
 
 
 def find_output_layer(network: TFPreTrainedModel) -> OutputLayer | None:
-    """The parts of the layer that makes the logits of `network`; None where they are not known."""
+    """Returns the parts of the layer that computes the logits of `network`; None if its structure is unknown."""
     if network.config.model_type in _TIED_WITHOUT_HEAD:
         (matrix,) = network.get_input_embeddings().weights
         return OutputLayer(transform=tf.identity, matrix=matrix, transposed=False, bias=None)
-    head = head_of(network)
+    head = find_head(network)
     head = getattr(head, "predictions", head)
     if isinstance(head, keras.layers.Dense):
         return OutputLayer(transform=tf.identity, matrix=head.kernel, transposed=True, bias=head.bias)

@@ -1,8 +1,7 @@
 """Random bits on the device as a pure function of a key and a counter: Threefry-2x32.
 
-TensorFlow's own stateless generators give a whole tensor from one seed, and which generator they use depends on the
-device. Here every element has its own counter, so that a row's bits do not depend on the batch, the replica or the kind
-of device that computes them.
+TensorFlow's stateless generators compute a whole tensor from one seed, by an algorithm that depends on the device. Here
+each element has its own counter, so a row's bits do not depend on the batch, the replica or the type of device.
 """
 
 from __future__ import annotations
@@ -25,15 +24,12 @@ def _uint32(value: Word) -> tf.Tensor:
 def threefry2x32(
     key: tuple[Word, Word], counter: tuple[Word, Word], *, rounds: int = 20
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """64 random bits for each element: Threefry-2x32.
+    """Returns 64 random bits for each element, as two uint32 tensors of the broadcast shape.
 
     Args:
         key: Two values, uint32 tensors or arrays, or ints in [0, 2**32).
-        counter: Two values of the same kind; all four broadcast against each other.
-        rounds: Of mixing; 13 are the fewest that pass all statistical tests.
-
-    Returns:
-        Two uint32 tensors of the broadcast shape.
+        counter: Two values of the same types; all four are broadcast against each other.
+        rounds: Rounds of mixing; 13 is the minimum that passes all statistical tests.
     """
     k0, k1 = map(_uint32, key)
     x0, x1 = map(_uint32, counter)
@@ -54,17 +50,17 @@ def threefry2x32(
 
 
 def line_bits(seeds: tuple[tf.Tensor, tf.Tensor], length: int) -> tf.Tensor:
-    """32 random bits for each of `length` elements in a line: [..., length] uint32 from the line's two seeds of [...].
+    """Returns 32 random bits for each element of a line, uint32[..., length].
 
-    The lines are as independent as their seeds; within a line this is a hash of the element's number, with the second
-    seed mixed in between its rounds. That is enough for dropout, and some ten times fewer operations than Threefry for
-    every element. XLA makes the bits where they are used, in the same pass, and never writes them to memory.
+    Lines are as independent as their seeds. Within a line, the bits are a hash of the element's number, which mixes in
+    the second seed between its rounds. This is sufficient for dropout and needs about ten times fewer operations than
+    Threefry. XLA fuses the computation into the operation that uses the bits, and never writes them to memory.
 
     Args:
-        seeds: uint32, such as threefry2x32 gives for each line.
+        seeds: Two seeds per line, uint32[...], such as the results of threefry2x32.
         length: Elements in a line.
     """
-    # The rounds are Wellons' "lowbias32" (Hash Prospector, 2018); the step is 2**32 over the golden ratio.
+    # The rounds are Wellons' "lowbias32" (Hash Prospector, 2018); the increment is 2**32 / golden ratio.
     first, second = (tf.expand_dims(seed, -1) for seed in seeds)
     number = tf.cast(tf.range(length), tf.uint32)
     bits = first + number * _uint32(0x9E3779B9)
@@ -78,5 +74,5 @@ def _shifted(bits: tf.Tensor, places: int) -> tf.Tensor:
 
 
 def step_key(seed: int, purpose: int, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The key of step `step` (an integer scalar) for one purpose: independent for each seed, purpose and step."""
+    """Returns the key of a step (an integer scalar), independent for each seed, purpose and step."""
     return threefry2x32((seed, purpose), (tf.cast(step, tf.uint32), 0))

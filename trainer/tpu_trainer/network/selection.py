@@ -1,7 +1,7 @@
-"""Which tokens of a row are to be predicted: single ones, whole words, or spans; always exactly as many as asked for.
+"""Selects the tokens of a row to predict: single tokens, whole words or spans; always exactly `count` tokens.
 
-Everything has static shapes: a row has T places, of which the first `count` are used. Bits come from a function of the
-row and a counter, so that a row's choice does not depend on its batch.
+All shapes are static: a row has T = `max_targets` slots for targets and uses the first `count`. Random bits are a
+function of the row and a counter, so a row's selection does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -12,53 +12,55 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# Counters of the draws: columns are below 2**20.
+# First counter of the span lengths; the other counters are columns, below 2**20.
 _LENGTHS = 1 << 28
-# Joshi et al., "SpanBERT" (2019), 3.1: lengths are geometric, and at most 10.
+# Joshi et al., "SpanBERT" (2019), 3.1: lengths have a geometric distribution, truncated at 10.
 SPAN_PROBABILITY, MAX_SPAN = 0.2, 10
 
 Draw = Callable[[tf.Tensor | np.ndarray], tuple[tf.Tensor, tf.Tensor]]
-"""uint32[1 or B, n] counters → two uint32[B, n] of random bits."""
+"""Maps counters, uint32[1 or B, n], to two arrays of random bits, uint32[B, n]."""
 
 
 class Selection(NamedTuple):
-    """Chosen tokens; those that fill up the unused places are others, each once."""
+    """The selected tokens of B rows. Unused slots have distinct tokens that are not selected."""
 
     positions: tf.Tensor
-    """int32[B, T]: their columns."""
+    """int32[B, T], columns of the tokens."""
     units: tf.Tensor
-    """int32[B, T]: the column of the unit that is replaced as one: the token itself, or its span's first."""
+    """int32[B, T], first columns of the units, which are replaced as a whole: the token itself, or its span."""
 
 
 def span_lengths() -> np.ndarray:
-    """float64[MAX_SPAN]: the probability of each length from 1 on."""
+    """Returns the probabilities of the lengths 1 to MAX_SPAN, float64[MAX_SPAN]."""
     weights = SPAN_PROBABILITY * (1 - SPAN_PROBABILITY) ** np.arange(MAX_SPAN)
     return weights / weights.sum()
 
 
-def select_tokens(*, maskable: tf.Tensor, draw: Draw, places: int) -> Selection:
-    """Tokens of `maskable` (bool[B, L]), each as likely as any other."""
-    positions = tf.math.top_k(tf.where(maskable, _scores(draw, maskable.shape[1]), -1.0), k=places).indices
+def select_tokens(*, maskable: tf.Tensor, draw: Draw, max_targets: int) -> Selection:
+    """Selects tokens of `maskable` (bool[B, L]) with equal probabilities."""
+    positions = tf.math.top_k(
+        tf.where(maskable, _scores(draw, maskable.shape[1]), -1.0), k=max_targets
+    ).indices
     return Selection(positions, positions)
 
 
 def select_words(
-    *, maskable: tf.Tensor, starts: tf.Tensor, count: tf.Tensor, draw: Draw, places: int
+    *, maskable: tf.Tensor, starts: tf.Tensor, count: tf.Tensor, draw: Draw, max_targets: int
 ) -> Selection:
-    """Whole words, in random order, as far as they fit; words of one token fill up what is left.
+    """Selects whole words, in random order, as long as they fit; then words of one token for the remaining slots.
 
-    Where there are too few of those, one word is chosen in part.
+    If there are too few words of one token, one word is selected in part.
 
     Args:
         maskable: bool[B, L].
         starts: bool[B, L], whether a token begins a word.
-        count: int32[B], how many tokens to choose: not more than are maskable.
+        count: int32[B], the number of tokens to select, at most the number of maskable tokens.
         draw: Random bits.
-        places: T.
+        max_targets: T.
     """
     length = maskable.shape[1]
     columns = tf.range(length)[None, :]
-    # Words end where the next one starts; what cannot be chosen is none.
+    # A word ends before the next one starts. A token that is not maskable belongs to no word.
     before = tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
     starts = starts | ~maskable | ~before
     first_columns = tf.sort(tf.where(starts, columns, length), axis=1)
@@ -67,64 +69,70 @@ def select_words(
     following = tf.pad(first_columns[:, 1:], [[0, 0], [0, 1]], constant_values=length)
     size = tf.gather(following, word, batch_dims=1) - start
 
+    # All tokens of a word have the random score of its first. top_k is stable, so a word's tokens stay together.
     scores = _scores(draw, length)
     of_word = tf.where(maskable, tf.gather(scores, start, batch_dims=1), -1.0)
-    # Equal scores keep the order of columns: a word's tokens stay together.
     order = tf.math.top_k(of_word, k=length).indices
     rank = tf.argsort(order, axis=1)
+    # The words whose last token is among the first `count` fit as a whole.
     whole = maskable & (tf.gather(rank, start, batch_dims=1) + size <= count[:, None])
+    # Prefer words that fit (4 to 5), then words of one token (2 to 3), then the others in their order (0 to 1).
     by_order = 1 - tf.cast(rank, tf.float32) / length
     preference = tf.where(whole, 4 + by_order, tf.where(size == 1, 2 + scores, by_order))
-    positions = tf.math.top_k(tf.where(maskable, preference, -1.0), k=places).indices
+    positions = tf.math.top_k(tf.where(maskable, preference, -1.0), k=max_targets).indices
     return Selection(positions, positions)
 
 
-def select_spans(*, maskable: tf.Tensor, count: tf.Tensor, draw: Draw, places: int) -> Selection:
-    """Spans of geometric lengths, every arrangement of them among the other tokens as likely as any other.
+def select_spans(*, maskable: tf.Tensor, count: tf.Tensor, draw: Draw, max_targets: int) -> Selection:
+    """Selects spans of geometric lengths. All arrangements of the spans among the other tokens are equally probable.
 
-    The last span drawn is cut where the number of tokens is reached. A span runs on over tokens that cannot be chosen,
-    such as special ones, which stay as they are.
+    The last span drawn is truncated to reach `count` tokens. A span continues across tokens that are not maskable, such
+    as special tokens, without selecting them.
 
     Args:
         maskable: bool[B, L].
-        count: int32[B], how many tokens to choose: not more than are maskable.
+        count: int32[B], the number of tokens to select, at most the number of maskable tokens.
         draw: Random bits.
-        places: T.
+        max_targets: T.
     """
+    # Draw span lengths, and use the first `spans` of them, which reach `count` tokens.
     length = maskable.shape[1]
-    place = tf.range(places)[None, :]
-    bits, _ = draw(np.arange(places, dtype=np.uint32)[None, :] + np.uint32(_LENGTHS))
+    place = tf.range(max_targets)[None, :]
+    bits, _ = draw(np.arange(max_targets, dtype=np.uint32)[None, :] + np.uint32(_LENGTHS))
     uniform = _uniform(bits)
     limits = np.cumsum(span_lengths())[:-1].astype(np.float32)
     lengths = 1 + tf.reduce_sum(tf.cast(uniform[..., None] >= limits, tf.int32), axis=-1)
     ends = tf.cumsum(lengths, axis=1)
     spans = tf.reduce_sum(tf.cast(ends - lengths < count[:, None], tf.int32), axis=1)[:, None]
-    # The span that target number t belongs to.
+    # The span of target t is the number of spans that end at or before t.
     span = tf.reduce_sum(tf.cast(ends[:, None, :] <= place[..., None], tf.int32), axis=-1)
 
-    # A row of maskable tokens is a sequence of slots: a span, or a single token between spans. Which of the slots are
-    # the spans is a random choice; the n-th of these has as many single tokens before it as its number less n.
+    # The maskable tokens of a row are a sequence of items: spans, and single tokens that are not selected. A random
+    # subset of the items are the spans. If span n is item i, then i - n single tokens precede it.
     unchosen = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1) - count
-    slots = unchosen[:, None] + spans
-    scores = tf.where(tf.range(length)[None, :] < slots, _scores(draw, length), -1.0)
-    drawn = tf.where(place < spans, tf.math.top_k(scores, k=places).indices, 2 * length)
+    items = unchosen[:, None] + spans
+    scores = tf.where(tf.range(length)[None, :] < items, _scores(draw, length), -1.0)
+    drawn = tf.where(place < spans, tf.math.top_k(scores, k=max_targets).indices, 2 * length)
     singles_before = tf.sort(drawn, axis=1) - place
-    singles = tf.gather(singles_before, tf.minimum(span, places - 1), batch_dims=1)
+    singles = tf.gather(singles_before, tf.minimum(span, max_targets - 1), batch_dims=1)
 
+    # Target t is maskable token t + (single tokens before its span); look up that token's column.
     used = place < count[:, None]
     columns = tf.sort(tf.where(maskable, tf.range(length)[None, :], length), axis=1)
 
     def column(number: tf.Tensor) -> tf.Tensor:
-        """The column of each place's maskable token number `number`; for unused places, past the row."""
+        """Returns the column of maskable token `number` for each slot; L for unused slots."""
         found = tf.gather(columns, tf.clip_by_value(number, 0, length - 1), batch_dims=1)
         return tf.where(used, found, length)
 
+    # Selected columns come first, in ascending order, then the others.
     chosen_columns = column(singles + place)
     chosen = tf.reduce_any(chosen_columns[:, :, None] == tf.range(length), axis=1)
     preference = tf.where(chosen, 2 * length, length) - tf.range(length)
-    first_of_span = tf.gather(ends - lengths, tf.minimum(span, places - 1), batch_dims=1)
+    first_of_span = tf.gather(ends - lengths, tf.minimum(span, max_targets - 1), batch_dims=1)
     return Selection(
-        tf.math.top_k(preference, k=places).indices, tf.minimum(column(singles + first_of_span), length - 1)
+        tf.math.top_k(preference, k=max_targets).indices,
+        tf.minimum(column(singles + first_of_span), length - 1),
     )
 
 
@@ -134,5 +142,5 @@ def _scores(draw: Draw, length: int) -> tf.Tensor:
 
 
 def _uniform(bits: tf.Tensor) -> tf.Tensor:
-    """float32 in [0, 1) of the upper 24 bits, which are what a float32 holds exactly."""
+    """Returns float32 values in [0, 1) from the upper 24 bits, which float32 represents exactly."""
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) / 2.0**24

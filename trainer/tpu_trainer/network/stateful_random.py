@@ -1,7 +1,7 @@
-"""The rule that a training step is a function of its inputs: no operation in it draws from a generator with a state.
+"""Checks that a training step is a pure function of its inputs, without stateful random operations.
 
-Such a state is in no checkpoint, so a resumed run would draw other numbers; and a block that gradient checkpointing
-computes twice would draw another mask for its gradient than for its output.
+Checkpoints do not contain the state of random generators, so a resumed run would draw different numbers. A block that
+gradient checkpointing recomputes would use different dropout masks for its output and its gradient.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from tensorflow.python.framework import op_def_registry
 
 
 def refuse_stateful_random(graph: tf.Graph) -> None:
-    """Raises RuntimeError if `graph`, or a function that it calls, draws random numbers from a state.
+    """Raises RuntimeError if `graph`, or a function that it calls, has stateful random operations.
 
-    The message names the operations, whose names begin with those of their layers.
+    The message has the operations' names, which begin with their layers' names.
     """
     found = sorted(f"{name} ({kind})" for name, kind in _operations(graph) if _draws_from_state(kind))
     if found:
         raise RuntimeError(
-            f"the training step draws random numbers from a state that no checkpoint holds: {', '.join(found[:3])}"
+            f"the training step draws random numbers from a state that is not in checkpoints: {', '.join(found[:3])}"
             f"{f' and {len(found) - 3} more' if len(found) > 3 else ''}; a resumed run would differ, and gradient "
-            "checkpointing would compute wrong gradients. Key the layer by row and step, as network/patches/dropout.py "
-            "does, or set its rate to 0"
+            "checkpointing would compute wrong gradients. Derive the layer's bits from row and step, as "
+            "network/patches/dropout.py does, or set its rate to 0"
         )
 
 
 def _operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
-    """Names and types of the operations in `graph` and in its library of functions."""
+    """Yields names and types of the operations in `graph` and in its function library."""
     for operation in graph.get_operations():
         yield operation.name, operation.type
     for function in graph.as_graph_def().library.function:
@@ -39,6 +39,6 @@ def _operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
 def _draws_from_state(kind: str) -> bool:
     definition = op_def_registry.get(kind)
     if definition is None or not definition.is_stateful or kind == "StatefulPartitionedCall":
-        return False  # a call of a function: its own operations are looked at
+        return False  # a function call: the function's operations are checked themselves
     seeded = {"seed", "seed2"} & {attribute.name for attribute in definition.attr}
     return bool(seeded) or kind.startswith(("Stateful", "Rng", "NonDeterministic"))

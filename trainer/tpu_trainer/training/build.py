@@ -51,7 +51,7 @@ def build_task(
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
     average = None
     if config.optimizer.ema is not None:
-        average = WeightAverage(of=model.network, into=model.twin(), decay=config.optimizer.ema)
+        average = WeightAverage(of=model.network, into=model.new_network(), decay=config.optimizer.ema)
     optimizer = build_optimizer(
         config.optimizer,
         schedule_of(config),

@@ -1,4 +1,4 @@
-"""Changes to the layers that Hugging Face's models build deep inside themselves, which can only be changed in place."""
+"""Changes to the layers of Hugging Face's models. The models build them internally, so they are patched in place."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class KernelOptions:
     length: int
     """Tokens in a row."""
     dtype: tf.DType
-    """attention_kernel.kernel_dtype's."""
+    """See attention_kernel.kernel_dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """Ways to keep less memory for the backward pass."""
+    """Options to keep fewer activations for the backward pass."""
 
     recompute_blocks: bool = False
     recompute_attention: bool = False
     attention_kernel: KernelOptions | None = None
-    """In place of recompute_attention, on a TPU only."""
+    """Takes precedence over recompute_attention; for a TPU only."""
 
 
 def apply(
@@ -42,19 +42,19 @@ def apply(
     separate_documents_of_rows: bool = False,
     memory: MemoryOptions | None = None,
 ) -> bool:
-    """Patches the layers of `network`, which then read the values of a call from `context`.
+    """Patches the layers of `network`.
 
     Args:
-        network: Built, and not patched before.
-        context: What the patched layers read while the network is called.
-        separate_documents_of_rows: Confine attention to a document, if rows hold several.
-        memory: What to keep for the backward pass; None: everything.
+        network: A built network that is not patched yet.
+        context: The values that the patched layers read during a call.
+        separate_documents_of_rows: Restrict attention to each document of a row.
+        memory: Options to save memory; None: keep all activations.
 
     Returns:
-        Whether attention is confined to documents: not if the network has no layer that can be.
+        Whether attention is restricted to documents; False if the network has no layer that supports it.
 
     Raises:
-        UsageError: Models of this type cannot be patched for `memory`.
+        UsageError: If models of this type do not support `memory`.
     """
     memory = memory or MemoryOptions()
     replace_functions(network)
@@ -62,7 +62,7 @@ def apply(
     separates = separate_documents_of_rows and separate_documents(network, context)
     if memory.recompute_blocks:
         recompute_blocks(network, context)
-    # After dropout and document masks: these layers draw from the one and may apply the other themselves.
+    # After dropout and document masks, because these layers use patched dropout and may apply the masks themselves.
     if memory.attention_kernel is not None:
         kernel = memory.attention_kernel
         use_attention_kernel(network, context, length=kernel.length, dtype=kernel.dtype)

@@ -1,4 +1,4 @@
-"""Attention layers that compute the same with less memory."""
+"""Attention layers that compute the same result with less memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tpu_trainer.network.attention_kernel import attend_in_kernel, unsupported_r
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.dropout import KeyedDropout
 
-# GPT-2's own value; no float32 score of a trained model comes near.
-_UNSEEN = -1e4
+# GPT-2's value. float32 scores of trained models are far above it.
+_MASKED_SCORE = -1e4
 _BERT_LIKE = (
     "TFBertSelfAttention",
     "TFRobertaSelfAttention",
@@ -25,47 +25,57 @@ _BERT_LIKE = (
 
 
 def recompute_attention(network: TFPreTrainedModel) -> None:
-    """Makes the attention layers of `network` use attention.attend while training.
+    """Makes the attention layers of `network` use attention.attend in training. Call `key_dropout` first.
 
-    `key_dropout` comes first. UsageError for a model none of whose layers is known.
+    Raises:
+        UsageError: If the model has no supported layer.
     """
-    for layer in _known_layers(network, "recompute_attention"):
+    for layer in _supported_layers(network, "recompute_attention"):
         kind = _RecomputingBert if type(layer).__name__ in _BERT_LIKE else _RecomputingGpt2
-        _change(layer, kind, "Recomputing")
+        _patch_class(layer, kind, "Recomputing")
 
 
 def use_attention_kernel(
     network: TFPreTrainedModel, context: CallContext, *, length: int, dtype: tf.DType
 ) -> None:
-    """Makes the attention layers of `network` use attention_kernel.attend_in_kernel while training: on a TPU only.
+    """Makes the attention layers of `network` use attention_kernel.attend_in_kernel in training, for a TPU only.
 
-    `key_dropout` comes first. UsageError for a model none of whose layers is known, and where there is no kernel for
-    rows of `length` tokens or for the model's heads. `dtype` is attention_kernel.kernel_dtype's.
+    Call `key_dropout` first.
+
+    Args:
+        network: A built network.
+        context: The values that the layers read during a call.
+        length: Tokens in a row.
+        dtype: See attention_kernel.kernel_dtype.
+
+    Raises:
+        UsageError: If the model has no supported layer, or there is no kernel for `length` or the model's heads.
     """
-    for layer in _known_layers(network, "attention_kernel"):
+    for layer in _supported_layers(network, "attention_kernel"):
         bert = type(layer).__name__ in _BERT_LIKE
         heads = layer.num_attention_heads if bert else layer.n_head
         head_size = layer.attention_head_size if bert else layer.split_size // layer.n_head
         reason = unsupported_reason(heads=heads, head_size=head_size, length=length)
         if reason is not None:
             raise UsageError(
-                f"--train.attention_kernel: {reason}; --train.recompute_attention takes any model of this type"
+                f"--train.attention_kernel: {reason}; use --train.recompute_attention, which supports all models of "
+                "this type"
             )
-        _change(layer, _KernelBert if bert else _KernelGpt2, "Kernel")
+        _patch_class(layer, _KernelBert if bert else _KernelGpt2, "Kernel")
         layer.context, layer.kernel_dtype = context, dtype
 
 
-def _known_layers(network: TFPreTrainedModel, option: str) -> list[keras.layers.Layer]:
-    layers = [layer for layer in network.submodules if _is_known(layer)]
+def _supported_layers(network: TFPreTrainedModel, option: str) -> list[keras.layers.Layer]:
+    layers = [layer for layer in network.submodules if _is_supported(layer)]
     if not layers:
         raise UsageError(
-            f"--train.{option}: not known for models of type {network.config.model_type!r}; "
-            "BERT's, RoBERTa's, ELECTRA's, CamemBERT's and GPT-2's are"
+            f"--train.{option}: not supported for models of type {network.config.model_type!r}, only for BERT, "
+            "RoBERTa, ELECTRA, CamemBERT and GPT-2; omit the option"
         )
     return layers
 
 
-def _is_known(layer: tf.Module) -> bool:
+def _is_supported(layer: tf.Module) -> bool:
     if type(layer).__name__ in _BERT_LIKE:
         return not layer.is_decoder
     return (
@@ -76,29 +86,30 @@ def _is_known(layer: tf.Module) -> bool:
     )
 
 
-def _change(layer: keras.layers.Layer, kind: type, prefix: str) -> None:
-    # Libraries build these layers, deep inside their models: they can only be changed where they are.
+def _patch_class(layer: keras.layers.Layer, kind: type, prefix: str) -> None:
     layer.__class__ = type(f"{prefix}{type(layer).__name__}", (kind, type(layer)), {})
 
 
-def _dropout_of(layer: keras.layers.Dropout) -> KeyedDropout | None:
+def _active_dropout(layer: keras.layers.Dropout) -> KeyedDropout | None:
     return layer if layer.rate > 0 else None
 
 
-def _bias_of_keys(mask: tf.Tensor | None) -> tf.Tensor | None:
-    """[B, K] of the models' [B, 1, 1, K]."""
+def _key_bias(mask: tf.Tensor | None) -> tf.Tensor | None:
+    """Converts a model's mask, [B, 1, 1, K], to the kernel's, [B, K]."""
     if mask is None:
         return None
     if mask.shape[1:3] != (1, 1):
-        raise ValueError(f"a mask of shape {mask.shape} tells queries apart: the kernel takes one of keys")
+        raise ValueError(
+            f"a mask of shape {mask.shape} depends on queries; the kernel supports only masks of keys"
+        )
     return mask[:, 0, 0, :]
 
 
 class _Bert:
-    """TFBertSelfAttention and its copies, with `_attend` for what is not asked to give probabilities."""
+    """TFBertSelfAttention and its copies, which use `_attend` in training unless the caller requests probabilities."""
 
     def _attend(self, hidden_states: tf.Tensor, attention_mask: tf.Tensor | None) -> tf.Tensor:
-        """[B, L, H · D]."""
+        """Returns [B, L, H · D]."""
         raise NotImplementedError
 
     def call(
@@ -133,7 +144,7 @@ class _RecomputingBert(_Bert):
             self.transpose_for_scores(project(hidden_states), batch)
             for project in (self.query, self.key, self.value)
         )
-        output = attend(query, key, value, bias=attention_mask, dropout=_dropout_of(self.dropout))
+        output = attend(query, key, value, bias=attention_mask, dropout=_active_dropout(self.dropout))
         return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), [batch, length, self.all_head_size])
 
 
@@ -144,9 +155,9 @@ class _KernelBert(_Bert):
             self.key(hidden_states),
             self.value(hidden_states),
             causal=False,
-            key_bias=_bias_of_keys(attention_mask),
+            key_bias=_key_bias(attention_mask),
             segment_ids=None,
-            dropout=_dropout_of(self.dropout),
+            dropout=_active_dropout(self.dropout),
             dtype=self.kernel_dtype,
         )
 
@@ -167,18 +178,18 @@ class _RecomputingGpt2:
         if not training or head_mask is not None or output_attentions:
             return super()._attn(q, k, v, attention_mask, head_mask, output_attentions, training=training)
         seen = self.causal_attention_mask(q.shape[-2], k.shape[-2], tf.bool)
-        bias = tf.where(seen, 0.0, _UNSEEN)[None, None]
+        bias = tf.where(seen, 0.0, _MASKED_SCORE)[None, None]
         if attention_mask is not None:
-            # Not the sum: twice the lowest value of a type is infinite.
+            # Not the sum, which may overflow to -inf.
             bias = tf.minimum(bias, tf.cast(attention_mask, tf.float32))
-        return [attend(q, k, v, bias=bias, dropout=_dropout_of(self.attn_dropout))]
+        return [attend(q, k, v, bias=bias, dropout=_active_dropout(self.attn_dropout))]
 
 
 class _KernelGpt2:
-    """TFGPT2's TFAttention, whose heads stay side by side until something else than the kernel needs them."""
+    """TFGPT2's TFAttention with heads concatenated for the kernel, split only outside training."""
 
     separates_documents_in_training = True
-    """document_mask.py adds no mask then."""
+    """document_mask.py adds no mask in training."""
 
     def split_heads(self, x: tf.Tensor) -> tf.Tensor:
         return x
@@ -201,9 +212,9 @@ class _KernelGpt2:
                 k,
                 v,
                 causal=True,
-                key_bias=_bias_of_keys(attention_mask),
+                key_bias=_key_bias(attention_mask),
                 segment_ids=self.context.values.segment_ids,
-                dropout=_dropout_of(self.attn_dropout),
+                dropout=_active_dropout(self.attn_dropout),
                 dtype=self.kernel_dtype,
             )
             return [output]

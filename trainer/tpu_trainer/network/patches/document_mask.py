@@ -1,7 +1,7 @@
-"""Attention confined to a document, for rows that hold several.
+"""Restricts attention to each document of a row.
 
-Hugging Face's TensorFlow models take a mask of tokens, not one of pairs of tokens. Inside them, though, every attention
-layer adds a mask to its scores, and that one may have any shape that broadcasts to [batch, heads, queries, keys].
+Hugging Face's TensorFlow models accept a mask of tokens, but not of pairs of tokens. Their attention layers, however,
+add a mask to the scores that can have any shape that broadcasts to [batch, heads, queries, keys].
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import tf_keras as keras
 
 from tpu_trainer.network.call_context import CallContext
 
-_SEPARATE = -1e9
+_MASKED_SCORE = -1e9
 
 
 def separate_documents(network: keras.Model, context: CallContext) -> bool:
-    """Confines the attention layers of `network` to the context's segment_ids; returns whether it has such layers."""
+    """Makes the attention layers of `network` respect the context's segment_ids; returns whether it has any."""
     layers = [layer for layer in network.submodules if takes_mask(layer)]
-    # An outer layer hands its mask on to an inner one.
+    # Outer layers pass their mask to inner ones.
     inner = [layer for layer in layers if not any(takes_mask(part) for part in layer.submodules)]
     for layer in inner:
         _add_mask(layer, context)
@@ -29,7 +29,7 @@ def separate_documents(network: keras.Model, context: CallContext) -> bool:
 
 
 def takes_mask(layer: tf.Module) -> bool:
-    """Whether `layer` is an attention layer that is called with a mask of scores."""
+    """Returns whether `layer` is an attention layer with a mask argument."""
     return (
         isinstance(layer, keras.layers.Layer)
         and "Attention" in type(layer).__name__
@@ -48,15 +48,15 @@ def _add_mask(layer: keras.layers.Layer, context: CallContext) -> None:
         if context.values.segment_ids is None or itself:
             return original(*args, **kwargs)
         mask = bound.arguments.get("attention_mask")
-        bound.arguments["attention_mask"] = _separating(context.values.segment_ids, mask)
+        bound.arguments["attention_mask"] = _document_mask(context.values.segment_ids, mask)
         return original(*bound.args, **bound.kwargs)
 
     layer.call = call
 
 
-def _separating(segment_ids: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    """[B, 1, L, L]: an additive mask that lets a pair of tokens through where `mask` does and their segment is one."""
+def _document_mask(segment_ids: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    """Returns an additive mask, [B, 1, L, L], that also blocks pairs of tokens of different segments."""
     same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-    bias = tf.where(same, 0.0, _SEPARATE)
-    # Not the sum: twice the lowest value of a type is infinite.
+    bias = tf.where(same, 0.0, _MASKED_SCORE)
+    # Not the sum, which may overflow to -inf.
     return bias if mask is None else tf.minimum(mask, tf.cast(bias, mask.dtype))

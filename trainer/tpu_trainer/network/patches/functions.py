@@ -1,4 +1,4 @@
-"""Functions replaced in transformers' modules, where its layers look them up when they are called."""
+"""Replaces functions in transformers' modules, where layers look them up at each call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.tf_utils import stable_softmax
 
 
 def replace_functions(network: TFPreTrainedModel) -> None:
-    """Replaces, in the module that all layers of `network` are from, the functions below that it has."""
+    """Replaces the functions below in the module that defines the layers of `network`."""
     module = sys.modules[type(network).__module__]
     for name, function in _REPLACED.items():
         if hasattr(module, name):
@@ -19,7 +19,7 @@ def replace_functions(network: TFPreTrainedModel) -> None:
 
 
 def gather_along(x: tf.Tensor, indices: tf.Tensor, gather_axis: int) -> tf.Tensor:
-    """numpy.take_along_axis; DeBERTa's own branches on the rank as a tensor, which no step can be traced with."""
+    """numpy.take_along_axis. DeBERTa's version branches on a tensor, the rank, and cannot be traced in a step."""
     rank = len(x.shape)
     order = [axis for axis in range(rank) if axis != gather_axis % rank] + [gather_axis % rank]
     inverse = [order.index(axis) for axis in range(rank)]
@@ -28,11 +28,10 @@ def gather_along(x: tf.Tensor, indices: tf.Tensor, gather_axis: int) -> tf.Tenso
 
 
 def float32_softmax(logits: tf.Tensor, axis: int | None = None, name: str | None = None) -> tf.Tensor:
-    """The softmax of `logits` in their type, computed in float32, as Megatron-LM and PyTorch's classes do.
+    """Returns the softmax in the dtype of `logits`, computed in float32, as in Megatron-LM and PyTorch's classes.
 
-    transformers' TensorFlow classes leave it to their scores' type, which is bfloat16 under mixed precision.
-
-    The backward pass keeps the rounded probabilities, so that it holds no more bytes than a softmax in bfloat16.
+    transformers' TensorFlow classes compute it in the dtype of the scores, which is bfloat16 in mixed precision. The
+    backward pass keeps the rounded probabilities, so it needs no more memory than a softmax in bfloat16.
     """
     if logits.dtype != tf.bfloat16:
         return stable_softmax(logits, axis=axis, name=name)

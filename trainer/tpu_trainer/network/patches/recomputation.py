@@ -1,7 +1,7 @@
-"""Gradient checkpointing: the backward pass keeps only the inputs of a model's blocks and recomputes the rest.
+"""Gradient checkpointing: only the inputs of a model's blocks are kept; the backward pass recomputes the rest.
 
-Memory for activations falls from all of them to one array of hidden states for each block, and those of one block; a
-step takes about a third more operations.
+The activations in memory are reduced to one array of hidden states per block and all activations of one block. A step
+needs about a third more operations.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from tf_keras.src.engine import base_layer_utils
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.call_context import CallContext
 
-# Names under which Hugging Face's models keep their list of blocks.
+# Attributes of Hugging Face's models that contain their lists of blocks.
 _LISTS = ("layer", "layers", "h", "_layers", "block")
 
 
 def recompute_blocks(network: keras.Model, context: CallContext) -> int:
-    """Recomputes the blocks of `network` in the backward pass; returns how many there are.
+    """Recomputes the blocks of `network` in the backward pass; returns their number.
 
-    Raises UsageError if it is not known where the model keeps its blocks.
+    Raises:
+        UsageError: If the model's list of blocks is unknown.
     """
     blocks = [
         block
@@ -34,8 +35,8 @@ def recompute_blocks(network: keras.Model, context: CallContext) -> int:
     ]
     if not blocks:
         raise UsageError(
-            f"--train.gradient_checkpointing: not known where a model of type {network.config.model_type!r} keeps "
-            "its blocks; leave it out"
+            f"--train.gradient_checkpointing: not supported for models of type {network.config.model_type!r}; omit the "
+            "option"
         )
     for block in blocks:
         _recompute(block, context)
@@ -51,19 +52,18 @@ def _recompute(block: keras.layers.Layer, context: CallContext) -> None:
         places = [i for i, value in enumerate(arguments) if tf.is_tensor(value) and value.dtype.is_floating]
         values = context.values
         call_context = base_layer_utils.call_context()
-        call_arguments = dict(
-            call_context.call_context_args
-        )  # `training`, for layers that are called without it
+        # `training`, for layers that are called without it.
+        call_arguments = dict(call_context.call_context_args)
         structure: Any = None
 
         def run(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            """The block as a function of its floating-point inputs alone."""
+            """Computes the block as a function of only its floating-point inputs."""
             nonlocal structure
             given = list(arguments)
             for place, tensor in zip(places, tensors, strict=True):
                 given[place] = tensor
             again_args, again_kwargs = tf.nest.pack_sequence_as((args, kwargs), given)
-            # The second time is outside the call of the model, from which layers inside the block take both.
+            # The recomputation is outside the call of the model, so both contexts must be entered again.
             entered = call_context.enter(
                 block, inputs=None, build_graph=not tf.executing_eagerly(), call_context_args=call_arguments
             )
