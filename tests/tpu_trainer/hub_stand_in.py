@@ -1,4 +1,4 @@
-"""A Hub in this process: the endpoints that `HfApi.upload_folder` talks to, over real HTTP."""
+"""A local stand-in for the Hub: the HTTP endpoints that `HfApi.upload_folder` uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class Commit:
-    """What one push has changed."""
+    """The changes of one push."""
 
     summary: str
     files: dict[str, bytes]
@@ -24,14 +24,14 @@ class Commit:
 
 @dataclass
 class Repository:
-    """A repository of the stand-in."""
+    """A repository."""
 
     private: bool
     commits: list[Commit] = field(default_factory=list)
 
 
 class HubStandIn:
-    """What was sent, by repository; `refuse` makes every request fail with that status."""
+    """The received data by repository. `refuse` is the status with which every request fails, if set."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -41,7 +41,7 @@ class HubStandIn:
         self._objects: dict[str, bytes] = {}
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
-        """The status and the JSON of a request."""
+        """Returns the status and JSON of the response."""
         if self.refuse is not None:
             return self.refuse, {"error": "the stand-in refuses"}
         if (method, path) == ("POST", "/api/repos/create"):
@@ -92,7 +92,7 @@ class HubStandIn:
 
 @contextmanager
 def hub_stand_in() -> Iterator[HubStandIn]:
-    """Serves a stand-in on a free port while the context is open."""
+    """A context that serves a stand-in on a free port."""
     hub = HubStandIn()
 
     class Handler(BaseHTTPRequestHandler):
@@ -110,7 +110,7 @@ def hub_stand_in() -> Iterator[HubStandIn]:
 
         def _respond(self) -> None:
             body = self._body()
-            if not self.path.startswith("/lfs/"):  # where the address alone is the permission
+            if not self.path.startswith("/lfs/"):  # those URLs need no token
                 hub.tokens.add(self.headers.get("Authorization"))
             status, answer = hub.answer(self.command, self.path.split("?")[0], body)
             data = json.dumps(answer).encode()
@@ -123,7 +123,7 @@ def hub_stand_in() -> Iterator[HubStandIn]:
         do_GET = do_POST = do_PUT = _respond
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: the tests' output is for failures."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hub.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""What the attention kernels are to compute of their operands, in plain TensorFlow."""
+"""Reference implementation of the attention kernels in plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tpu_trainer.network.random_bits import line_bits
 
 
 def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
-    """In the place of attention_kernel._run: the output, or the gradients of queries, keys and values."""
+    """Replaces attention_kernel._run: returns the output, or the gradients of queries, keys and values."""
     threshold, scale, lines, keys, *inputs = operands
     rows, length, width = inputs[0].shape
     pairs = width // 128
-    words = tf.bitcast(lines, tf.uint32)
-    # The heads in their order: of each pair the first, then the second.
+    bits = tf.bitcast(lines, tf.uint32)
+    # The heads in their order: the first of each pair, then the second.
     first, second = (
-        tf.reshape(tf.stack([words[:, :, at], words[:, :, 2 + at]], axis=2), [rows, 2 * pairs, length])
+        tf.reshape(tf.stack([bits[:, :, at], bits[:, :, 2 + at]], axis=2), [rows, 2 * pairs, length])
         for at in (0, 1)
     )
     keep = line_bits((first, second), length) >= tf.bitcast(threshold, tf.uint32)

@@ -1,4 +1,4 @@
-"""A small configuration of every model type that can be trained and exported."""
+"""Small configurations of every supported model type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 _GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2}
 _XLM = {"emb_dim": 16, "n_layers": 2, "n_heads": 2}
-# DeBERTa as it is published; transformers' defaults are those of BERT.
+# As in the published DeBERTa; transformers' defaults are BERT's.
 _RELATIVE = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
 _SIZES: dict[str, dict[str, Any]] = {
     "ctrl": _GPT | {"dff": 24},
@@ -35,11 +35,11 @@ ALL: list[tuple[ObjectiveName, str]] = [
 
 
 def small_config(model_type: str) -> dict[str, Any]:
-    """Values of --model.config for a model of two layers."""
+    """Returns values of --model.config for a model of two layers."""
     return dict(_SIZES.get(model_type, _BERT))
 
 
-# Another value than small_config's, or than transformers' own, of every value that can be set besides the sizes.
+# For each supported value that is not a size, one that differs from small_config and from transformers' default.
 _OTHER_VALUES: dict[str, Any] = {
     "activation": "tanh",
     "activation_function": "tanh",
@@ -76,13 +76,13 @@ _OTHER_VALUES: dict[str, Any] = {
 
 
 def other_configs(model_type: str) -> list[dict[str, Any]]:
-    """Small configurations that set, besides the sizes, everything that can be set to another value."""
+    """Returns small configurations that together change all supported values."""
     names = CONFIG_VALUES[model_type]
     changed = {name: value for name, value in _OTHER_VALUES.items() if name in names}
     config = small_config(model_type) | changed | dropout_config(model_type, 0.2)
     if model_type != "opt":
         return [config]
-    # OPT has its last norm only if the norms come first.
+    # OPT has its final norm only if norms precede the layers.
     return [config | {"do_layer_norm_before": False}, config | {"_remove_final_layer_norm": True}]
 
 
@@ -91,7 +91,7 @@ VOCABULARY, LENGTH = 512, 64
 
 
 def wide_config(model_type: str) -> dict[str, Any]:
-    """The same, wide enough that the weights of a matrix show how they are drawn."""
+    """Returns a small configuration, but wide enough to measure the distribution of a matrix's weights."""
     return {
         name: 4 * value if type(value) is int and value >= 8 else value
         for name, value in small_config(model_type).items()
@@ -99,7 +99,7 @@ def wide_config(model_type: str) -> dict[str, Any]:
 
 
 def name_pattern(name: str) -> str:
-    """A weight's PyTorch name with * for the number of its layer."""
+    """Returns a weight's PyTorch name with * for the layer number."""
     return re.sub(r"\.\d+\.", ".*.", name)
 
 
@@ -110,7 +110,7 @@ DROPOUT = (
 
 
 def dropout_config(model_type: str, rate: float) -> dict[str, Any]:
-    """Values of --model.config that set every dropout of the network to `rate`."""
+    """Returns values of --model.config that set all dropout rates of the network to `rate`."""
     from transformers import CONFIG_MAPPING
 
     defaults = CONFIG_MAPPING[model_type]()

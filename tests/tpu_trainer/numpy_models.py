@@ -1,4 +1,4 @@
-"""Two models in plain NumPy, from PyTorch's names and layouts: an independent reading of model.safetensors."""
+"""RoBERTa and GPT-2 in NumPy from PyTorch's names and layouts, to check model.safetensors independently."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def _norm(x: np.ndarray, weights: Weights, name: str, epsilon: float) -> np.ndar
 
 
 def _linear(x: np.ndarray, weights: Weights, name: str) -> np.ndarray:
-    """PyTorch's Linear: its weight is [out, in]."""
+    """PyTorch's Linear; the weight is [out, in]."""
     return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
 def _conv1d(x: np.ndarray, weights: Weights, name: str) -> np.ndarray:
-    """GPT-2's Conv1D: its weight is [in, out]."""
+    """GPT-2's Conv1D; the weight is [in, out]."""
     return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
 def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int, seen: np.ndarray) -> np.ndarray:
-    """[L, H] of [L, H] each; `seen` [L, L]: whether a row's token sees a column's."""
+    """Returns [L, H] from q, k, v of [L, H]; `seen` [L, L]: whether a query (row) attends to a key (column)."""
     length, width = q.shape
     q, k, v = (x.reshape(length, heads, width // heads).transpose(1, 0, 2) for x in (q, k, v))
     scores = np.where(seen, q @ k.transpose(0, 2, 1) / math.sqrt(width // heads), -np.inf)
@@ -46,7 +46,7 @@ def _gelu_new(x: np.ndarray) -> np.ndarray:
 def roberta_logits(
     weights: Weights, ids: np.ndarray, *, heads: int, layers: int, pad_id: int, epsilon: float
 ) -> np.ndarray:
-    """float64[L, V]: RobertaForMaskedLM's logits of one row of L tokens, none of them padding."""
+    """Returns RobertaForMaskedLM's logits, float64[L, V], of one row of L tokens without padding."""
     length = len(ids)
     embeddings = "roberta.embeddings"
     x = (
@@ -75,7 +75,7 @@ def roberta_logits(
 
 
 def gpt2_logits(weights: Weights, ids: np.ndarray, *, heads: int, layers: int, epsilon: float) -> np.ndarray:
-    """float64[L, V]: GPT2LMHeadModel's logits of one row of L tokens."""
+    """Returns GPT2LMHeadModel's logits, float64[L, V], of one row of L tokens."""
     length = len(ids)
     wte = weights["transformer.wte.weight"]
     x = (wte[ids] + weights["transformer.wpe.weight"][:length]).astype(np.float64)

@@ -16,7 +16,7 @@ from tpu_trainer.network.masking import MaskedRows, Masking, targets_by_length
 from tpu_trainer.network.selection import MAX_SPAN, span_lengths
 
 # Odd ids continue the word of the preceding token.
-WORDS = Words(joins=np.arange(1000) % 2 == 1, open=np.ones(1000, bool))
+WORDS = Words(starts_inside_word=np.arange(1000) % 2 == 1, ends_inside_word=np.ones(1000, bool))
 VOCABULARY = Vocabulary(
     size=1000, special_ids=(0, 1, 2, 3, 999), pad_id=1, mask_id=999, bos_id=0, eos_id=2, words=WORDS
 )

@@ -126,7 +126,7 @@ def test_unigram_entropy_leaves_out_special_tokens(vocabulary: Vocabulary) -> No
 @pytest.mark.parametrize(
     ("model_type", "values", "message"),
     [
-        ("gpt2", {}, r"--model.type is 'gpt2': not one that can be trained as a masked-LM model .*roberta"),
+        ("gpt2", {}, r"--model.type is 'gpt2': not a supported masked-LM model; .*roberta"),
         (
             "roberta",
             {"hidden_sise": 8},
