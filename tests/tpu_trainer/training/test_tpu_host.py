@@ -17,7 +17,7 @@ from tests.tpu_trainer.training.test_cluster import free_ports
 from tpu_trainer.config import DataConfig, FitConfig, TpuConfig, TrainConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.attention_kernel import kernel_dtype
-from tpu_trainer.training import build, tpu_host, utilization
+from tpu_trainer.training import build, tpu_host, train, utilization
 from tpu_trainer.training.tpu_host import UnknownTpuError, tpu_generation, uses_local_tpu
 
 GOOGLE = {"Metadata-Flavor": "Google"}
@@ -102,19 +102,19 @@ def test_a_slow_or_missing_metadata_server_times_out(serving: Any, monkeypatch: 
 def test_the_attention_kernel_needs_the_generation(serving: Any, capsys: pytest.CaptureFixture[str]) -> None:
     plain = FitConfig(output_dir="run", data=DataConfig(train="d/train"))
     with serving(Metadata(answer("", 404))):
-        assert build._generation(plain) is None
+        assert train._generation(plain) is None
         assert "fit: without mfu: the TPU's generation is unknown: http://" in capsys.readouterr().err
         kernel = FitConfig(output_dir="run", data=plain.data, train=TrainConfig(attention_kernel=True))
         with pytest.raises(UsageError, match=r"--train.attention_kernel: the TPU's generation is unknown"):
-            build._generation(kernel)
+            train._generation(kernel)
     with serving(Metadata(answer("v3-8"))):
-        assert kernel_dtype("mixed_bfloat16", build._generation(kernel)) == tf.float32
+        assert kernel_dtype("mixed_bfloat16", train._generation(kernel)) == tf.float32
 
 
 def test_a_tpu_vms_log_has_its_mfu(
     serving: Any, run_verb: Any, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (build, utilization):
+    for module in (train, build, utilization):
         monkeypatch.setattr(module, "is_tpu", lambda strategy: True)
     monkeypatch.setitem(utilization._TPUS, "v3", 1e6)  # slow enough for a tiny model
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
