@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def available(root: str = "/") -> int | None:
     lines = (line.split() for line in meminfo.read_text().splitlines())
     found = [int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:"]
     return min([*found, *_left_in_groups(root)], default=None)
+
+
+def private_bytes() -> int | None:
+    """Returns how many bytes of memory this process uses, without mapped files; None if the system has no /proc."""
+    statistics = Path("/proc/self/statm")
+    if not statistics.exists():
+        return None
+    _, resident, shared, *_ = map(int, statistics.read_text().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def check(needs: int, has: int | None, *, remedy: str) -> None:

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
+from beam_pipeline import memory
 from beam_pipeline.tokenization.characters import CODES, CharacterSet
 from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
 from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut, last_match
@@ -35,6 +36,10 @@ Flat = tuple[np.ndarray, np.ndarray]
 
 # Large blocks of characters that all behave alike, Chinese characters and Korean syllables: only a few are probed.
 _UNIFORM_BLOCKS = ((0x3400, 0x9FF0), (0xAC00, 0xD7A4))
+
+# gigatoken caches every distinct word, at about 170 bytes each, and cannot empty its cache. If the process has grown by
+# this many bytes since the tokenizer was loaded, it is loaded again.
+_MAX_GROWTH = 256 << 20
 
 _MAX_CACHED_PIECES = 1 << 18
 _MAX_CACHED_CHARS = 64
@@ -63,16 +68,26 @@ class GigatokenCore:
     def __init__(self, parts: TokenizerParts, threads: int):
         if parts.kind not in (BYTE_LEVEL, SENTENCEPIECE):
             raise UnsupportedComponent(f"gigatoken supports BPE only, and this is a {parts.kind} tokenizer")
-        import gigatoken
-
-        try:
-            self._tokenizer = gigatoken.Tokenizer.from_json(json.dumps(parts.core))
-        except Exception as error:  # the library raises exceptions of many types
-            raise UnsupportedComponent(f"gigatoken cannot load it: {str(error).splitlines()[0]}") from error
+        self._json = json.dumps(parts.core)
         self._kind = parts.kind
         self._parallel = threads > 1
+        try:
+            self._load()
+        except Exception as error:  # the library raises exceptions of many types
+            raise UnsupportedComponent(f"gigatoken cannot load it: {str(error).splitlines()[0]}") from error
+
+    def _load(self) -> None:
+        import gigatoken
+
+        self._tokenizer = gigatoken.Tokenizer.from_json(self._json)
+        self._memory = memory.private_bytes()
+
+    def _limit_cache(self) -> None:
+        if self._memory is not None and memory.private_bytes() > self._memory + _MAX_GROWTH:
+            self._load()  # other threads finish with the old one
 
     def encode(self, pieces: Sequence[str]) -> Flat:
+        self._limit_cache()
         layout = self._tokenizer.encode_batch(list(pieces), parallel=self._parallel).layout
         ids = np.asarray(layout.content.data)
         return ids, np.diff(np.asarray(layout.offsets.data).astype(np.int64, copy=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 from tokenizers import Tokenizer
 
+from beam_pipeline import memory
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization import fast, hf, normalization
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
@@ -265,3 +267,20 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
             for run in runs
         }
         assert len(printed) == 1
+
+
+@pytest.mark.skipif(memory.private_bytes() is None, reason="needs /proc")
+def test_text_of_ever_new_words_does_not_fill_the_memory(
+    make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fast, "_MAX_GROWTH", 16 << 20)
+    tokenizer_json = make_tokenizer("bpe-gpt2")
+    engine = make_engine("gigatoken", tokenizer_json)
+    reference, rng = reference_tokenizer(tokenizer_json), random.Random(0)
+    encode(engine, ["the first"])
+    before, used = memory.private_bytes(), []
+    for _ in range(16):
+        texts = [f"{rng.randrange(10**20):020d}" for _ in range(25_000)]
+        assert encode(engine, texts)[:100] == encode_by_hf(reference, texts[:100])
+        used.append(memory.private_bytes() - before)
+    assert max(used) < 60 << 20
