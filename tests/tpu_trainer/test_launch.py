@@ -236,6 +236,7 @@ def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None
         (["--cloud.zone", "europe-west4"], "must be a zone, such as europe-west4-b"),
         (["--cloud.valid_for", "6 hours"], "such as 6h"),
         (["--cloud.poll_seconds", "-1"], "--cloud.poll_seconds is -1.0: must not be negative"),
+        (["--optimizer.learning_rate", ".inf"], "must be positive and finite"),
         (["--cloud.labels.commit", "v1.2"], "at most 63 lowercase letters"),
         (["--strategy", "cpu"], "`launch` sets them"),
         (["--train.steps", "0"], "must be at least 1"),

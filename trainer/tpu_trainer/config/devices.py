@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tpu_trainer.config.ranges import POSITIVE_FINITE, check_ranges, require
+from tpu_trainer.config.ranges import POSITIVE, check_ranges, require
 
 StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
 
@@ -35,4 +35,4 @@ class TpuConfig:
                 value,
                 "set the TPU's name with --tpu.name",
             )
-        check_ranges(self, "tpu", connect_minutes=POSITIVE_FINITE)
+        check_ranges(self, "tpu", connect_minutes=POSITIVE)

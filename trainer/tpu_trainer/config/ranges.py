@@ -11,10 +11,8 @@ from tpu_trainer.errors import UsageError
 Range = tuple[Callable[[Any], bool], str]
 
 AT_LEAST_1: Range = (lambda value: value >= 1, "must be at least 1")
-POSITIVE: Range = (lambda value: value > 0, "must be positive")
-NOT_NEGATIVE: Range = (lambda value: value >= 0, "must not be negative")
-POSITIVE_FINITE: Range = (lambda value: 0 < value < float("inf"), "must be a positive number")
-NOT_NEGATIVE_FINITE: Range = (lambda value: 0 <= value < float("inf"), "must not be negative")
+POSITIVE: Range = (lambda value: 0 < value < float("inf"), "must be positive and finite")
+NOT_NEGATIVE: Range = (lambda value: 0 <= value < float("inf"), "must not be negative or infinite")
 BETWEEN_0_AND_1: Range = (lambda value: 0 < value < 1, "must be between 0 and 1")
 FROM_0_BELOW_1: Range = (lambda value: 0 <= value < 1, "must be in [0, 1)")
 ABOVE_0_TO_1: Range = (lambda value: 0 < value <= 1, "must be in (0, 1]")

@@ -10,7 +10,7 @@ from tpu_trainer.config.fit import FitConfig
 from tpu_trainer.config.ranges import (
     ABOVE_0_TO_1,
     AT_LEAST_1,
-    NOT_NEGATIVE_FINITE,
+    NOT_NEGATIVE,
     SEED,
     check_ranges,
     require,
@@ -100,7 +100,7 @@ class GenerateConfig:
         check_ranges(
             self,
             max_new_tokens=AT_LEAST_1,
-            temperature=NOT_NEGATIVE_FINITE,
+            temperature=NOT_NEGATIVE,
             top_k=AT_LEAST_1,
             top_p=ABOVE_0_TO_1,
             seed=SEED,
