@@ -49,6 +49,8 @@ def start(source: Path, tokenizer_folder: Path, tmp_path: Path) -> Iterator:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A shell's background jobs inherit an ignored SIGINT, and so would these.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(run)
         return run

@@ -33,7 +33,7 @@ def test_documents_with_their_places(write, read) -> None:
         (b'{"text": "\\ud800"}', "broken JSON ("),
         (b'{"text": "\xff"}', "invalid UTF-8: byte 0xff at column 11"),
         (b'["a"]', "expected a JSON object with the key 'text', got a JSON list"),
-        (b"3", "got a JSON int"),
+        (b"3", "expected a JSON object with the key 'text', got a JSON int"),
         (b'{"Text": "a", "id": 1}', "no key 'text' (set by --text_key); the keys are ['Text', 'id']"),
         (b'{"text": null}', "the value of 'text' has type NoneType, not string"),
         (b'{"text": ["a"]}', "the value of 'text' has type list, not string"),

@@ -156,7 +156,7 @@ def test_a_tokenizer_without_a_pad_token_pads_with_any_id(
     prepare.main([*what, "--output", str(tmp_path / "out")])
     pad = 1501 if config else 0
     notes = [line for line in capsys.readouterr().err.splitlines() if "pad token" in line]
-    assert len(notes) == 1 and f"filled up with the id {pad} " in notes[0]
+    assert len(notes) == 1 and f"padded with the id {pad} " in notes[0]
     manifest = json.loads((tmp_path / "out" / "train" / "manifest.json").read_text())
     assert manifest["tokenizer"]["special_token_ids"]["pad"] == pad
     assert manifest["totals"]["padding"] > 0
