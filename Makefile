@@ -69,8 +69,8 @@ test-pipeline: setup
 	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy tests/fuzz
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
-TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs)" tests/tpu_trainer/network tests/tpu_trainer/training \
-  "$(wildcard tests/tpu_trainer/test_*.py)"
+TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs)" "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" \
+  "$(wildcard tests/tpu_trainer/network/test_[d-z]*.py)" tests/tpu_trainer/training "$(wildcard tests/tpu_trainer/test_*.py)"
 
 test-trainer: setup
 	for part in $(TRAINER_TESTS); do $(TRAINER) -m pytest -n auto --dist loadfile $$part || exit 1; done

@@ -21,7 +21,7 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.kernel_check import check_attention_kernel
-from tpu_trainer.training import build
+from tpu_trainer.training import train
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.task import Task
 
@@ -235,7 +235,7 @@ def test_a_run_checks_the_device_and_trains_as_without_the_kernel(
     for kernel in (False, True):
         with monkeypatch.context() as patch:
             if kernel:  # what fit asks of a device that computes like one
-                patch.setattr(build, "is_tpu", lambda strategy: True)
+                patch.setattr(train, "is_tpu", lambda strategy: True)
                 patch.setattr(attention_kernel, "_run", kernel_reference.run)
             options = {
                 "model.type": "gpt2",
