@@ -306,7 +306,7 @@ def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             "--train cannot be combined with --compare",
         ),
         (["--vocab_size", "3"], "--vocab_size is 3: must be at least 8"),
-        (["--data.train", "OUT", "--max_length", "64"], "it is the dataset's, with --data.train"),
+        (["--data.train", "OUT", "--max_length", "64"], "--max_length is 64: --data.train determines it"),
     ],
 )
 def test_options_that_do_not_fit(
