@@ -177,7 +177,10 @@ def test_a_finished_run_continues_with_more_steps(
     assert json.loads((run / "summary.json").read_text())["steps"] == 425
     (run / "summary.json").unlink()
     assert run_verb(*arguments(dataset, run, train__steps=60)) == 2
-    assert "--train.steps is 60, but the run's newest checkpoint already has 425 steps" in capsys.readouterr().err
+    assert (
+        "--train.steps is 60, but the run's newest checkpoint already has 425 steps"
+        in capsys.readouterr().err
+    )
 
 
 def test_evaluate_repeats_the_final_figures(
