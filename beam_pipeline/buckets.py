@@ -31,6 +31,7 @@ _PER_BATCH = 100  # the maximum of Cloud Storage
 _BATCHES_AT_ONCE = 8
 _PIECE_BYTES = 16 << 20
 _CONNECTIONS = 64  # that are kept open; additional ones are closed after one request
+_READ_ATTEMPTS = 10
 _ONE_CLIENT = threading.Lock()
 
 
@@ -117,16 +118,24 @@ def write_if(url: str, data: bytes, generation: int) -> ObjectVersion | None:
 
 
 def read_version(url: str) -> ObjectVersion | None:
-    """Returns the object's current version; None if it does not exist."""
-    from google.api_core.exceptions import NotFound
+    """Returns the object's current version; None if it does not exist.
+
+    Raises:
+        OSError: If the object is replaced during every attempt to read it.
+    """
+    from google.api_core.exceptions import NotFound, PreconditionFailed
 
     blob, retry = _blob(url)
-    try:
-        blob.reload(retry=retry)
-        data = blob.download_as_bytes(if_generation_match=blob.generation, retry=retry)
-    except NotFound:
-        return None
-    return ObjectVersion(data, blob.generation, blob.updated)
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            blob.reload(retry=retry)
+            data = blob.download_as_bytes(if_generation_match=blob.generation, retry=retry)
+        except NotFound:
+            return None
+        except PreconditionFailed:  # replaced between the two requests
+            continue
+        return ObjectVersion(data, blob.generation, blob.updated)
+    raise OSError(f"{url}: is replaced faster than it can be read")
 
 
 def delete_if(url: str, generation: int) -> bool:
