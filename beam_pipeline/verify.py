@@ -15,11 +15,12 @@ from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.staging import RUN_FOLDER, STAGING
+from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, WorkerDied
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import VerifyConfig
 from beam_pipeline.progress import ProgressDisplay, Reporter
+from beam_pipeline.run_folder import is_run_folder
 
 _SHARDS_AT_A_TIME = 8
 _BYTES_FOR_ALL_CORES = 2 << 30  # for less, starting other processes would take longer than the work
@@ -102,8 +103,8 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
 
 def _check_staging(dataset: str, names: Sequence[str]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Reports the folders of runs in the staging folder as defects, and other files as notes."""
-    run_folders = [f"{dataset}/{STAGING}/{name}" for name in names if RUN_FOLDER.fullmatch(name)]
-    others = [f"{dataset}/{STAGING}/{name}" for name in names if not RUN_FOLDER.fullmatch(name)]
+    run_folders = [f"{dataset}/{STAGING}/{name}" for name in names if is_run_folder(name)]
+    others = [f"{dataset}/{STAGING}/{name}" for name in names if not is_run_folder(name)]
     if names:
         yield (
             dataset,

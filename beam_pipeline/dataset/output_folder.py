@@ -18,6 +18,7 @@ from beam_pipeline.dataset.own_files import FolderContent, inspect_output, liste
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.run_folder import run_folder_name
 
 _SPLIT_FILES = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
 _MAX_NAMED = 5
@@ -56,7 +57,7 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
                 output, fingerprint
             )  # exists if a run was killed right after it finished the dataset
             return True
-    same = fingerprint[:16] in content.staged
+    same = run_folder_name(fingerprint) in content.staged
     if same and resume:
         _refuse_in_the_way(content, splits)
         return False

@@ -21,9 +21,10 @@ from beam_pipeline import filesystem
 from beam_pipeline.dataset import bad_records, lock, manifest
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.shards import SHARD_NAME
-from beam_pipeline.dataset.staging import FINISHED, RUN_FOLDER, STAGING, WRITTEN
+from beam_pipeline.dataset.staging import FINISHED, STAGING, WRITTEN
 from beam_pipeline.errors import DataError
 from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.run_folder import is_run_folder
 
 _BAD_RECORDS = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
@@ -116,7 +117,7 @@ def inspect_output(output: str) -> FolderContent:
             finished[folder] = found["fingerprint"]
             expected |= _of_manifest(output, folder, found, sizes)
             missing |= _files_of(folder, found).keys() - sizes.keys()
-    staged = {name for name in _children(sizes, STAGING) if RUN_FOLDER.fullmatch(name)}
+    staged = {name for name in _children(sizes, STAGING) if is_run_folder(name)}
     for name in staged:
         expected |= dict.fromkeys(
             (path for path in sizes if path.startswith(f"{STAGING}/{name}/")), Expected()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from beam_pipeline import filesystem
+from beam_pipeline.run_folder import run_folder_name
 
 STAGING = "_staging"
 FINISHED = "finished"
 WRITTEN = "written"
 TEMPORARY = "temporary"  # holds files until they are complete
-RUN_FOLDER = re.compile(r"[0-9a-f]{16}")  # the first digits of the run's fingerprint
 
 
 def staging_folder(output: str, fingerprint: str) -> str:
@@ -19,4 +17,4 @@ def staging_folder(output: str, fingerprint: str) -> str:
     Its content is a function of the fingerprint: concurrent attempts write the same bytes, and runs with different
     fingerprints share nothing.
     """
-    return filesystem.join(output, STAGING, fingerprint[:16])
+    return filesystem.join(output, STAGING, run_folder_name(fingerprint))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
 from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.run_folder import is_run_folder, run_folder_name
 
 RECORD = "tokenmill.json"
-RUN_FOLDER = re.compile(r"[0-9a-f]{16}")
 _FORMAT = "tokenmill-tokenizer"
 
 
@@ -23,7 +22,7 @@ def lock_folder(output: str) -> str:
 
 def staging(output: str, fingerprint: str) -> str:
     """Returns the run's own folder in the lock folder."""
-    return filesystem.join(lock_folder(output), fingerprint[:16])
+    return filesystem.join(lock_folder(output), run_folder_name(fingerprint))
 
 
 def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
@@ -37,7 +36,7 @@ def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bo
     """
     _restore_old(output)
     for name in filesystem.list_subfolders(lock_folder(output)):
-        if RUN_FOLDER.fullmatch(name):
+        if is_run_folder(name):
             filesystem.delete_folder(filesystem.join(lock_folder(output), name))
     files = filesystem.list_folder(output)
     if not files:
@@ -100,7 +99,7 @@ def _restore_old(output: str) -> None:
         return
     for name in filesystem.list_subfolders(lock_folder(output)):
         old = filesystem.join(lock_folder(output), name, "old")
-        if RUN_FOLDER.fullmatch(name) and filesystem.exists(filesystem.join(old, RECORD)):
+        if is_run_folder(name) and filesystem.exists(filesystem.join(old, RECORD)):
             filesystem.remove_empty(output)
             Path(old).replace(output)
             return

@@ -81,7 +81,7 @@ class NumpyExecutor(StepExecutor):
         return NonFinite(self._diverges_at, float("nan"), 1.0)
 
     def request_end(self) -> None:
-        raise AssertionError("one process asks nobody")
+        raise AssertionError("a single process must not request an end")
 
     def same_in_all_processes(self, value: int) -> bool:
         return True
