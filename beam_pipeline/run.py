@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
@@ -85,27 +86,27 @@ def _wait(pipeline: beam.Pipeline) -> str:
             ended.put(error)
 
     def notice(failure: threading.ExceptHookArgs) -> None:
-        if failure.thread is None or "run_worker" not in failure.thread.name:
-            before(failure)
-        else:
+        if failure.thread is not None and "run_worker" in failure.thread.name:
             ended.put(
                 WorkerDied(
                     f"a worker process died, perhaps of too little memory ({failure.exc_value}); --resume keeps what "
                     "is finished"
                 )
             )
+        elif not isinstance(failure.exc_value, grpc.RpcError):  # such an error follows the death of a worker
+            before(failure)
 
     before, threading.excepthook = threading.excepthook, notice
     try:
         threading.Thread(target=run_to_end, daemon=True).start()
         end = ended.get()
-    except KeyboardInterrupt:
+        if isinstance(end, WorkerDied):
+            raise end
+    except (KeyboardInterrupt, WorkerDied):
         logging.disable(logging.CRITICAL)  # or the runner would log errors of the killed workers
         _kill_children(os.getpid())
         raise  # Our excepthook stays, because the runner's threads fail while the process ends.
     threading.excepthook = before
-    if isinstance(end, WorkerDied):
-        _kill_children(os.getpid())
     if isinstance(end, BaseException):
         raise end
     return end

@@ -101,6 +101,7 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
             os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 1
     assert "prepare: a worker process died" in errors.decode().splitlines()[-1]
+    assert b"Traceback" not in errors
     deadline = time.monotonic() + 60
     while left := of_group(run.pid):  # what was killed takes a moment to go
         assert time.monotonic() < deadline, f"processes {left} are left"
