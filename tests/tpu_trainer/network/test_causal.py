@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tpu_trainer.config import ModelConfig
+from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
-from tpu_trainer.network.model import Inputs, LanguageModel, unigram_entropy
+from tpu_trainer.network.model import Inputs, LanguageModel
 from tpu_trainer.network.objectives import Batch, CausalLanguageModelling, Sums
 
 LENGTH, SPLIT, HEADS = 12, 5, 2

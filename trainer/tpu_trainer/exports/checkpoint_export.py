@@ -19,7 +19,8 @@ from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
 from tpu_trainer.exports.model_card import model_card
 from tpu_trainer.exports.pytorch_layout import pytorch_weights
-from tpu_trainer.network.model import build_network, network_config
+from tpu_trainer.network.hf_config import network_config
+from tpu_trainer.network.model import build_network
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 

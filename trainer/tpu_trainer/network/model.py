@@ -12,8 +12,6 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 from transformers import (
-    CONFIG_MAPPING,
-    TF_MODEL_FOR_MASKED_LM_MAPPING,
     PretrainedConfig,
     TFAutoModelForCausalLM,
     TFAutoModelForMaskedLM,
@@ -25,101 +23,17 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network import patches
 from tpu_trainer.network.call_context import CallContext
-from tpu_trainer.network.config_values import heads_error, value_error
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_padded_ids
+from tpu_trainer.network.hf_config import INFER_PADDING, first_position, network_config
 from tpu_trainer.network.initial_weights import initialize_as_pytorch
-from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
 from tpu_trainer.network.output_layer import find_head, find_output_layer
 from tpu_trainer.network.patches import MemoryOptions
 
-_KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 _AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}
-# They are causal only with is_decoder in their configuration.
-_ENCODERS = frozenset(cls.model_type for cls in TF_MODEL_FOR_MASKED_LM_MAPPING)
 # Their masks and positions stay float32 under mixed_bfloat16.
 _FLOAT32_ONLY = frozenset(("ctrl", "mistral"))
 # They accept position_ids but ignore them.
 _IGNORE_POSITION_IDS = frozenset(("opt",))
-# Their positions count from the padding id: a row's first token has the position pad_id + 1.
-_POSITIONS_FROM_PADDING = frozenset(
-    ("camembert", "esm", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta")
-)
-# Without an attention mask, they treat every token with the id `pad_index` as padding.
-_INFER_PADDING = frozenset(("flaubert", "xlm"))
-_DERIVED_VALUES = dict.fromkeys(
-    ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"),
-    "the tokenizer determines it, so it cannot be set",
-)
-
-
-def network_config(
-    config: ModelConfig, *, objective: ObjectiveName, vocabulary: Vocabulary, max_length: int
-) -> PretrainedConfig:
-    """Returns the Hugging Face configuration of the model, its vocabulary padded to `vocabulary.padded_size`.
-
-    Raises:
-        UsageError: If a type or value is not supported, or the model has too few positions for `max_length` tokens.
-    """
-    if config.type not in EXPORTABLE[objective]:
-        raise UsageError(
-            f"--model.type is {config.type!r}: not a supported {_KINDS[objective]} model; must be one of "
-            f"{', '.join(sorted(EXPORTABLE[objective]))}"
-        )
-    if config.type in _POSITIONS_FROM_PADDING and vocabulary.pad_id is None:
-        raise UsageError(
-            f"--model.type is {config.type!r}, which needs a tokenizer with a pad token: its positions count from "
-            "that token's id"
-        )
-    defaults = CONFIG_MAPPING[config.type]()
-    chosen = {defaults.attribute_map.get(name, name): value for name, value in config.config.items()}
-    for name in config.config:
-        if name in _DERIVED_VALUES:
-            raise UsageError(f"--model.config.{name}: {_DERIVED_VALUES[name]}")
-        own = defaults.attribute_map.get(name, name)
-        if not hasattr(defaults, own) and own not in CONFIG_VALUES[config.type] | WITHOUT_EFFECT:
-            raise UsageError(
-                f"--model.config.{name}: configurations of type {config.type!r} have no such value"
-            )
-        default = getattr(defaults, own, None)
-        reason = value_error(own, config.config[name], default) if own in CONFIG_VALUES[config.type] else None
-        if reason is None and config.config[name] != default:
-            reason = unsupported_reason(config.type, own, config.config[name])
-        if reason is not None:
-            where = "" if config.init_from is None else f" (see also config.json in {config.init_from})"
-            raise UsageError(f"--model.config.{name} is {config.config[name]!r}{where}: {reason}")
-    positions = defaults.attribute_map.get("max_position_embeddings", "max_position_embeddings")
-    needed = max_length + _first_position(config.type, vocabulary)
-    values = {positions: needed} | chosen
-    if values[positions] < needed:
-        raise UsageError(
-            f"--model.config.{positions} is {values[positions]}: rows of {max_length} tokens need {needed} in a model "
-            f"of type {config.type!r}"
-        )
-    window = values.get("sliding_window", getattr(defaults, "sliding_window", None))
-    if window is not None and window < max_length:
-        raise UsageError(
-            f"--model.config.sliding_window is {window}: {config.type} in TensorFlow ignores it, so with rows of "
-            f"{max_length} tokens the model would differ from PyTorch's; set it to null or to the row length"
-        )
-    if objective == "clm" and config.type in _ENCODERS:
-        values["is_decoder"] = True
-    if config.type in _INFER_PADDING and vocabulary.pad_id is not None:
-        values["pad_index"] = vocabulary.pad_id
-    made = CONFIG_MAPPING[config.type](
-        vocab_size=vocabulary.padded_size,
-        pad_token_id=vocabulary.pad_id,
-        bos_token_id=vocabulary.bos_id,
-        eos_token_id=vocabulary.eos_id,
-        **values,
-    )
-    if reason := heads_error(made):
-        raise UsageError(f"--model.config of a model of type {config.type!r}: {reason}")
-    return made
-
-
-def _first_position(model_type: str, vocabulary: Vocabulary) -> int:
-    """Returns the model's position of a row's first token."""
-    return vocabulary.pad_id + 1 if model_type in _POSITIONS_FROM_PADDING else 0
 
 
 def build_network(config: PretrainedConfig, objective: ObjectiveName) -> TFPreTrainedModel:
@@ -175,7 +89,7 @@ class LanguageModel:
         self._separates_documents = patches.apply(
             network, self.context, separate_documents_of_rows=objective == "clm", memory=memory
         )
-        self._first_position = _first_position(network.config.model_type, vocabulary)
+        self._first_position = first_position(network.config.model_type, vocabulary)
         self._head = find_head(network)
         self._output = find_output_layer(network)
         encoder = getattr(network, network.base_model_prefix)
@@ -292,7 +206,7 @@ class LanguageModel:
 
     def _arguments(self, inputs: Inputs) -> dict[str, Any]:
         attention_mask = inputs.attention_mask
-        if attention_mask is None and self.network.config.model_type in _INFER_PADDING:
+        if attention_mask is None and self.network.config.model_type in INFER_PADDING:
             attention_mask = tf.ones_like(inputs.input_ids)
         arguments: dict[str, Any] = {
             "input_ids": inputs.input_ids,
@@ -341,25 +255,3 @@ class LanguageModel:
         bias = np.full(self.network.config.vocab_size, 0, np.float32)
         bias[: self.vocabulary.size] = np.log(counts / counts.sum())
         biases[0].assign(bias.reshape(biases[0].shape))
-
-
-def target_counts(
-    token_counts: np.ndarray, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
-) -> np.ndarray:
-    """Returns how often each id is a target, up to a constant factor: float64[V].
-
-    Masked language modelling never masks special ids; causal modelling predicts them like any other.
-    """
-    counts = np.array(token_counts, np.float64)
-    if objective == "mlm":
-        counts[list(vocabulary.special_ids)] = 0
-    return counts
-
-
-def unigram_entropy(
-    token_counts: np.ndarray, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
-) -> float:
-    """Returns the cross-entropy, in nats per target, of predicting each token by its frequency."""
-    counts = target_counts(token_counts, vocabulary, objective)
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())

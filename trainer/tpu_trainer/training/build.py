@@ -6,10 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.config import FitConfig
+from tpu_trainer.data.token_counts import target_counts
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.attention_kernel import kernel_dtype
 from tpu_trainer.network.masking import Masking
-from tpu_trainer.network.model import LanguageModel, target_counts
+from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
 from tpu_trainer.network.patches import KernelOptions, MemoryOptions
 from tpu_trainer.training.average import WeightAverage

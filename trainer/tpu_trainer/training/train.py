@@ -14,11 +14,11 @@ from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.faults import check_records
 from tpu_trainer.data.mixture import Mixture
+from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.network.kernel_check import check_attention_kernel
-from tpu_trainer.network.model import unigram_entropy
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.build import build_task
