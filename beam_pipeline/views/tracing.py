@@ -200,17 +200,17 @@ class Tracer:
         """Yields the documents of the `wanted` units in the split, while it reads all of `units`.
 
         Raises:
-            TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `max_seconds`.
+            TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `max_seconds`. The first
+                batch is not counted, since it loads the tokenizer.
         """
         numbers = {unit.index for unit in wanted}
         seen: dict[int, set[bytes]] = {}  # by repeat, since repeats of --mix are not duplicates of each other
-        began, done = time.monotonic(), 0
+        began, done = None, 0
         for unit in units:
             parts = [Documents(np.empty(0, np.int64), np.empty(0, np.int64))]
             names: list[str] = []
             places: list[int] = []
             for batch in read_unit(unit, self._input):
-                done += int(batch.bytes.sum())
                 if self._dedup:
                     batch = _without_duplicates(batch, seen.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
@@ -218,6 +218,10 @@ class Tracer:
                     parts.append(self._tokenizer.encode(batch).select(chosen))
                     places += batch.places[chosen].tolist()
                     names += [batch.name] * int(chosen.sum())
+                if began is None:
+                    began = time.monotonic()
+                    continue
+                done += int(batch.bytes.sum())
                 seconds = time.monotonic() - began
                 expected = seconds * size / max(1, done)
                 if max_seconds is not None and seconds > 1 and expected > max_seconds:

@@ -100,6 +100,26 @@ def test_what_would_take_long_is_left_to_be_asked_for(inspect, monkeypatch: pyte
     assert ", line" in inspect("--record", "train:0:0", "--trace", "always")
 
 
+def test_loading_the_tokenizer_is_no_reason_to_leave_the_source_out(
+    inspect, tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").write_text(f"some text of a file {name}\n" * 50)
+    out = tmp_path / "out"
+    options = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--max_length", "16"]
+    prepare.main(["--input", str(tmp_path / "*.txt"), *options])
+    clock = [0.0]
+    encode = tracing.DocumentTokenizer.encode
+
+    def slow_at_first(self, batch):
+        clock[0] = 100.0
+        return encode(self, batch)
+
+    monkeypatch.setattr(tracing.DocumentTokenizer, "encode", slow_at_first)
+    monkeypatch.setattr(tracing.time, "monotonic", lambda: clock[0])
+    assert ".txt, line" in inspect("--record", "train:0:0", folder=out)
+
+
 def test_grep_finds_a_text_and_the_places_lead_back_to_it(inspect, documents):
     word = max(documents[3].split(), key=len)
     found = re.findall(r"^(\w+:\d+:\d+)  (.*)$", inspect("--grep", word, "--most", "3"), re.MULTILINE)
