@@ -6,7 +6,8 @@
 # make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
-# make lint             run CI's linters
+# make lint             run CI's linters, and build the docs
+# make docs             build the site of the docs into build/site and check its links (in a separate environment)
 # make docs-options     generate docs/options.md from the declarations of the options
 # make lock             upgrade the locked dependencies of all environments
 
@@ -24,11 +25,12 @@ EXPORT := trainer/.venv-export/bin/python
 # PyPI's torch for Linux is a CUDA build of gigabytes. This index has the CPU build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TPU_CHECK := trainer/.venv-tpu-check/bin/python
+DOCS := .venv-docs/bin/python
 CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check compile-check kernels docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -95,10 +97,19 @@ test-tpu-check: trainer/.venv-tpu-check/.ready
 kernels: trainer/.venv-tpu-check/.ready
 	JAX_PLATFORMS=cpu $(TPU_CHECK) -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip
 
+# Of their own, so that the tools of the docs never hold back a dependency of the programs.
+.venv-docs/.ready: $(UV) requirements-docs.lock
+	$(UV) venv --quiet --allow-existing --python $(PIPELINE) .venv-docs
+	$(UV) pip install --quiet --python $(DOCS) --require-hashes -r requirements-docs.lock
+	@touch $@
+
+docs: .venv-docs/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS) -m mkdocs build
+
 docs-options: setup
 	$(PIPELINE) -m beam_pipeline.options_page > docs/options.md
 
-lint: setup
+lint: setup docs
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports --no-cache --no-logo
@@ -113,6 +124,7 @@ TPU_VM := --python-platform x86_64-manylinux_2_31
 lock: $(UV)
 	$(UV) $(LOCK) setup.py -o requirements.lock
 	$(UV) $(LOCK) setup.py --extra dev -c requirements.lock -o requirements-dev.lock
+	$(UV) $(LOCK) requirements-docs.in -o requirements-docs.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml -o requirements.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock -o requirements-tpu-check.lock
@@ -124,4 +136,4 @@ lock: $(UV)
 	  requirements-export.in -o requirements-export.lock
 
 clean:
-	rm -rf .venv trainer/.venv trainer/.venv-export trainer/.venv-tpu-check demo-output
+	rm -rf .venv .venv-docs build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check demo-output

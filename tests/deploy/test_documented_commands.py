@@ -1,4 +1,4 @@
-"""The commands, accounts and substitutions in docs/running-on-google-cloud.md exist."""
+"""The commands, accounts and substitutions in the pages on Google Cloud exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tests.deploy.builds import BUILT_IN, FILES, load, resolved
 from tests.deploy.recorded_tool import RECORD, check
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / "running-on-google-cloud.md", ROOT / "README.md"]
+PROJECT = ROOT / "docs" / "running-on-google-cloud.md"
+BUILD = ROOT / "docs" / "cloud-build.md"
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 
 
 def commands() -> list[str]:
@@ -41,17 +43,17 @@ def test_every_command_and_flag_exists() -> None:
 
 
 def test_every_account_of_a_build_is_made_and_granted_rights() -> None:
-    text = PAGES[0].read_text(encoding="utf-8")
+    text = PROJECT.read_text(encoding="utf-8")
     [made] = re.findall(r"for account in (.*); do\n  gcloud iam service-accounts create", text)
     for path in FILES:
         account = resolved(load(path).service_account, BUILT_IN).rpartition("/")[2].partition("@")[0]
         assert account.removeprefix("tokenmill-") in made.split()
         assert f"grant_project {account} logging.logWriter" in text  # what CLOUD_LOGGING_ONLY needs
-        assert f"{account}@" in text
+        assert f"{account}@" in BUILD.read_text(encoding="utf-8")
 
 
 def test_the_substitutions_that_are_documented_exist() -> None:
-    text = PAGES[0].read_text(encoding="utf-8")
+    text = BUILD.read_text(encoding="utf-8")
     table = text[text.index("| substitution | what it is |") : text.index("**A build lasts a day")]
     launch = next(path for path in FILES if path.name == "cloudbuild.yaml")
     assert set(re.findall(r"`(_[A-Z_]+)`", table)) == set(load(launch).substitutions)

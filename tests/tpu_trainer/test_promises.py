@@ -10,7 +10,7 @@ from tests.tpu_trainer.training import test_cluster, test_every_model_type, test
 from tpu_trainer.command_line import parse
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 
-DOCS = Path(__file__).parents[2] / "docs" / "training.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-training-works.md"
 HEADER = [
     "| objective | type | exact resume | checkpointing | accumulation | several hosts | export |",
     "|---|---|---|---|---|---|---|",
