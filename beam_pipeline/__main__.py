@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -11,12 +12,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from beam_pipeline.console import log_to_stderr
 from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.option_fields import parser_of, program
 from beam_pipeline.options import VERBS
 
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
+
+_log = logging.getLogger("beam_pipeline")
 
 
 def main() -> int:
@@ -39,6 +43,7 @@ def run(verb: str, argv: Sequence[str]) -> int:
     Returns:
         The exit status: 0 for success, 1 for bad data, 2 for wrong usage.
     """
+    log_to_stderr()
     with _terminated_by_exception():
         return _run(verb, argv)
 
@@ -77,24 +82,24 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         else:
             importlib.import_module(f"beam_pipeline.{_MODULES.get(verb, verb)}").main(argv)
     except UsageError as error:
-        print(f"{verb}: {error}", file=sys.stderr)
+        _log.error("%s: %s", verb, error)
         return 2
     except WorkerDied as error:
-        print(f"{verb}: {error}", file=sys.stderr, flush=True)
+        _log.error("%s: %s", verb, error)
         os._exit(1)
     except KeyboardInterrupt as interrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         terminated = isinstance(interrupt, Terminated)
         cause = "terminated" if terminated else "interrupted"
-        print("; ".join([f"{verb}: {cause}", *map(str, interrupt.args)]), file=sys.stderr, flush=True)
+        _log.error("; ".join([f"{verb}: {cause}", *map(str, interrupt.args)]))
         sys.stdout.flush()
         os._exit(128 + (signal.SIGTERM if terminated else signal.SIGINT))
     except BrokenPipeError:  # the reader of our output, e.g. `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (DataError, OSError) as error:
-        print(f"{verb}: {error}", file=sys.stderr)
+        _log.error("%s: %s", verb, error)
         return 1
     return 0
 

@@ -7,12 +7,15 @@ deploy/template-metadata.json. The template's launcher runs `launch`.
 from __future__ import annotations
 
 import json
-import sys
+import logging
 from collections.abc import Sequence
 
+from beam_pipeline.console import log_to_stderr
 from beam_pipeline.errors import UsageError
 from beam_pipeline.option_fields import Option, options_of, parser_of
 from beam_pipeline.options import PrepareConfig
+
+_log = logging.getLogger("beam_pipeline")
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.]*"
 _SHARE = r"(0?\.[0-9]+|1(\.0+)?)"
@@ -94,15 +97,16 @@ def launch(given: Sequence[str]) -> int:
 
     from beam_pipeline import __main__, beam_options
 
+    log_to_stderr()
     try:
         made = arguments(given)
     except UsageError as error:
-        print(f"prepare: {error}", file=sys.stderr)
+        _log.error("prepare: %s", error)
         return 2
     _, rest = parser_of(PrepareConfig).parse_known_args(made)
     unknown = beam_options.unknown_names(PipelineOptions(rest))
     for name in unknown:
-        print(f"prepare: WARNING: ignores the launcher's unknown option --{name}", file=sys.stderr)
+        _log.warning("prepare: WARNING: ignores the launcher's unknown option --%s", name)
     known = [word for word in made if word.removeprefix("--").partition("=")[0] not in unknown]
     return __main__.run("prepare", known)
 

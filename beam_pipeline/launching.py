@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,8 @@ from beam_pipeline.progress import Address, ProgressDisplay
 from beam_pipeline.sources.plan import Plan, describe_plan, plan
 
 Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Launch:
             UsageError: If the input does not exist, or the workers cannot read it.
         """
         planned = plan(config, local_files=beam_options.workers_see_local_files(self.options))
-        print(describe_plan(planned, config), file=sys.stderr, flush=True)
+        _log.info(describe_plan(planned, config))
         return planned
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ from beam_pipeline.tokenization.token_arrays import id_dtype
 _BYTES_VERSION = 2
 
 _STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     )
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
-        print(note, file=sys.stderr)
+        _log.info(note)
     planned = launch.plan(config.input)
     if beam_options.runs_here(launch.options) and not config.skip_memory_check:
         _check_memory(config, planned, tokenizer)
@@ -178,13 +180,10 @@ def _give_up(held: Lock, output: str, num_units: int) -> None:
     except LockLost:
         return  # the files may belong to another run
     except OSError as error:
-        print(f"cannot clean up after the failed run: {error}", file=sys.stderr)
+        _log.warning("cannot clean up after the failed run: %s", error)
         return
     if units or shards:
-        print(
-            f"{units} of {num_units} work units and {shards} shards are finished; --resume keeps them",
-            file=sys.stderr,
-        )
+        _log.info(f"{units} of {num_units} work units and {shards} shards are finished; --resume keeps them")
 
 
 def _has_views(config: PrepareConfig, output: str) -> bool:
@@ -230,11 +229,10 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
     if special["pad"] is not None:
         return special["pad"]
     pad_id = 0 if special["eos"] is None else special["eos"]
-    print(
+    _log.info(
         f"--tokenizer {config.tokenizer}: has no pad token. Rows are padded with the id {pad_id} "
         f"({'eos' if special['eos'] is not None else 'the first'}), and attention_mask marks the padding; --pad_token "
-        "selects another token",
-        file=sys.stderr,
+        "selects another token"
     )
     return pad_id
 

@@ -103,7 +103,8 @@ def _wait(pipeline: beam.Pipeline) -> str:
         if isinstance(end, WorkerDied):
             raise end
     except (KeyboardInterrupt, WorkerDied):
-        logging.disable(logging.CRITICAL)  # or the runner would log errors of the killed workers
+        # Or the runner would log errors of the killed workers. Our own messages do not reach the root logger.
+        logging.getLogger().handlers = [logging.NullHandler()]
         _kill_children(os.getpid())
         raise  # Our excepthook stays, because the runner's threads fail while the process ends.
     threading.excepthook = before

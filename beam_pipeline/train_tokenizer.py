@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -27,6 +27,8 @@ _STAGES = [("sample", "MB", 1e6)]
 
 # Bytes of the sample that are tokenized to compute the bytes per token of the summary.
 _MEASURED_BYTES = 2 << 20
+
+_log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -85,11 +87,8 @@ def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Pla
                 f"nothing to train on: the sample has none of the documents of the input ({len(planned.files)} files, "
                 f"{planned.bytes:,} bytes); check that the files contain text and that --sample_bytes is large enough"
             )
-        print(
-            f"training: a {config.model} model of {config.vocab_size:,} tokens on {sample.bytes / 1e6:,.1f} MB",
-            file=sys.stderr,
-            flush=True,
-        )
+        size = f"{sample.bytes / 1e6:,.1f} MB"
+        _log.info(f"training: a {config.model} model of {config.vocab_size:,} tokens on {size}")
         trained = _train(config, sample)
         files = trained.files()
         bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)

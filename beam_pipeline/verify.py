@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -223,6 +222,6 @@ def _read_with_progress(splits: Sequence[SplitFindings]) -> Iterator[tuple[str, 
     if size < _BYTES_FOR_ALL_CORES:
         yield from read_shards(splits)
         return
-    with ProgressDisplay([("verify", "MB", 1e6)], size, sys.stderr) as display:
+    with ProgressDisplay([("verify", "MB", 1e6)], size) as display:
         reporter = Reporter(display.address)
         yield from read_shards(splits, lambda done: reporter.add("verify", done))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError, StillRunning, user_message
@@ -29,6 +29,8 @@ _NAMESPACES = ("prepare", "train-tokenizer")
 _DISTRIBUTION_SUFFIXES = ("_MIN", "_MAX", "_MEAN", "_COUNT")
 _LAUNCHER_LOG = re.compile(r"[Cc]onsole log from launcher will be available at (gs://\S+?)\.?(?:\s|$)")
 _LINES_OF_LAUNCHER_LOG = 40
+
+_log = logging.getLogger(__name__)
 
 
 class CancelRequest:
@@ -62,30 +64,18 @@ class CancelRequest:
 
 
 class JobFollower:
-    """Follows a job and prints its state, messages and counters.
+    """Follows a job and logs its state, messages and counters.
 
     Args:
         client: Beam's, for the job's project and region.
         job_id: The job's id.
         cancel: The user's request to cancel the job.
-        seconds: The time between two polls; 10 by default.
-        stream: Where to print; stderr by default.
     """
 
-    def __init__(
-        self,
-        client: DataflowApplicationClient,
-        job_id: str,
-        *,
-        cancel: CancelRequest,
-        seconds: float | None = None,
-        stream: TextIO | None = None,
-    ):
+    def __init__(self, client: DataflowApplicationClient, job_id: str, *, cancel: CancelRequest):
         self._client = client
         self._id = job_id
         self._cancel = cancel
-        self._seconds = _POLL_SECONDS if seconds is None else seconds
-        self._stream = stream or sys.stderr
         self._state = ""
         self._seen: set[tuple[str, str]] = set()
         self._since: datetime | None = None
@@ -103,7 +93,7 @@ class JobFollower:
         cancelled, polls_left = False, _POLLS_FOR_REASON
         while True:
             if self._cancel.asked.is_set() and not cancelled:
-                self._print("cancelling the job, as requested")
+                _log.info("Dataflow: cancelling the job, as requested")
                 self._try(lambda: self._client.modify_job_state(self._id, "JOB_STATE_CANCELLED"))
                 cancelled = True
             state = self._poll()
@@ -112,7 +102,7 @@ class JobFollower:
             polls_left -= state == "FAILED"
             if cancelled:
                 self._cancel.asked.clear()  # or the wait below would return at once
-            self._cancel.asked.wait(self._seconds)
+            self._cancel.asked.wait(_POLL_SECONDS)
         if state == "DONE":
             return
         if state == "CANCELLED":
@@ -144,9 +134,9 @@ class JobFollower:
         state = job.current_state.name.removeprefix("JOB_STATE_")
         if state != self._state:
             self._state = state
-            self._print(state.lower().replace("_", " "))
+            _log.info("Dataflow: %s", state.lower().replace("_", " "))
         self._print_messages()
-        self._print_counters()
+        self._log_counters()
         return state
 
     def _print_messages(self) -> None:
@@ -165,7 +155,7 @@ class JobFollower:
                     continue
                 self._seen.add(key)
                 self._since = message.time  # inclusive, because several messages can have the same time
-                self._print(text if importance == "BASIC" else f"{importance}: {text}")
+                _log.info("Dataflow: %s", text if importance == "BASIC" else f"{importance}: {text}")
                 found = _LAUNCHER_LOG.search(text)
                 if found:
                     self._launcher_log = found[1]
@@ -174,8 +164,8 @@ class JobFollower:
             if not token:
                 return
 
-    def _print_counters(self) -> None:
-        """Prints the counters of our own steps if they have changed."""
+    def _log_counters(self) -> None:
+        """Logs the counters of our own steps if they have changed."""
         sums: Counter[str] = Counter()
         for metric in self._try(lambda: self._client.get_job_metrics(self._id)).metrics:
             name, context = metric.name.name, metric.name.context
@@ -190,7 +180,7 @@ class JobFollower:
         counters = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(sums.items()))
         if counters and counters != self._counters:
             self._counters = counters
-            self._print(counters)
+            _log.info("Dataflow: %s", counters)
 
     def _reason(self) -> str:
         """Returns why the job failed.
@@ -214,6 +204,3 @@ class JobFollower:
         except Exception as error:
             return f"(the launcher's log, {self._launcher_log}, cannot be read: {error})"
         return "\n".join([f"The end of {self._launcher_log}:", *lines[-_LINES_OF_LAUNCHER_LOG:]])
-
-    def _print(self, text: str) -> None:
-        print(f"Dataflow: {text}", file=self._stream, flush=True)

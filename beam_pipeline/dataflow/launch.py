@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _SECONDS_TO_ANSWER = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 def job_of(options: PipelineOptions) -> CloudJob:
@@ -99,17 +101,17 @@ def run(
             result = _service_answer(pipeline.run)
             if not getattr(result, "has_job", False):  # for a template, or with --dry_run
                 where = f"is described in {cloud.template_location}, and Dataflow starts it"
-                print(f"the job {where if cloud.template_location else 'was not submitted'}", file=sys.stderr)
+                _log.info("the job %s", where if cloud.template_location else "was not submitted")
                 if lock and cloud.template_location:
                     lock.name_job(job, renewed=False)
                 return False
             if lock:
                 lock.name_job(replace(job, id=result.job_id()), renewed=wait)
             follower = JobFollower(new_client(options), result.job_id(), cancel=request)
-            print(f"Dataflow job {result.job_id()}: {follower.url}", file=sys.stderr, flush=True)
+            _log.info("Dataflow job %s: %s", result.job_id(), follower.url)
             if not wait:
                 where = f"--project {cloud.project} --region {cloud.region}"
-                print(f"python -m beam_pipeline follow {result.job_id()} {where}", file=sys.stderr)
+                _log.info("python -m beam_pipeline follow %s %s", result.job_id(), where)
                 return False
             follower.follow()
     except (StillRunning, KeyboardInterrupt):

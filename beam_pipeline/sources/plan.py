@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +33,8 @@ _LARGE = 1 << 30
 _LARGE_FACTOR = 16
 _TEXT_PER_SECOND = 20e6  # of `prepare` as a whole, from docs/benchmarks.md
 _MAX_CHECKED = 256
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
     root = common_folder(entry.file.path for entry in listed)
     units = tuple(cut(listed, root, config.unit_bytes))
     if warning := _large_units(units, config.unit_bytes):
-        print(f"WARNING: {warning}", file=sys.stderr)
+        _log.warning("WARNING: %s", warning)
     return Plan(root, tuple(entry.file for entry in listed), units)
 
 

@@ -11,8 +11,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from beam_pipeline import prepare
+from beam_pipeline.console import log_to_stderr
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+log_to_stderr()
 
 WIKITEXT = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 
