@@ -8,7 +8,7 @@
 # make kernels          compile the TPU kernels to bytecode
 # make lint             run CI's linters, and build the docs
 # make docs             build the site of the docs into build/site and check its links (in a separate environment)
-# make docs-options     generate docs/options.md from the declarations of the options
+# make docs-options     generate docs/options.md and docs/trainer-options.md from the declarations of the options
 # make lock             upgrade the locked dependencies of all environments
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -108,6 +108,7 @@ docs: .venv-docs/.ready
 
 docs-options: setup
 	$(PIPELINE) -m beam_pipeline.options_page > docs/options.md
+	$(TRAINER) -m tpu_trainer.options_page > docs/trainer-options.md
 
 lint: setup docs
 	.venv/bin/ruff check .

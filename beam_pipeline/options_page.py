@@ -8,7 +8,7 @@ from itertools import groupby
 from beam_pipeline.option_fields import Option, Options, options_of
 from beam_pipeline.options import VERBS
 
-_INTRODUCTION = """# Options
+_INTRODUCTION = """# Options of tokenmill
 
 This page is generated from the dataclasses in `beam_pipeline/options.py` and `beam_pipeline/input_options.py`: run
 `make docs-options` after a change to them. `tokenmill VERB --help` prints the same texts.

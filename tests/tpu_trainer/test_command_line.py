@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tpu_trainer
+from tpu_trainer import options_page
 from tpu_trainer.command_line import VERBS, parse
 from tpu_trainer.config import FitConfig
 from tpu_trainer.config_files import dump_fit_config, load_fit_config
@@ -93,6 +97,57 @@ def test_an_unknown_key_of_a_yaml_file_is_named(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit):
         parse([*NEEDED, "--config", str(tmp_path / "config.yaml")])
     assert "learning_rite" in capsys.readouterr().err
+
+
+def test_the_help_of_a_verb_begins_with_commands_to_copy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["fit", "--help"])
+    text = capsys.readouterr().out
+    assert (
+        text.index("Examples:\n    tokenmill-trainer fit --config")
+        < text.index("--output_dir OUTPUT_DIR")
+        < 1500
+    )
+    topics = ["The training data:", "The model:", "The training loop:", "The TPU to use:"]
+    places = [text.index(topic) for topic in topics]
+    assert places == sorted(places)
+    assert "type: " not in text  # of Python, which is no help
+
+
+@pytest.mark.parametrize("verb", ["fit", "evaluate", "export", "fill-mask", "generate", "compile-check"])
+def test_the_examples_in_the_help_are_valid_commands(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CONFIGS[0].parents[2])
+    _, whole = parse([*NEEDED, "--config", str(CONFIGS[0])])
+    (tmp_path / "config.yaml").write_text(dump_fit_config(whole))
+    lines = re.findall(r"^ +tokenmill-trainer (.+)$", inspect.cleandoc(VERBS[verb].__doc__), re.MULTILINE)
+    assert len(lines) >= 2
+    for line in lines:
+        words = shlex.split(line.partition(" < ")[0])
+        files = {"model.yaml", "run/config.yaml"}
+        parsed, _ = parse([str(tmp_path / "config.yaml") if word in files else word for word in words])
+        assert parsed == verb
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    path = Path(__file__).parents[2] / "docs" / "trainer-options.md"
+    assert path.read_text(encoding="utf-8") == options_page.page(), "run: make docs-options"
+
+
+def test_the_reference_page_has_every_option_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, section in zip(
+        VERBS, re.split(r"^## .*$", options_page.page(), flags=re.MULTILINE)[1:], strict=True
+    ):
+        with pytest.raises(SystemExit):
+            parse([verb, "--help"])
+        listed = set(re.findall(r"^  (--[\w.]+)", capsys.readouterr().out, re.MULTILINE))
+        listed -= {"--config", "--print_config"}
+        shown = set(re.findall(r"^\| `(--[\w.]+)`", section, re.MULTILINE))
+        if "options of [fit](#fit)" in section:
+            assert shown < listed and len(shown) > 5
+        else:
+            assert shown == listed
 
 
 def test_every_option_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:

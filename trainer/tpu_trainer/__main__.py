@@ -7,7 +7,7 @@ import os
 import sys
 
 from tpu_trainer import quiet
-from tpu_trainer.command_line import overview, parse
+from tpu_trainer.command_line import overview, parse, program
 from tpu_trainer.errors import ExitStatus, TrainerError
 from tpu_trainer.training.tpu_host import uses_local_tpu
 
@@ -28,7 +28,7 @@ def main() -> int:
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
         importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:
-        print(f"tpu_trainer: error: {error}", file=sys.stderr)
+        print(f"{program()}: error: {error}", file=sys.stderr)
         return error.status
     return ExitStatus.DONE
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import sys
+from argparse import SUPPRESS, Action, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter
 
 from tpu_trainer.cloud.config import HostServerConfig, LaunchConfig
 from tpu_trainer.config import (
@@ -19,6 +22,7 @@ from tpu_trainer.config import (
     GenerateConfig,
 )
 from tpu_trainer.config_files import add_options
+from tpu_trainer.errors import ExitStatus
 
 VERBS: dict[str, type] = {
     "fit": FitConfig,
@@ -39,17 +43,55 @@ def program() -> str:
 
 def overview() -> str:
     """The verbs, one per line."""
-    lines = "\n".join(f"  {verb:<14} {config_class.__doc__}" for verb, config_class in VERBS.items())
+    lines = "\n".join(f"  {verb:<14} {summary(config_class)}" for verb, config_class in VERBS.items())
     return f"usage: {program()} VERB [options]\n\n{lines}\n\nVERB --help lists the options of a verb."
 
 
-def _verb_parser(config_class: type) -> ArgumentParser:
-    parser = ArgumentParser(description=config_class.__doc__, allow_abbrev=False)
+def summary(config_class: type) -> str:
+    """The first line of the docstring."""
+    return inspect.cleandoc(config_class.__doc__).partition("\n")[0]
+
+
+class _HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Shows an option's help with its default, without its Python type, and the examples as they are written."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ""
+        if action.required:
+            text += " Required."
+        if isinstance(action.default, bool):
+            text += f" Default: {str(action.default).lower()}."
+        elif action.default not in (None, SUPPRESS, "", {}, []) and not isinstance(action, ActionConfigFile):
+            text += " Default: %(default)s."
+        return text
+
+
+def _verb_parser(verb: str) -> ArgumentParser:
+    config_class = VERBS[verb]
+    parser = ArgumentParser(
+        prog=f"{program()} {verb}",
+        usage="%(prog)s [options]",
+        description=inspect.cleandoc(config_class.__doc__),
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument(
         "--config", action="config", help="YAML file of these options; later options override it."
     )
     add_options(parser, config_class)
+    sections = {field.name for field in dataclasses.fields(config_class)}
+    for action in parser._actions:
+        # A file for one section, --train FILE: --config FILE does the same.
+        if action.dest in sections and action.metavar == "CONFIG":
+            action.help = SUPPRESS
     return parser
+
+
+def _no_verb(arguments: Sequence[str]) -> NoReturn:
+    print(overview(), file=sys.stderr)
+    if arguments:
+        print(f"{program()}: error: {arguments[0]!r} is not a verb", file=sys.stderr)
+    raise SystemExit(ExitStatus.USAGE)
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
@@ -63,13 +105,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
         SystemExit: With status 2, after printing the usage, if an option is unknown, missing or of the wrong type.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = ArgumentParser(prog=program(), description="Trains language models from shards of token rows.")
-    verbs = parser.add_subcommands(dest="verb")
-    # Parsers are slow to build: build only the verb's, if there is one.
-    for verb in [verb for verb in VERBS if verb in arguments[:1]] or VERBS:
-        verbs.add_subcommand(verb, _verb_parser(VERBS[verb]), help=VERBS[verb].__doc__)
-    namespace = parser.instantiate(parser.parse_args(arguments))
-    verb = namespace["verb"]
-    values = vars(namespace[verb])
+    if not arguments or arguments[0] not in VERBS:
+        _no_verb(arguments)
+    verb = arguments[0]
+    parser = _verb_parser(verb)
+    values = vars(parser.instantiate(parser.parse_args(arguments[1:])))
     values.pop("config")
     return verb, VERBS[verb](**values)

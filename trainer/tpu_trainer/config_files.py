@@ -25,7 +25,7 @@ def add_options(parser: ArgumentParser, config_class: type) -> None:
         for field in dataclasses.fields(config_class)
         if "argument" in field.metadata
     }
-    parser.add_class_arguments(config_class, skip=set(plain))
+    parser.add_class_arguments(config_class, as_group=False, skip=set(plain))
     if plain:
         helps = {param.arg_name: param.description for param in parse_from_object(config_class).params}
         for name, options in plain.items():

@@ -14,7 +14,13 @@ from tpu_trainer.config.training import ProfileConfig, TrainConfig
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Trains a model, or continues the run in the output folder."""
+    """Trains a model, or continues the run in the output folder.
+
+    Examples:
+        tokenmill-trainer fit --config trainer/configs/tiny-clm.yaml --data.train dataset/train --output_dir run
+        tokenmill-trainer fit --config model.yaml --data.train A/train --data.validation A/validation --output_dir run
+        tokenmill-trainer fit --config run/config.yaml --train.steps 20000
+    """
 
     output_dir: str
     """Folder of the run: config.yaml, metrics.jsonl, checkpoints/, tokenizer/, summary.json, …"""

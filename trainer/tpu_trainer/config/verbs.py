@@ -19,7 +19,12 @@ from tpu_trainer.config.ranges import (
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Evaluates a run's newest checkpoint on a whole split."""
+    """Evaluates a run's newest checkpoint on a whole split.
+
+    Examples:
+        tokenmill-trainer evaluate --run run
+        tokenmill-trainer evaluate --run run --data other/validation --output other.json
+    """
 
     run: str
     """Folder that `fit` wrote."""
@@ -38,7 +43,12 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Writes a run's checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow."""
+    """Writes a run's checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow.
+
+    Examples:
+        tokenmill-trainer export --run run --output model
+        tokenmill-trainer export --run run --output model --checkpoint best
+    """
 
     run: str
     """Folder that `fit` wrote."""
@@ -58,7 +68,12 @@ class ExportConfig:
 
 @dataclass(frozen=True)
 class FillMaskConfig:
-    """Predicts the tokens at the mask tokens of a text."""
+    """Predicts the tokens at the mask tokens of a text.
+
+    Examples:
+        tokenmill-trainer fill-mask --model model --text 'A list of strings in a <mask>.'
+        tokenmill-trainer fill-mask --model model --top_k 3 < texts.txt
+    """
 
     model: str
     """Folder that `export` wrote."""
@@ -75,7 +90,12 @@ class FillMaskConfig:
 
 @dataclass(frozen=True)
 class GenerateConfig:
-    """Continues texts with an exported causal model."""
+    """Continues texts with an exported causal model.
+
+    Examples:
+        tokenmill-trainer generate --model model --text 'def main'
+        tokenmill-trainer generate --model model --temperature 0.8 --top_p 0.95 < prompts.txt
+    """
 
     model: str
     """Folder that `export` wrote."""
@@ -114,7 +134,13 @@ class GenerateConfig:
 
 @dataclass(frozen=True)
 class CompileCheckConfig(FitConfig):
-    """Compiles the training step for a TPU, without one, and reports whether it fits and what it costs."""
+    """Compiles the training step for a TPU, without one, and reports whether it fits and what it costs.
+
+    Examples:
+        tokenmill-trainer compile-check --config trainer/configs/roberta-base.yaml --topology v5e:2x4
+        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --topology v4:2x2x1 --find-batch-size
+        tokenmill-trainer compile-check --compare a.yaml b.yaml
+    """
 
     output_dir: str = ""
     """Not used. Configurations of `fit` may contain it."""
