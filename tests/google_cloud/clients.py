@@ -13,20 +13,20 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud.storage import retry
 
 from beam_pipeline import buckets
-from tests.google_cloud.gcs import Gcs
+from tests.google_cloud.loopback import Loopback
 
 
-def use(gcs: Gcs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redirects gs:// to the stand-in, with credentials of a fictitious account, which are written to `folder`.
+def use(server: Loopback, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redirects gs:// to a local server, with credentials of a fictitious account, which are written to `folder`.
 
     Nothing leaves the machine: other https requests fail at a closed port. Retries in this process wait milliseconds
     instead of seconds.
     """
     monkeypatch.setenv("HTTPS_PROXY", "http://localhost:9")
     monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     monkeypatch.setenv(
-        "GOOGLE_APPLICATION_CREDENTIALS", str(_write_account(folder / "account.json", gcs.url))
+        "GOOGLE_APPLICATION_CREDENTIALS", str(_write_account(folder / "account.json", server.url))
     )
     monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
     buckets._client.cache_clear()  # the cached client uses the previous stand-in
@@ -35,7 +35,7 @@ def use(gcs: Gcs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _write_account(path: Path, url: str) -> Path:
-    """Writes a service account's key. The stand-in issues its tokens.
+    """Writes a service account's key. The server at `url` issues its tokens.
 
     Without credentials, clients would search for a metadata server for 20 s.
     """

@@ -16,18 +16,21 @@ from urllib.parse import parse_qsl, urlsplit
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request. `path` is percent-encoded, `query` is decoded."""
+    """An HTTP request. `target` is as it was sent, `path` is percent-encoded, `query` is decoded."""
 
     method: str
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    target: str = ""
 
     @classmethod
     def of(cls, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Request:
         parts = urlsplit(url)
-        return cls(method, parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
+        return cls(
+            method, parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body, url
+        )
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,12 @@ class Response:
         """Returns an error in the format of Google's JSON APIs."""
         errors = [{"message": message, "domain": "global", "reason": "standIn"}]
         return cls.of_json({"error": {"code": status, "message": message, "errors": errors}}, status)
+
+
+def free_port() -> int:
+    """Returns a port of this machine that no program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
 
 
 class Loopback:
@@ -121,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         if response.cut:
             self._cut()
 
-    do_GET = do_POST = do_PUT = do_DELETE = _handle
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _handle
 
     def _read_chunks(self) -> bytes:
         """Reads a chunked body, as curl sends data from a callback (RFC 9112, 7.1)."""

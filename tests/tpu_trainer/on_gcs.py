@@ -7,6 +7,7 @@ that the client trusts. Nothing outside the namespace can be reached.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,12 +17,14 @@ import ssl
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from tests.google_cloud.fake_gcs_server import serving
 from tests.google_cloud.gcs import Faults, Gcs
 from tests.tpu_trainer.faults import Fault, run_all
 
@@ -47,8 +50,11 @@ def run_all_on_gcs(
     chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]],
     faults: dict[str, int],
     page_size: int = 1000,
+    fake_gcs_server: bool = False,
 ) -> tuple[list[list[tuple[int, str]]], Path, list[str]]:
     """Like `faults.run_all`, with the files of `objects` as gs://bucket/…, listed in pages of `page_size`.
+
+    With `fake_gcs_server`, that server serves the bucket, without faults and with pages of its own.
 
     Returns:
         The results of the runs, a folder with the bucket's final objects, and the requests to the bucket.
@@ -57,9 +63,9 @@ def run_all_on_gcs(
     hosts, plan = folder / "hosts", folder / "plan.json"
     hosts.write_text(f"127.0.0.1 {' '.join(_HOSTS)}\n")
     named = [[[[str(item) for item in arguments], fault] for arguments, fault in chain] for chain in chains]
-    plan.write_text(
-        json.dumps({"objects": str(objects), "chains": named, "faults": faults, "page_size": page_size})
-    )
+    server = {"fake_gcs_server": fake_gcs_server}
+    stand_in = {"faults": faults, "page_size": page_size}
+    plan.write_text(json.dumps({"objects": str(objects), "chains": named} | server | stand_in))
     inside = (
         f'mount --bind "{hosts}" /etc/hosts && exec "{sys.executable}" -m tests.tpu_trainer.on_gcs "{folder}"'
     )
@@ -96,6 +102,40 @@ def _loopback_up() -> None:
         fcntl.ioctl(control, set_flags, struct.pack(layout, b"lo", struct.unpack(layout, answer)[1] | up))
 
 
+Served = tuple[list[str], Callable[[], dict[str, bytes]]]
+"""The requests so far, and a function that returns the bucket's objects."""
+
+
+@contextlib.contextmanager
+def _stand_in(folder: Path, plan: dict[str, Any]) -> Iterator[Served]:
+    settings = {"faults": Faults(**plan["faults"]), "page_size": plan["page_size"]}
+    with Gcs(BUCKET, port=_PORT, tls=_certificate(folder), **settings) as gcs:
+        objects = Path(plan["objects"])
+        for path in objects.rglob("*"):
+            if path.is_file():
+                gcs.put(f"gs://{BUCKET}/{path.relative_to(objects)}", path.read_bytes())
+        yield gcs.requests, lambda: {name: blob.data for (_, name), blob in gcs.objects.items()}
+
+
+@contextlib.contextmanager
+def _fake_gcs_server(folder: Path, plan: dict[str, Any]) -> Iterator[Served]:
+    buckets = folder / "buckets"
+    shutil.copytree(plan["objects"], buckets / BUCKET)
+    host = "storage.googleapis.com"
+    with serving(buckets, port=_PORT, tls=_certificate(folder), host=host) as relay:
+
+        def objects() -> dict[str, bytes]:
+            found = json.loads(relay.get(f"/storage/v1/b/{BUCKET}/o?maxResults=5000"))
+            assert "nextPageToken" not in found
+            names = [item["name"] for item in found["items"]]
+            return {
+                name: relay.get(f"/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}?alt=media")
+                for name in names
+            }
+
+        yield relay.requests, objects
+
+
 def main(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
     _loopback_up()
@@ -105,21 +145,17 @@ def main(folder: Path) -> None:
         "REQUESTS_CA_BUNDLE": authority,
         "NO_GCE_CHECK": "true",
     }
-    settings = {"faults": Faults(**plan["faults"]), "page_size": plan["page_size"]}
-    with Gcs(BUCKET, port=_PORT, tls=_certificate(folder), **settings) as gcs:
-        objects = Path(plan["objects"])
-        for path in objects.rglob("*"):
-            if path.is_file():
-                gcs.put(f"gs://{BUCKET}/{path.relative_to(objects)}", path.read_bytes())
+    serve = _fake_gcs_server if plan["fake_gcs_server"] else _stand_in
+    with serve(folder, plan) as (requests, objects):
         runs = run_all(folder / "runs", plan["chains"])
-        for (bucket, name), blob in gcs.objects.items():
-            path = folder / bucket / name
+        for name, data in objects().items():
+            path = folder / BUCKET / name
             if name.endswith("/"):  # TensorFlow's folders
                 path.mkdir(parents=True, exist_ok=True)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(blob.data)
-    (folder / "outcome.json").write_text(json.dumps({"runs": runs, "requests": gcs.requests}))
+                path.write_bytes(data)
+    (folder / "outcome.json").write_text(json.dumps({"runs": runs, "requests": requests}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.google_cloud.fake_gcs_server import PROGRAM
 from tests.google_cloud.gcs import Faults, Gcs
 from tests.tpu_trainer.on_gcs import run_all_on_gcs, skip_where_not_permitted
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
@@ -33,15 +34,19 @@ IN_BUCKET = {"data.train": "gs://bucket/train", "data.validation": "gs://bucket/
 FAULTS = {"error_every": 101, "cut_download_every": 31}
 
 
-def test_killed_and_continued_on_cloud_storage(tmp_path: Path, dataset: Path) -> None:
+@pytest.mark.parametrize("server", ["stand-in", "fake-gcs-server"])
+def test_killed_and_continued_on_cloud_storage(tmp_path: Path, dataset: Path, server: str) -> None:
     skip_where_not_permitted()
+    foreign = server == "fake-gcs-server"
+    if foreign and not PROGRAM.exists():
+        pytest.skip("`make test-engines` installs fake-gcs-server")
     command, local = fit_arguments(dataset, RUN, OPTIONS | IN_BUCKET), tmp_path / "local"
     chains = [
         [(command, {"kill_in_write_of": 8}), (command, {})],
         [(fit_arguments(dataset, local, OPTIONS), {})],
     ]
     [[(killed, _), (status, log)], [(status_of_local, _)]], bucket, requests = run_all_on_gcs(
-        tmp_path / "gcs", dataset, chains, FAULTS
+        tmp_path / "gcs", dataset, chains, FAULTS, fake_gcs_server=foreign
     )
     assert (killed, status, status_of_local) == (-9, 0, 0), log
     assert "steps 5 to 12" in log  # from the checkpoint before the one that was half written
