@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.google_cloud.loopback import Loopback, Request, Response, free_port
 
-PROGRAM = Path(__file__).parents[2] / ".engines" / "bin" / "fake-gcs-server"
+PROGRAM = Path(__file__).parents[2] / ".engines" / "fake-gcs-server"
 """`make test-engines` installs it."""
 _OWN_HEADERS = frozenset(("connection", "content-length", "date", "server", "transfer-encoding"))
 

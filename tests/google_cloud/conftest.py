@@ -1,4 +1,4 @@
-"""Fixtures of the tests on engines and servers that are not ours."""
+"""Fixtures of the tests on a server that is not ours."""
 
 from tests.beam_pipeline.conftest import corpus, documents, tokenizer_folder
 
