@@ -132,6 +132,16 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     for note in tokenizer.notes:
         _log.info(note)
     planned = launch.plan(config.input)
+    if _joins_silently(config, template):
+        ends = (
+            "--append_eos ends each with the eos token"
+            if tokenizer.special_token_ids["eos"] is not None
+            else None
+        )
+        _log.info(
+            "rows join documents with nothing between them, since the tokenizer adds no special tokens; "
+            f"{ends or '--segment_ids records where each begins'}"
+        )
     if beam_options.runs_here(launch.options) and not config.skip_memory_check:
         _check_memory(config, planned, tokenizer)
     return _Checked(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
@@ -235,6 +245,12 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
         "selects another token"
     )
     return pad_id
+
+
+def _joins_silently(config: PrepareConfig, template: Template) -> bool:
+    """Returns whether nothing in the records shows where one document of a row ends and the next begins."""
+    marked = template.prefix or template.suffix or config.segment_ids or config.position_ids
+    return config.packing != "pad" and not marked
 
 
 def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -285,6 +286,26 @@ def test_an_empty_split_causes_a_warning(run, tmp_path, capsys):
     out = run("--splits", "train=0.5,validation=0.5", source=source)
     assert "WARNING: this split is empty" in capsys.readouterr().out
     assert defects(out) == []
+
+
+def test_documents_that_nothing_would_separate_are_announced_with_the_remedy(
+    run, tmp_path, tokenizer_folder, capsys
+):
+    plain = tmp_path / "plain"
+    shutil.copytree(tokenizer_folder, plain)
+    described = json.loads((plain / "tokenizer.json").read_text())
+    (plain / "tokenizer.json").write_text(json.dumps(described | {"post_processor": None}))
+    source = tmp_path / "two.txt"
+    source.write_text("one document\nanother document\n")
+
+    def announced(*options: str) -> bool:
+        run(*options, "--overwrite", source=source)
+        return "rows join documents with nothing between them" in capsys.readouterr().err
+
+    assert not announced()  # <s> and </s> are around every document
+    assert announced("--tokenizer", str(plain))
+    for options in (["--append_eos"], ["--segment_ids"], ["--packing", "pad"]):
+        assert not announced("--tokenizer", str(plain), *options)
 
 
 RUNNERS = {
