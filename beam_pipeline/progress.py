@@ -1,6 +1,7 @@
-"""Progress of local runs: workers report to the launcher, and the launcher shows a progress bar.
+"""Shows the progress of steps that take more than a moment.
 
-A local runner returns only when everything is done, and its workers may be other processes. So they send small
+`tracked` and `elapsed` show the launcher's own work on a terminal. In a local run, workers report to it, and it shows a
+bar: a local runner returns only when everything is done, and its workers may be other processes. So they send small
 datagrams to a socket of the launcher. If a datagram is lost, the bar lags a little; nothing else depends on them.
 """
 
@@ -12,15 +13,76 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 Address = tuple[str, int]
 
+Item = TypeVar("Item")
+
 _SECONDS_BETWEEN_LINES = 10
-_BAR = (
-    "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f} {unit} [{elapsed}<{remaining}, {rate_fmt}]"
-)
+MOMENT = 2.0  # seconds; nothing is shown of what takes less
+_BAR = "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f}{unit} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
+
+
+def tracked(items: Iterable[Item], total: int, *, doing: str, unit: str) -> Iterator[Item]:
+    """Yields the items, with a bar on a terminal."""
+    from tqdm import tqdm
+
+    yield from tqdm(
+        items,
+        doing,
+        total,
+        unit=f" {unit}",
+        bar_format=_BAR,
+        delay=MOMENT,
+        leave=False,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+@contextlib.contextmanager
+def elapsed(doing: str, *, at_once: bool = False) -> Iterator[None]:
+    """Shows on a terminal how long the work in this context takes, whose end cannot be foreseen.
+
+    Args:
+        doing: The work.
+        at_once: Whether to show it before a moment has passed: for work that lets no other thread run.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    done, shown = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_show_elapsed, args=(doing, done, shown, at_once), daemon=True)
+    thread.start()
+    if at_once:
+        shown.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show_elapsed(doing: str, done: threading.Event, shown: threading.Event, at_once: bool) -> None:
+    from tqdm import tqdm
+
+    began = time.monotonic()
+    if not at_once and done.wait(MOMENT):
+        return
+    with tqdm(desc=doing, bar_format="{desc}", leave=False) as line:
+        shown.set()
+        while not done.wait(1.0):
+            line.set_description_str(f"{doing} [{tqdm.format_interval(time.monotonic() - began)}]")
+
+
+def print_above(line: str) -> None:
+    """Prints a line to stdout, above the progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(line, file=sys.stdout)
+    sys.stdout.flush()
 
 
 class Reporter:
@@ -45,13 +107,23 @@ class ProgressDisplay:
         stages: (name, unit, scale) of each stage, in order. Counts are divided by `scale` and shown in `unit`.
         total: The total of the first stage. The reports of each stage add to the total of the next.
         stream: Where to write; stderr by default.
+        delay: Seconds before anything is shown.
     """
 
-    def __init__(self, stages: list[tuple[str, str, float]], total: int, stream: TextIO | None = None):
+    def __init__(
+        self,
+        stages: list[tuple[str, str, float]],
+        total: int,
+        stream: TextIO | None = None,
+        *,
+        delay: float = 0.0,
+    ):
         self._stages = stages
         self._total = {stages[0][0]: total}
         self._done: dict[str, int] = {}
         self._stream = stream or sys.stderr
+        self._delay = delay
+        self._began = time.monotonic()
         self._bar = None
         self._shown = ""
         self._last_line = 0.0
@@ -99,11 +171,19 @@ class ProgressDisplay:
             if self._shown != stage:
                 if self._bar is not None:
                     self._bar.close()
-                self._bar = tqdm(total=total, desc=stage, unit=unit, bar_format=_BAR, file=self._stream)
+                self._bar = tqdm(
+                    total=total,
+                    desc=stage,
+                    unit=f" {unit}",
+                    bar_format=_BAR,
+                    file=self._stream,
+                    delay=self._delay,
+                    leave=not self._delay,
+                )
                 self._shown = stage
             self._bar.total = max(total, done)
             self._bar.update(done - self._bar.n)
-        elif (
+        elif time.monotonic() - self._began >= self._delay and (
             self._shown != stage
             or time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES
             or done >= total

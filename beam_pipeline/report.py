@@ -11,6 +11,7 @@ from beam_pipeline.dataset.own_files import is_own_page, signed_page
 from beam_pipeline.errors import DataError
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import ReportConfig
+from beam_pipeline.progress import elapsed
 from beam_pipeline.report_page.page import render
 from beam_pipeline.views.reading import open_dataset
 
@@ -34,7 +35,8 @@ def write_report(dataset: str) -> str:
         DataError: If the folder is not a finished dataset, or has a `report.html` that this program did not write.
     """
     path = filesystem.join(dataset, manifests.REPORT)
-    page = signed_page(render(open_dataset(dataset)))
+    with elapsed("writing the report"):
+        page = signed_page(render(open_dataset(dataset)))
     if filesystem.exists(path) and not is_own_page(filesystem.read_bytes(path)):
         raise DataError(f"{path}: was not written by this program, or has changed since; move it elsewhere")
     filesystem.write_bytes(path, page)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 
 from beam_pipeline import __version__, corpus_sample, filesystem, launching
@@ -18,6 +18,7 @@ from beam_pipeline.errors import DataError, LockLost
 from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import TrainTokenizerConfig
+from beam_pipeline.progress import elapsed, tracked
 from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.tokenization import hub, tokenizer_folder
@@ -126,13 +127,27 @@ def _push(config: TrainTokenizerConfig, output: str) -> None:
 def _train(config: TrainTokenizerConfig, sample: Sample):
     from beam_pipeline.tokenization import training  # imported late, since workers do not need it
 
-    return training.train(
-        config.model,
-        sample.texts,
-        vocab_size=config.vocab_size,
-        allow_smaller=config.allow_smaller_vocab,
-        lowercase=config.lowercase,
-    )
+    with _shown(sample) as texts:
+        return training.train(
+            config.model,
+            texts,
+            vocab_size=config.vocab_size,
+            allow_smaller=config.allow_smaller_vocab,
+            lowercase=config.lowercase,
+        )
+
+
+@contextlib.contextmanager
+def _shown(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
+    """Shows a bar while the sample's texts are read, and the time while the model is trained after that."""
+    with contextlib.ExitStack() as training:
+
+        def texts() -> Iterator[str]:
+            training.close()
+            yield from tracked(sample.texts(), sample.documents, doing="count", unit="documents")
+            training.enter_context(elapsed("training the model", at_once=True))
+
+        yield texts
 
 
 def _describe(config: TrainTokenizerConfig, planned: Plan) -> dict:

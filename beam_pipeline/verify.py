@@ -18,7 +18,7 @@ from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, WorkerDied
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import VerifyConfig
-from beam_pipeline.progress import ProgressDisplay, Reporter
+from beam_pipeline.progress import MOMENT, ProgressDisplay, Reporter, print_above
 from beam_pipeline.run_folder import is_run_folder
 
 _SHARDS_AT_A_TIME = 8
@@ -47,11 +47,11 @@ def main(argv: Sequence[str]) -> None:
     defects = 0
     for folder, found, notes in _check_all(dataset, read):
         for note in notes:
-            print(f"NOTE {note}", flush=True)
+            print_above(f"NOTE {note}")
         for defect in found:
-            print(f"DEFECT {defect}", flush=True)
+            print_above(f"DEFECT {defect}")
         defects += len(found)
-        print(f"{folder}: {f'{len(found)} defects' if found else 'whole'}", flush=True)
+        print_above(f"{folder}: {f'{len(found)} defects' if found else 'whole'}")
     if defects:
         raise DataError(f"{dataset} has {defects} defects")
 
@@ -219,9 +219,6 @@ def _run_task(task: Callable[[], ShardFindings]) -> ShardFindings:
 def _read_with_progress(splits: Sequence[SplitFindings]) -> Iterator[tuple[str, ShardFindings]]:
     """Does what `read_shards` does, with a progress bar if it takes long."""
     size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
-    if size < _BYTES_FOR_ALL_CORES:
-        yield from read_shards(splits)
-        return
-    with ProgressDisplay([("verify", "MB", 1e6)], size) as display:
+    with ProgressDisplay([("verify", "MB", 1e6)], size, delay=MOMENT) as display:
         reporter = Reporter(display.address)
         yield from read_shards(splits, lambda done: reporter.add("verify", done))

@@ -12,6 +12,7 @@ from typing import get_args
 from beam_pipeline import filesystem
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import Document, InputConfig, MixItem
+from beam_pipeline.progress import elapsed, tracked
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import codec_of, uncompressed_name
 from beam_pipeline.sources.content import HEAD, open_text
@@ -77,8 +78,9 @@ def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
         listed = huggingface.list_dataset(config, local_files=local_files)
     else:
         listed = _list_files(config, local_files)
-    root = common_folder(entry.file.path for entry in listed)
-    units = tuple(cut(listed, root, config.unit_bytes))
+    with elapsed("cutting the input into work units"):
+        root = common_folder(entry.file.path for entry in listed)
+        units = tuple(cut(listed, root, config.unit_bytes))
     if warning := _large_units(units, config.unit_bytes):
         _log.warning("WARNING: %s", warning)
     return Plan(root, tuple(entry.file for entry in listed), units)
@@ -128,9 +130,10 @@ def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
 def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
     items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
-    sizes, chosen = _match(items, option, once=bool(config.mix))
-    files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
-    for file in files:
+    with elapsed("listing the input"):
+        sizes, chosen = _match(items, option, once=bool(config.mix))
+        files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
+    for file in tracked(files, len(files), doing="check", unit="files"):
         _check(file, option, local_files, config.input_format)
     _check_contents(files, config)
     if config.document != "line" and not any(file.format == "text" for file in files):
@@ -257,7 +260,7 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
             raise UsageError(f"{file.path}: cannot be read: {error}") from error
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        for _ in pool.map(check, lines):
+        for _ in tracked(pool.map(check, lines), len(lines), doing="look into", unit="files"):
             pass
 
 
@@ -266,6 +269,7 @@ def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[Pie
     tables = [file for file in files if file.format == "parquet"]
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         found = pool.map(lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables)
+        found = tracked(found, len(tables), doing="footers", unit="files")
         groups = dict(zip((file.path for file in tables), found, strict=True))
     pieces = []
     for file in files:

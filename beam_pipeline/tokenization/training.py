@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 import tempfile
 import unicodedata
 from collections import Counter
@@ -224,7 +223,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
         vocab_size=vocab_size - len(added),
         min_frequency=_MIN_FREQUENCY,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=sys.stderr.isatty(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_split_texts(texts), trainer)
     _add_special(tokenizer, added, mask="<|mask|>")
@@ -254,7 +253,7 @@ def _train_wordpiece(
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         continuing_subword_prefix=_SUBWORD,
-        show_progress=sys.stderr.isatty(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_split_texts(texts()), trainer)
     vocabulary = tokenizer.get_vocab()

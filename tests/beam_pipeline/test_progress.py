@@ -1,0 +1,95 @@
+"""What a terminal shows of steps that take long, and that nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import progress, verify
+from beam_pipeline.progress import ProgressDisplay, elapsed, tracked
+
+
+@pytest.fixture(autouse=True)
+def short_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "MOMENT", 0.05)
+    monkeypatch.setattr(verify, "MOMENT", 0.0)
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[Callable[[], str]]:
+    """Makes stderr a terminal in this context; yields a function that returns what it has shown."""
+    master, slave = os.openpty()
+    termios.tcsetwinsize(slave, (40, 120))
+    os.set_blocking(master, False)
+
+    def shown() -> str:
+        try:
+            return os.read(master, 1 << 16).decode()
+        except BlockingIOError:
+            return ""
+
+    with os.fdopen(slave, "w", buffering=1) as stream, contextlib.redirect_stderr(stream):
+        yield shown
+    os.close(master)
+
+
+def slow(count: int, seconds: float) -> Iterator[int]:
+    for item in range(count):
+        time.sleep(seconds)
+        yield item
+
+
+def test_a_long_loop_shows_a_bar_with_rate_and_time_left_that_vanishes() -> None:
+    with terminal() as shown:
+        assert list(tracked(slow(5, 0.15), 5, doing="check", unit="files")) == list(range(5))
+        text = shown()
+    assert re.search(r"check +\d+%\|.*\| \d/5 files \[00:00<00:00, +\d+\.\d+ files/s\]", text)
+    assert text.endswith("\r")  # the line is cleared
+
+
+def test_short_work_shows_nothing() -> None:
+    with terminal() as shown:
+        assert len(list(tracked(range(1000), 1000, doing="check", unit="files"))) == 1000
+        with elapsed("listing"):
+            pass
+        assert shown() == ""
+
+
+def test_work_without_a_foreseeable_end_shows_its_time() -> None:
+    with terminal() as shown:
+        with elapsed("listing"):
+            time.sleep(1.3)
+        assert "listing [00:01]" in shown()
+
+
+def test_work_that_lets_no_thread_run_is_named_before_it_starts() -> None:
+    with terminal() as shown, elapsed("training", at_once=True):
+        assert "training" in shown()
+
+
+def test_a_file_or_pipe_gets_nothing(capsys: pytest.CaptureFixture) -> None:
+    assert list(tracked(slow(3, 0.05), 3, doing="check", unit="files")) == [0, 1, 2]
+    with elapsed("listing", at_once=True):
+        time.sleep(0.1)
+    with ProgressDisplay([("verify", "MB", 1e6)], 1, delay=60.0):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_verify_shows_a_bar_and_prints_its_lines_above_it(
+    dataset: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with terminal() as shown:
+        verify.main([str(dataset)])
+        assert re.search(r"verify +\d+%\|.*MB/s\]", shown())
+    printed = capsys.readouterr().out
+    assert re.findall(r"^\S+: whole$", printed, re.MULTILINE) == [
+        f"{dataset}/{name}: whole" for name in ("train", "validation")
+    ]
