@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 
 class UsageError(Exception):
@@ -64,3 +65,15 @@ def user_message(error: BaseException) -> str | None:
             return found.group(1).strip()
         seen = seen.__cause__ or seen.__context__
     return None
+
+
+def quoted_message(errors: Iterable[str]) -> str | None:
+    """Returns the first message for users that a job's errors quote; None if there is none. See `user_message`."""
+    messages = (user_message(Exception(error)) for error in errors)
+    return next((message for message in messages if message is not None), None)
+
+
+def last_error(errors: Sequence[str]) -> str | None:
+    """Returns the last traceback among a job's errors, or else the last error; None if there is none."""
+    chosen = [error for error in errors if "Traceback" in error] or errors
+    return chosen[-1].strip() if chosen else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock
+from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.lock_holder import check_held
 from beam_pipeline.dataset.manifest import TOKENIZER, describe_file
 from beam_pipeline.dataset.records import feature_names
@@ -93,6 +94,12 @@ class Job:
     def finished_folder(self) -> str:
         """The folder with a record of each finished shard, for `--resume`."""
         return filesystem.join(self.staging, FINISHED)
+
+    def describe_finished(self) -> str:
+        """Describes how many work units and shards are finished."""
+        files = filesystem.list_folder(self.staging)
+        shards = sum(path.startswith(f"{self.finished_folder}/") for path in files)
+        return f"{count_finished(files):,} of {self.num_units:,} work units, {shards:,} shards"
 
     @property
     def written_folder(self) -> str:

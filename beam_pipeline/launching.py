@@ -93,9 +93,16 @@ class Launch:
         with ProgressDisplay(stages, total) as display:
             yield display.address
 
-    def run(self, build: Callable[[beam.Pipeline], None], *, held: lock.Lock, wait: bool = True) -> bool:
+    def run(
+        self,
+        build: Callable[[beam.Pipeline], None],
+        *,
+        held: lock.Lock,
+        wait: bool = True,
+        finished: Callable[[], str] | None = None,
+    ) -> bool:
         """Runs a pipeline that writes the output. See `run.run`."""
-        return run.run(build, self.options, lock=held, wait=wait)
+        return run.run(build, self.options, lock=held, wait=wait, finished=finished)
 
 
 def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:

@@ -168,7 +168,12 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
         )
         try:
             _stage(job, checked)
-            return launch.run(lambda pipeline: graph.build(pipeline, job), held=held, wait=config.wait)
+            return launch.run(
+                lambda pipeline: graph.build(pipeline, job),
+                held=held,
+                wait=config.wait,
+                finished=job.describe_finished,
+            )
         except StillRunning:
             raise
         except KeyboardInterrupt as interrupt:

@@ -13,13 +13,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TextIO, TypeVar
 
 Address = tuple[str, int]
 
 Item = TypeVar("Item")
+
+NAMESPACES = ("prepare", "train-tokenizer")
+"""The namespaces of this program's counters in Beam."""
 
 _SECONDS_BETWEEN_LINES = 10
 MOMENT = 2.0  # seconds; nothing is shown of what takes less
@@ -83,6 +86,11 @@ def print_above(line: str) -> None:
 
     tqdm.write(line, file=sys.stdout)
     sys.stdout.flush()
+
+
+def describe_counters(counts: Mapping[str, int]) -> str:
+    """Lists counters for the user."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
 
 
 class Reporter:

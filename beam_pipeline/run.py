@@ -19,7 +19,7 @@ import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
-from beam_pipeline import beam_options
+from beam_pipeline import beam_options, portable
 from beam_pipeline.dataflow import launch
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.errors import DataError, WorkerDied, user_message
@@ -31,6 +31,7 @@ def run(
     *,
     lock: Lock | None = None,
     wait: bool = True,
+    finished: Callable[[], str] | None = None,
 ) -> bool:
     """Builds and runs a pipeline, and waits until it ends.
 
@@ -39,13 +40,14 @@ def run(
         options: Beam's.
         lock: The lock of the folder that the pipeline writes. On Dataflow, the job is recorded in it.
         wait: Whether to wait for a job on Dataflow.
+        finished: Describes how much of the output is finished, for users who wait for a job.
 
     Returns:
         True if the pipeline is done, False if it was only submitted.
 
     Raises:
         DataError: If the pipeline failed with an error that a user can fix. The message is that of the failed step.
-        StillRunning: If a job on Dataflow cannot be followed any more.
+        StillRunning: If a job cannot be followed any more.
         RuntimeError: If the pipeline ended in another state than DONE.
     """
     if beam_options.runs_on_dataflow(options):
@@ -54,6 +56,10 @@ def run(
     runner = _local_runner(options) if ours else None
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
+    if portable.is_portable(pipeline):
+        with _errors_reported_once():  # by workers in this process, with --environment_type LOOPBACK
+            portable.run(pipeline, finished=finished)
+        return True
     try:
         with _errors_reported_once():
             state = _wait(pipeline)
@@ -141,8 +147,8 @@ def _errors_reported_once() -> Iterator[None]:
     """Keeps Beam from logging tracebacks of errors that a user can fix. `run` raises them, and the verb prints them."""
 
     def is_unreported(record: logging.LogRecord) -> bool:
-        raised = record.exc_info[1] if record.exc_info else None
-        return raised is None or user_message(raised) is None
+        raised = record.exc_info[1] if record.exc_info else Exception(record.getMessage())
+        return user_message(raised) is None
 
     loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in ("common", "worker.sdk_worker")]
     for logger in loggers:

@@ -14,7 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from beam_pipeline import filesystem
-from beam_pipeline.errors import DataError, StillRunning, user_message
+from beam_pipeline.errors import DataError, StillRunning, last_error, quoted_message
+from beam_pipeline.progress import NAMESPACES, describe_counters
 
 if TYPE_CHECKING:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
@@ -24,7 +25,6 @@ _POLL_SECONDS = 10.0
 _POLLS_FOR_REASON = 6
 ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
 _SHOWN = ("BASIC", "WARNING", "ERROR")  # not DEBUG and DETAILED
-_NAMESPACES = ("prepare", "train-tokenizer")
 # Dataflow also reports the statistics of distributions as counters.
 _DISTRIBUTION_SUFFIXES = ("_MIN", "_MAX", "_MEAN", "_COUNT")
 _LAUNCHER_LOG = re.compile(r"[Cc]onsole log from launcher will be available at (gs://\S+?)\.?(?:\s|$)")
@@ -169,7 +169,7 @@ class JobFollower:
         sums: Counter[str] = Counter()
         for metric in self._try(lambda: self._client.get_job_metrics(self._id)).metrics:
             name, context = metric.name.name, metric.name.context
-            ours = metric.name.origin == "user" and context.get("namespace") in _NAMESPACES
+            ours = metric.name.origin == "user" and context.get("namespace") in NAMESPACES
             if (
                 ours
                 and "tentative" not in context
@@ -177,7 +177,7 @@ class JobFollower:
                 and not name.endswith(_DISTRIBUTION_SUFFIXES)
             ):
                 sums[name] += int(metric.scalar)
-        counters = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(sums.items()))
+        counters = describe_counters(sums)
         if counters and counters != self._counters:
             self._counters = counters
             _log.info("Dataflow: %s", counters)
@@ -190,13 +190,8 @@ class JobFollower:
         """
         if self._launcher_log:
             return f"{self._errors[-1] if self._errors else 'the launch failed'}\n{self._read_launcher_log()}"
-        for error in self._errors:
-            message = user_message(Exception(error))
-            if message is not None:
-                return message
-        tracebacks = [error for error in self._errors if "Traceback" in error]
-        chosen = tracebacks or self._errors
-        return chosen[-1].strip() if chosen else "Dataflow reports no reason; see the job's logs"
+        reason = quoted_message(self._errors) or last_error(self._errors)
+        return reason or "Dataflow reports no reason; see the job's logs"
 
     def _read_launcher_log(self) -> str:
         try:
