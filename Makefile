@@ -6,6 +6,7 @@
 # make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
+# make test-engines     run the pipeline on Flink and Prism: a quarter of an hour; needs Java 11 or 17, Maven and Go
 # make lint             run CI's linters, and build the docs
 # make docs             build the site of the docs into build/site and check its links (in a separate environment)
 # make docs-options     generate docs/options.md and docs/trainer-options.md from the declarations of the options
@@ -30,7 +31,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -94,6 +95,17 @@ test-export: setup trainer/.venv-export/.ready
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
 
+.engines/.flink: .venv/.ready $(wildcard tests/engines/setup/*)
+	tests/engines/setup/flink.sh .engines $(PIPELINE)
+	@touch $@
+
+.engines/prism: tests/engines/setup/go.sum
+	cd tests/engines/setup && go build -o $(CURDIR)/$@ github.com/apache/beam/sdks/v2/go/cmd/prism
+
+# ENGINES_WIDE=1 also runs each case with parallelism 1 and 4.
+test-engines: .engines/.flink .engines/prism
+	$(PIPELINE) -m pytest tests/engines
+
 kernels: trainer/.venv-tpu-check/.ready
 	JAX_PLATFORMS=cpu $(TPU_CHECK) -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip
 
@@ -137,4 +149,4 @@ lock: $(UV)
 	  requirements-export.in -o requirements-export.lock
 
 clean:
-	rm -rf .venv .venv-docs build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check demo-output
+	rm -rf .venv .venv-docs build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check .engines demo-output

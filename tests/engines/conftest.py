@@ -1,0 +1,74 @@
+"""Fixtures of the tests on engines: the engines, inputs, and what the in-process runner makes of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.beam_pipeline.conftest import make_documents
+from tests.end_to_end.conftest import Pipeline, made, pipeline  # noqa: F401
+from tests.engines.clusters import Flink, Prism
+from tests.engines.servers import ENGINES
+
+RESULTS = ENGINES / "results.json"
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """A Flink cluster. Tests that kill a part of it start that part again."""
+    with ExitStack() as stack:
+        yield Flink(tmp_path_factory.mktemp("flink"), stack)
+
+
+@pytest.fixture(scope="session")
+def prism(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prism]:
+    with ExitStack() as stack:
+        yield Prism(tmp_path_factory.mktemp("prism"), stack)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the same kind of documents as text, jsonl.gz and parquet. A tenth of them are duplicates."""
+    folder = tmp_path_factory.mktemp("corpus")
+    documents = make_documents(12_000, seed=1)
+    documents += documents[::10]
+    texts, records, rows = documents[::3], documents[1::3], documents[2::3]
+    (folder / "lines.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    with gzip.open(folder / "records.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in records)
+    pq.write_table(pa.table({"text": rows}), folder / "rows.parquet", row_group_size=500)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(made: Pipeline, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    folder = tmp_path_factory.mktemp("tokenizer") / "bpe"
+    made(
+        "train-tokenizer", "--input", corpus / "*", "--model", "bpe", "--vocab_size", 2000, "--output", folder
+    )
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Returns the bytes of every file below a folder, by name."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes what the tests recorded as properties, for the table in the docs."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    rows: list[dict[str, str]] = []
+    for outcome in ("passed", "failed"):
+        reports: Sequence[pytest.TestReport] = reporter.stats.get(outcome, [])
+        for report in reports:
+            if report.when == "call" and report.user_properties:
+                rows.append({**dict(report.user_properties), "outcome": outcome})
+    if rows:
+        RESULTS.write_text(json.dumps(rows, indent=1))

@@ -1,0 +1,136 @@
+"""Every engine writes the bytes that the in-process runner writes, whatever its parallelism."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Pipeline
+from tests.engines.clusters import Flink, Prism
+from tests.engines.conftest import content
+
+Engine = Flink | Prism
+Record = Callable[[str, object], None]
+
+CASES = {
+    "concat, global shuffle, three splits, text": [
+        *("lines.txt", "--unit_bytes", 60_000, "--shard_size", 300),
+        *("--splits", "train=0.8,validation=0.1,test=0.1"),
+    ],
+    "best_fit, segment ids, parquet": ["rows.parquet", "--packing", "best_fit", "--segment_ids"],
+    "--dedup exact, jsonl.gz and text": ["*[lr][is]*[tz]", "--dedup", "exact", "--unit_bytes", 60_000],
+}
+WIDE = "ENGINES_WIDE" in os.environ
+
+
+@pytest.fixture(params=["Flink", "Prism"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return request.getfixturevalue(request.param.lower())
+
+
+@pytest.fixture(scope="session")
+def expected(
+    made: Pipeline, corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Returns a function that prepares a case in this process, once."""
+    folder = tmp_path_factory.mktemp("expected")
+
+    def prepare(case: str) -> Path:
+        output = folder / str(list(CASES).index(case))
+        if not output.exists():
+            made(*arguments_of(case, corpus, tokenizer), "--output", output)
+        return output
+
+    return prepare
+
+
+def arguments_of(case: str, corpus: Path, tokenizer: Path) -> list[object]:
+    pattern, *options = CASES[case]
+    return [
+        *("prepare", "--input", corpus / str(pattern), "--tokenizer", tokenizer, "--max_length", 64),
+        *("--seed", 7, *options),
+    ]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 4] if WIDE else [2])
+@pytest.mark.parametrize("case", CASES)
+def test_prepare_writes_what_the_in_process_runner_writes(
+    engine: Engine,
+    case: str,
+    parallelism: int,
+    made: Pipeline,
+    expected: Callable[[str], Path],
+    corpus: Path,
+    tokenizer: Path,
+    tmp_path: Path,
+    record_property: Record,
+) -> None:
+    local = expected(case)
+    record(record_property, engine, f"`prepare`: {case}", f"parallelism {parallelism}")
+    result = made(
+        *arguments_of(case, corpus, tokenizer), "--output", tmp_path / "out", *engine.options(parallelism)
+    )
+    assert content(tmp_path / "out") == content(local)
+    summary = result.out.splitlines()
+    assert any(line.startswith("train: ") for line in summary)
+    assert "job: running\n" in result.err and "job: done\n" in result.err
+    assert " documents" in result.err and " records written" in result.err
+    record_property("result", "the same bytes")
+
+
+def test_train_tokenizer_writes_what_the_in_process_runner_writes(
+    engine: Engine, made: Pipeline, corpus: Path, tokenizer: Path, tmp_path: Path, record_property: Record
+) -> None:
+    record(record_property, engine, "`train-tokenizer`", "parallelism 2")
+    made(
+        *("train-tokenizer", "--input", corpus / "*", "--model", "bpe", "--vocab_size", 2000),
+        *("--output", tmp_path / "out", *engine.options(2)),
+    )
+    assert content(tmp_path / "out") == content(tokenizer)
+    record_property("result", "the same bytes")
+
+
+def test_verify_and_analyze_accept_the_dataset(
+    engine: Engine, made: Pipeline, expected: Callable[[str], Path], tmp_path: Path, record_property: Record
+) -> None:
+    record(record_property, engine, "`verify`, on the engine", "parallelism 2")
+    result = made("verify", expected(next(iter(CASES))), *engine.options(2), "--temp_location", tmp_path)
+    assert "train" in result.out
+    record_property("result", "the dataset is whole")
+
+
+def test_a_broken_record_gives_the_message_of_a_local_run(
+    engine: Engine, corpus: Path, tokenizer: Path, tmp_path: Path, pipeline: Pipeline, record_property: Record
+) -> None:
+    record(record_property, engine, "`prepare`: a broken JSON record", "bad input")
+    records = [f'{{"text": "document {number}"}}\n' for number in range(5000)]
+    records[3000] = '{"text": "broken\n'
+    (tmp_path / "broken.jsonl").write_text("".join(records))
+    arguments = [
+        "prepare",
+        "--input",
+        tmp_path / "broken.jsonl",
+        "--tokenizer",
+        tokenizer,
+        "--unit_bytes",
+        20_000,
+    ]
+    local = pipeline(*arguments, "--output", tmp_path / "local")
+    result = pipeline(*arguments, "--output", tmp_path / "out", *engine.options(2))
+    assert (result.status, local.status) == (1, 1)
+    message = local.err.splitlines()[-1]
+    assert message.startswith(f"prepare: {tmp_path}/broken.jsonl, line 3001 (byte ")
+    assert result.err.splitlines()[-1] == message
+    assert "Traceback" not in result.err
+    assert not (tmp_path / "out" / "train" / "manifest.json").exists()
+    record_property("result", "the message of a local run, no dataset")
+
+
+def record(record_property: Record, engine: Engine, feature: str, fault: str) -> None:
+    """Records a row of the table in the docs. The test adds its result."""
+    record_property("runner", engine.name)
+    record_property("feature", feature)
+    record_property("fault", fault)
