@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 import apache_beam as beam
 import grpc
@@ -26,6 +26,8 @@ from apache_beam.runners.runner import PipelineState
 from beam_pipeline.errors import DataError, StillRunning, last_error, quoted_message
 from beam_pipeline.progress import NAMESPACES, describe_counters
 
+_log = logging.getLogger(__name__)
+
 _POLL_SECONDS = 1.0
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_WITHOUT_SERVER = 30.0
@@ -37,8 +39,8 @@ _ENVIRONMENT_CACHE_MILLIS = 60_000
 
 _ENDED = {PipelineResult.runner_api_state_to_pipeline_state(state) for state in TERMINAL_STATES}
 _SHOWN = {
-    beam_job_api_pb2.JobMessage.JOB_MESSAGE_WARNING: "WARNING: ",
-    beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR: "ERROR: ",
+    beam_job_api_pb2.JobMessage.JOB_MESSAGE_WARNING: logging.WARNING,
+    beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR: logging.ERROR,
 }
 
 
@@ -77,24 +79,16 @@ def run(pipeline: beam.Pipeline, *, finished: Callable[[], str] | None = None) -
 
 
 class JobFollower:
-    """Follows a job and prints its state, messages, counters and progress.
+    """Follows a job and logs its state, messages, counters and progress.
 
     Args:
         result: Of the submitted job.
         finished: Describes how much of the output is finished.
-        stream: Where to print; stderr by default.
     """
 
-    def __init__(
-        self,
-        result: PipelineResult,
-        *,
-        finished: Callable[[], str] | None = None,
-        stream: TextIO | None = None,
-    ):
+    def __init__(self, result: PipelineResult, *, finished: Callable[[], str] | None = None):
         self._result = result
         self._finished = finished
-        self._stream = stream or sys.stderr
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_messages, daemon=True)
         self._state = ""
@@ -123,7 +117,7 @@ class JobFollower:
 
     def cancel(self) -> None:
         """Cancels the job, and waits a while until it has ended."""
-        self._print("cancelling the job, as requested")
+        _log.info("job: cancelling it, as requested")
         with contextlib.suppress(grpc.RpcError):  # the job stops anyway as soon as it misses this run's lock
             self._result.cancel()
             give_up = time.monotonic() + _SECONDS_TO_CANCEL
@@ -137,7 +131,7 @@ class JobFollower:
                     self._messages.put(message.message_response)
 
     def _poll(self) -> str:
-        """Returns the job's state, and prints it if it has changed."""
+        """Returns the job's state, and logs it if it has changed."""
         give_up = time.monotonic() + _SECONDS_WITHOUT_SERVER
         while True:
             try:
@@ -153,41 +147,39 @@ class JobFollower:
                 ) from error
         if state != self._state:
             self._state = state
-            self._print(state.lower())
+            _log.info("job: %s", state.lower())
         return state
 
     def _show_messages(self, state: str) -> None:
-        """Prints new messages. The errors of a failed job are not printed here, since `follow` raises their reason."""
+        """Logs new messages. The errors of a failed job are not logged, since `follow` raises their reason."""
         while not self._messages.empty():
             message = self._messages.get()
             is_error = message.importance == beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR
             if is_error:
                 self._errors.append(message.message_text)
-            if message.importance in _SHOWN and not (is_error and state in _ENDED):
+            level = _SHOWN.get(message.importance)
+            if level is not None and not (is_error and state in _ENDED):
                 text = quoted_message([message.message_text]) or message.message_text.strip()
-                self._print(_SHOWN[message.importance] + text)
+                _log.log(level, "job: %s: %s", logging.getLevelName(level), text)
 
     def _show_progress(self) -> None:
         progress = self._finished() if self._finished else ""
         if progress and progress != self._progress:
             self._progress = progress
-            self._print(progress)
+            _log.info("job: %s", progress)
 
     def _show_counters(self) -> None:
         try:
             counters = self._result.metrics().query()[PortableMetrics.COUNTERS]
         except grpc.RpcError as error:  # the job is done all the same
-            self._print(f"WARNING: no counters: {_describe(error)}")
+            _log.warning("job: no counters: %s", _describe(error))
             return
         sums: Counter[str] = Counter()
         for counter in counters:
             if counter.key.metric.namespace in NAMESPACES:
                 sums[counter.key.metric.name] += counter.committed or counter.attempted or 0
         if sums:
-            self._print(describe_counters(sums))
-
-    def _print(self, text: str) -> None:
-        print(f"job: {text}", file=self._stream, flush=True)
+            _log.info("job: %s", describe_counters(sums))
 
 
 def _describe(error: grpc.RpcError) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -60,7 +59,7 @@ class Unreachable(grpc.RpcError):
 class Job:
     """A submitted job: its states, one for each poll, and its messages."""
 
-    def __init__(self, states: list[str | Exception], errors: list[str]):
+    def __init__(self, states: list[str | Exception], errors: Sequence[str]):
         self._states = states
         self._message_stream = self._messages(errors)
 
@@ -71,7 +70,7 @@ class Job:
             raise state
         return state
 
-    def _messages(self, errors: list[str]) -> Iterator[beam_job_api_pb2.JobMessagesResponse]:
+    def _messages(self, errors: Sequence[str]) -> Iterator[beam_job_api_pb2.JobMessagesResponse]:
         for error in errors:
             message = beam_job_api_pb2.JobMessage(
                 importance=beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR, message_text=error
@@ -79,12 +78,8 @@ class Job:
             yield beam_job_api_pb2.JobMessagesResponse(message_response=message)
 
 
-def follow(states: list[str | Exception], errors: list[str] | None = None) -> str:
-    stream = io.StringIO()
-    portable.JobFollower(
-        Job(states, errors or []), finished=lambda: "3 of 9 work units", stream=stream
-    ).follow()
-    return stream.getvalue()
+def follow(states: list[str | Exception], errors: Sequence[str] = ()) -> None:
+    portable.JobFollower(Job(states, errors), finished=lambda: "3 of 9 work units").follow()
 
 
 @pytest.mark.parametrize(
@@ -99,9 +94,14 @@ def test_a_failed_job_gives_its_reason_without_a_traceback_of_the_launcher(error
         follow([PipelineState.RUNNING, PipelineState.FAILED], [error])
 
 
-def test_a_job_that_someone_cancelled_is_no_bug() -> None:
+def test_a_job_that_someone_cancelled_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="the job was cancelled"):
         follow([PipelineState.RUNNING, PipelineState.CANCELLED])
+    assert capsys.readouterr().err.splitlines() == [
+        "job: running",
+        "job: 3 of 9 work units",
+        "job: cancelled",
+    ]
 
 
 def test_a_restarted_job_server_that_does_not_know_the_job_ends_the_run_but_not_its_finished_work() -> None:
