@@ -24,7 +24,9 @@ def main() -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         verb, config = parse()
-        if not uses_local_tpu(verb, config):
+        if verb != "compile-check" and not uses_local_tpu(
+            verb, config
+        ):  # compile-check needs libtpu's compiler
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
         importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:

@@ -13,6 +13,7 @@ from tpu_trainer import files
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, FitConfig
 from tpu_trainer.config_files import load_compile_check_config
+from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def main(config: CompileCheckConfig) -> None:
     topology = Topology.parse(config.topology)
     named = _configs(config)
     # TensorFlow takes seconds to import: the checks above come first.
-    from tpu_trainer.tpu_check.cache import Cache, default_folder
-    from tpu_trainer.tpu_check.compiler import versions
-    from tpu_trainer.tpu_check.figures import LIMITS, table
+    with elapsed("compile-check: starting TensorFlow and the TPU compiler"):
+        from tpu_trainer.tpu_check.cache import Cache, default_folder
+        from tpu_trainer.tpu_check.compiler import versions
+        from tpu_trainer.tpu_check.figures import LIMITS, table
 
     found = versions()
     cache = Cache(folder=Path(config.cache) if config.cache else default_folder())
@@ -79,7 +81,8 @@ def _report(config: CompileCheckConfig, topology: Topology, cache: Cache) -> dic
         rows = rows_of_dataset(config)
     else:
         rows = rows_without_dataset(config, vocab_size=config.vocab_size, max_length=config.max_length)
-    step = ReplicaStep(config=config, rows=rows, topology=topology)
+    with elapsed("compile-check: building the model"):
+        step = ReplicaStep(config=config, rows=rows, topology=topology)
 
     def check(replica_rows: int) -> dict[str, Any]:
         return _check(
@@ -110,10 +113,12 @@ def _check(
         file=sys.stderr,
     )
     try:
-        module, findings = check_and_lower(step.program(replica_rows))
+        with elapsed("compile-check: lowering the step"):
+            module, findings = check_and_lower(step.program(replica_rows))
         if module is None:
             raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))
-        result = cache.compile(module, topology)
+        with elapsed("compile-check: compiling the step"):
+            result = cache.compile(module, topology)
     except DoesNotCompile as error:
         message = f"the step cannot be compiled for {topology.name}:\n{str(error).split(chr(10) * 2)[0]}"
         # Mosaic is the compiler of kernels; vmem is their memory.

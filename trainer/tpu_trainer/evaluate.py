@@ -8,6 +8,7 @@ from dataclasses import replace
 from tpu_trainer import files
 from tpu_trainer.config import EvaluateConfig
 from tpu_trainer.data.dataset import open_split
+from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.run_folder import RunFolder
 
@@ -25,13 +26,14 @@ def main(config: EvaluateConfig) -> None:
         raise UsageError(f"{config.run}: the run has no validation split; set --data")
     split = open_split(data, tokenizer=folder.tokenizer)
     # TensorFlow takes seconds to import: the checks above come first.
-    from tpu_trainer.data.faults import check_records
-    from tpu_trainer.data.vocabulary import load_vocabulary
-    from tpu_trainer.runs.checkpoint import Checkpoints
-    from tpu_trainer.training.build import build_task
-    from tpu_trainer.training.evaluation import Evaluator
-    from tpu_trainer.training.strategy import build_strategy
-    from tpu_trainer.training.tf_executor import TensorFlowExecutor
+    with elapsed("evaluate: starting TensorFlow"):
+        from tpu_trainer.data.faults import check_records
+        from tpu_trainer.data.vocabulary import load_vocabulary
+        from tpu_trainer.runs.checkpoint import Checkpoints
+        from tpu_trainer.training.build import build_task
+        from tpu_trainer.training.evaluation import Evaluator
+        from tpu_trainer.training.strategy import build_strategy
+        from tpu_trainer.training.tf_executor import TensorFlowExecutor
 
     checkpoints = Checkpoints(folder.checkpoints)
     step = checkpoints.latest()

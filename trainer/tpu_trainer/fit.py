@@ -8,6 +8,7 @@ from dataclasses import replace
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
+from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
@@ -63,6 +64,7 @@ def main(config: FitConfig) -> None:
                 )
             return
     # TensorFlow takes seconds to import: the checks above come first.
-    from tpu_trainer.training.train import train_run
+    with elapsed("fit: starting TensorFlow"):
+        from tpu_trainer.training.train import train_run
 
     train_run(config, folder=folder, train=train, validation=validation, strategy=strategy)

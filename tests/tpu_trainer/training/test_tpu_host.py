@@ -127,7 +127,7 @@ def test_a_tpu_vms_log_has_its_mfu(
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_only_processes_that_use_this_machines_tpu_load_its_library(
+def test_only_processes_that_use_a_tpu_or_its_compiler_load_its_library(
     here: bool, run_verb: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tpu_host, "tpu_is_here", lambda: here)
@@ -150,4 +150,5 @@ def test_only_processes_that_use_this_machines_tpu_load_its_library(
     assert not loads("export", "--run", missing, "--output", missing)
     assert not loads("fill-mask", "--model", missing, "--text", "w1")
     assert not loads("generate", "--model", missing, "--text", "w1")
+    assert loads("compile-check", "--topology", "v0:1x1")  # its compiler
     assert uses_local_tpu("host-server", object())

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from tqdm import tqdm
 
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import evaluation_batches, evaluation_steps
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.faults import diagnose_read_errors
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.elapsed import MOMENT, ticking
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.metrics import MetricsLog, say
@@ -85,8 +88,17 @@ class Evaluator:
         # A float32 sum over millions of targets would depend on the batch size.
         total = np.zeros(len(Sums._fields), np.float64)
         shards = ((self.split, shard) for shard in self.split.shards)
-        with diagnose_read_errors(shards), self._executor.evaluated_weights():
-            for batch in itertools.islice(self._batches, self._steps):
+        batches = tqdm(
+            itertools.islice(self._batches, self._steps),
+            desc="evaluate",
+            total=self._steps,
+            unit=" steps",
+            leave=False,
+            delay=MOMENT,
+            disable=not sys.stderr.isatty(),
+        )
+        with diagnose_read_errors(shards), self._executor.evaluated_weights(), ticking(batches):
+            for batch in batches:
                 if stop():
                     return None
                 total += np.array(self._executor.evaluate(batch), np.float64)

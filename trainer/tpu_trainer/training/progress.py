@@ -6,13 +6,14 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 from tqdm import tqdm
 
 from tpu_trainer.config import TrainConfig
+from tpu_trainer.elapsed import ticking
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.training.executor import StepExecutor, StepOutput
 
@@ -101,16 +102,31 @@ class ProgressLog:
         self._interval = (0, 0.0, 0.0)
         self._terminal = sys.stderr.isatty()
         self._bar: tqdm | None = None
+        self._compiling = ExitStack()  # the display until the first call of the executor has returned
         self.tokens = 0.0
         """Real tokens trained on in the measured time."""
 
     @contextmanager
     def shown_from(self, first: int) -> Iterator[None]:
         """Shows a progress bar in this context, starting at `first` updates, if stderr is a terminal."""
-        with tqdm(
-            total=self._config.steps, initial=first, unit="step", desc="fit", disable=not self._terminal
-        ) as self._bar:
+        with (
+            tqdm(
+                total=self._config.steps,
+                initial=first,
+                unit=" steps",
+                desc="fit: compiling",
+                disable=not self._terminal,
+            ) as self._bar,
+            self._compiling,
+        ):
+            self._compiling.enter_context(ticking(self._bar))
             yield
+
+    def _compiled(self) -> None:
+        """Ends the display of the first call, whose time belongs neither to the rate nor to the time left."""
+        self._compiling.close()
+        self._bar.set_description_str("fit", refresh=False)
+        self._bar.unpause()
 
     def due(self, steps: range) -> bool:
         """Whether to write a record after `steps`."""
@@ -119,8 +135,10 @@ class ProgressLog:
 
     def after(self, steps: range, output: StepOutput) -> None:
         """Counts executed steps; writes a record if it is due."""
-        self._bar.update(len(steps))
         starts = self._timed_from is None
+        if starts:
+            self._compiled()
+        self._bar.update(len(steps))
         with self._stopwatch.paused():
             if starts:
                 # The measured time excludes the step that compiles and any earlier process, so exclude their tokens.

@@ -16,6 +16,7 @@ from tpu_trainer.data.faults import check_records
 from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
+from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.network.kernel_check import check_attention_kernel
@@ -84,7 +85,8 @@ def train_run(
     with ends_if_lost(remote_hosts(strategy)):
         data = _load(config, train=train, validation=validation, strategy=strategy)
         tpu = _generation(config) if is_tpu(strategy) else None
-        task = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu)
+        with elapsed("fit: building the model"):
+            task = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu)
         executor = TensorFlowExecutor(
             task,
             strategy,

@@ -1,0 +1,58 @@
+"""Shows how long work takes whose end cannot be foreseen."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+MOMENT = 2.0  # seconds; nothing is shown of what takes less
+
+
+@contextmanager
+def elapsed(doing: str) -> Iterator[None]:
+    """Shows on a terminal, in a line that vanishes, how long the work in this context takes."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(doing, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show(doing: str, done: threading.Event) -> None:
+    began = time.monotonic()
+    if done.wait(MOMENT):
+        return
+    with tqdm(desc=doing, bar_format="{desc}", leave=False) as line:
+        while not done.wait(1.0):
+            line.set_description_str(f"{doing} [{tqdm.format_interval(time.monotonic() - began)}]")
+
+
+@contextmanager
+def ticking(bar: tqdm) -> Iterator[None]:
+    """Refreshes a bar every second, so that its time advances while no step ends."""
+    done = threading.Event()
+
+    def refresh() -> None:
+        while not done.wait(1.0):
+            bar.refresh()
+
+    thread = threading.Thread(target=refresh, daemon=True)
+    if not bar.disable:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if thread.is_alive():
+            thread.join()
