@@ -1,0 +1,123 @@
+"""The documented commands of `tokenmill` run as they are written; the other commands are listed here, with the reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+
+from tests.end_to_end.test_documentation import PAGES, ROOT, commands
+
+# A pattern of commands → why no test runs them as they are written.
+NOT_RUN = {
+    r"tokenmill \S+ .*(gs://|\$PROJECT)": "needs Google Cloud; tests/beam_pipeline/test_dataflow.py has a stand-in",
+    r"tokenmill-trainer launch": "needs Google Cloud; tests/tpu_trainer/test_launch.py has a stand-in",
+    r"tokenmill-trainer compile-check": "needs the TPU's compiler; make test-tpu-check has it",
+    r"tokenmill-trainer (fit|evaluate|export|fill-mask|generate)": (
+        "needs TensorFlow and minutes; tests/end_to_end/test_demo.py and tests/tpu_trainer run these verbs"
+    ),
+    r"make (setup|demo|test|test-export|test-tpu-check|test-engines|fuzz|lint|docs-options|compile-check)\b": (
+        "runs the tests, or takes minutes"
+    ),
+    r"(\.venv|trainer/\.venv)/bin/(python -m pytest|ruff)": "runs the tests",
+    r"(uv|docker|git) ": "changes the machine or a repository",
+    r"gcloud ": "tests/deploy/test_documented_commands.py compares it with recorded flags",
+    r"python -c ": "sets a variable of a page",
+}
+PROGRAMS = r"(tokenmill|tokenmill-trainer|make|uv|docker|git|gcloud|python|\.venv/\S+|trainer/\.venv/\S+)"
+
+
+def listed(command: str) -> bool:
+    return any(re.match(pattern, command) for pattern in NOT_RUN)
+
+
+def runnable() -> list[str]:
+    """The commands of `tokenmill` that run here, each once."""
+    found = {shlex.join(words) for page in PAGES for words in commands(page) if words[0] == "tokenmill"}
+    return sorted(command for command in found if not listed(command))
+
+
+def shell_lines(page: Path) -> list[str]:
+    """The lines of a page's blocks that begin with a program."""
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return [line for line in lines if re.match(rf"{PROGRAMS} ", line)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, made: Callable[..., Any]) -> Path:
+    """A folder with all that the commands read, under the names that they use."""
+    chooser = random.Random(0)
+    words = ["".join(chooser.choices("aeioubcdfglmnprst", k=chooser.randint(1, 9))) for _ in range(400)]
+    documents = [" ".join(chooser.choices(words, k=60)) for _ in range(300)]
+    documents[7] = "Some text " * 30
+    place = tmp_path_factory.mktemp("documented")
+    for folder in ("corpus", "texts", "lib", "my", "first"):
+        (place / folder).mkdir()
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
+    (place / "corpus" / "a.jsonl").write_text(lines)
+    (place / "texts" / "a.txt").write_text("\n".join(documents) + "\n")
+    (place / "texts" / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    for number in range(4):
+        (place / "lib" / f"{number}.py").write_text("\n".join(documents[number::4]))
+    Dataset.from_dict({"text": documents}).save_to_disk(place / "my" / "dataset")
+    corpus = ["--input", place / "corpus" / "*"]
+    made("train-tokenizer", *corpus, "--vocab_size", "400", "--output", place / "tokenizer")
+    for name in ("roberta-base", "gpt2", "first/tokenizer"):  # folders in place of names on the hub
+        (place / name).symlink_to(place / "tokenizer")
+    source = [*corpus, "--tokenizer", place / "tokenizer"]
+    made("prepare", *source, "--output", place / "dataset", "--shard_size", "50", "--max_length", "16")
+    (place / "first" / "dataset").symlink_to(place / "dataset")
+    return place
+
+
+@pytest.mark.parametrize("command", runnable())
+def test_the_command_works_as_it_is_written(
+    command: str, place: Path, made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in place.iterdir():  # a folder for each command, since many write to the same output
+        if path.name == "first":
+            (tmp_path / "first").mkdir()
+            for below in path.iterdir():
+                (tmp_path / "first" / below.name).symlink_to(below)
+        else:
+            (tmp_path / path.name).symlink_to(path)
+    _, verb, *words = shlex.split(command.replace("$LIB", str(tmp_path / "lib")))
+    if "--output" in words and (output := tmp_path / words[words.index("--output") + 1]).is_symlink():
+        output.unlink()
+    monkeypatch.chdir(tmp_path)
+    # The corpus has too few words for the documented vocabularies.
+    made(verb, *words, *(["--allow_smaller_vocab"] if verb == "train-tokenizer" else []))
+
+
+def test_every_command_is_run_or_listed_with_the_reason() -> None:
+    run, found = set(runnable()), set()
+    for page in PAGES:
+        for words in commands(page):
+            assert shlex.join(words) in run or listed(" ".join(words)), f"{page.name}: {' '.join(words)}"
+            found.add(" ".join(words))
+        for line in shell_lines(page):
+            ours = re.match(r"tokenmill|python -m (beam_pipeline|tpu_trainer) ", line)
+            assert ours or listed(line), f"{page.name}: {line}"
+            found.add(line)
+    for pattern in NOT_RUN:
+        assert pattern.startswith("python -c") or any(re.match(pattern, command) for command in found), (
+            pattern
+        )
+
+
+def test_every_make_target_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
+    for page in PAGES:
+        for target in re.findall(r"(?:^|`)make ([\w-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert target in targets, f"{page.name}: make {target}"
