@@ -1,4 +1,4 @@
-"""The documented commands of `tokenmill` run as they are written; the other commands are listed here, with the reason."""
+"""The documented commands of `tokenmill` run as they are written; the others are listed here, with the reason."""
 
 from __future__ import annotations
 
