@@ -54,10 +54,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def analyze(dataset: str) -> Iterator[str]:
-    """Analyzes every split of a dataset.
-
-    Args:
-        dataset: The folder of a dataset, or of one of its splits.
+    """Analyzes every split of a dataset, or the one split in the folder.
 
     Yields:
         A line about each split when it is done.

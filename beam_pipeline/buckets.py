@@ -22,6 +22,8 @@ from apache_beam.io.gcp.gcsio_retry import get_retry
 from apache_beam.options.pipeline_options import PipelineOptions
 from requests.adapters import HTTPAdapter
 
+from beam_pipeline.file_errors import plain_errors
+
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
     from google.cloud import storage
@@ -162,6 +164,53 @@ def service_time(beside: str) -> datetime:
         raise OSError(f"{url}: was written, but does not exist")
     delete_if(url, probe.generation)
     return probe.updated
+
+
+class RemoteObject:
+    """An object in Cloud Storage that is read in ranges, with one request for each.
+
+    All ranges are of the generation in the first response. If the object is replaced, reading fails.
+    """
+
+    def __init__(self, url: str):
+        self._url = url
+        self._blob, self._retry = _blob(url)
+
+    def size(self) -> int:
+        """Requests the object's size in bytes.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        with plain_errors(self._url):
+            self._blob.reload(retry=self._retry)
+        return self._blob.size
+
+    def generation(self) -> int:
+        """Requests the object's generation, a number that changes each time the object is replaced.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        self.size()
+        return self._blob.generation
+
+    def read(self, start: int, end: int) -> bytes:
+        """Reads the bytes [start, end), fewer if the object ends before.
+
+        Raises:
+            OSError: If they cannot be read.
+        """
+        from google.api_core.exceptions import RequestRangeNotSatisfiable
+
+        with plain_errors(self._url):
+            try:
+                # No checksum, because Cloud Storage has only that of the whole object.
+                return self._blob.download_as_bytes(
+                    start=start, end=end - 1, raw_download=True, checksum=None, retry=self._retry
+                )
+            except RequestRangeNotSatisfiable:
+                return b""
 
 
 def client() -> tuple[storage.Client, Retry]:

@@ -7,12 +7,14 @@ the seed, not on the runner or its bundles. The sample is stored in a few files,
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
@@ -30,8 +32,8 @@ _FILES = 64
 # is thinned if it exceeds the requested size by more than this factor.
 _MAX_EXCESS = 1.25
 
-_SAMPLE_FILE = re.compile(r"/sample-\d+\.bin$")
-_COUNTS = struct.Struct("<QQ")  # documents, bytes of their texts
+_SAMPLE_FILE = re.compile(r"/sample-\d+\.arrow$")
+_SCHEMA = pa.schema([("hash", pa.uint64()), ("text", pa.large_string())])
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def _below(hashes: np.ndarray, share: float) -> np.ndarray:
 
 
 class SampleUnit(beam.DoFn):
-    """A work unit → (file, (unit, its sampled documents as bytes)); nothing if none are sampled."""
+    """A work unit → (file, (unit, its sampled documents)); nothing if none are sampled."""
 
     def __init__(self, job: SampleJob):
         self._job = job
@@ -83,7 +85,7 @@ class SampleUnit(beam.DoFn):
         self._documents = Metrics.counter("train-tokenizer", "documents")
         self._bad = Metrics.counter("train-tokenizer", "bad_records")
 
-    def process(self, unit: WorkUnit) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    def process(self, unit: WorkUnit) -> Iterator[tuple[int, tuple[int, pa.RecordBatch]]]:
         job = self._job
         hashes: list[np.ndarray] = []
         texts: list[bytes] = []
@@ -98,28 +100,20 @@ class SampleUnit(beam.DoFn):
             # UTF-8 cannot encode lone surrogates, which jsonl may contain, and a tokenizer cannot learn from them.
             texts += (batch.texts[index].encode(errors="ignore") for index in chosen.tolist())
         if texts:
-            yield (
-                unit.index * _FILES // job.num_units,
-                (unit.index, to_bytes(np.concatenate(hashes), texts)),
-            )
+            sampled = pa.record_batch([np.concatenate(hashes), texts], schema=_SCHEMA)
+            yield unit.index * _FILES // job.num_units, (unit.index, sampled)
         self._reporter.add("sample", unit.bytes)
 
 
-def to_bytes(hashes: np.ndarray, texts: list[bytes]) -> bytes:
-    """Encodes a unit's sampled documents in the format that `Sample` reads: counts, hashes, sizes, texts."""
-    sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
-    head = _COUNTS.pack(len(texts), int(sizes.sum()))
-    return b"".join([head, hashes.tobytes(), sizes.tobytes(), *texts])
-
-
-def write_file(element: tuple[int, Iterable[tuple[int, bytes]]], folder: str) -> None:
+def write_file(element: tuple[int, Iterable[tuple[int, pa.RecordBatch]]], folder: str) -> None:
     """Writes the documents of neighbouring units, in order, to one file."""
     number, units = element
-    filesystem.write_bytes(_path(folder, number), b"".join(data for _, data in sorted(units)))
-
-
-def _path(folder: str, number: int) -> str:
-    return filesystem.join(folder, f"sample-{number:02d}.bin")
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, _SCHEMA) as writer:
+        for _, sampled in sorted(units, key=itemgetter(0)):
+            writer.write_batch(sampled)
+    path = filesystem.join(folder, f"sample-{number:02d}.arrow")
+    filesystem.write_bytes(path, stream.getvalue().to_pybytes())
 
 
 class Sample:
@@ -141,26 +135,16 @@ class Sample:
 
     def _measure(self) -> tuple[int, int]:
         """Returns the number of documents and of bytes."""
-        sizes = [(chosen.size, int(lengths[chosen].sum())) for chosen, lengths, _ in self._blocks()]
+        sizes = [(len(texts), pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in self._units()]
         return sum(size for size, _ in sizes), sum(size for _, size in sizes)
 
     def texts(self) -> Iterator[str]:
         """Yields the documents, in the order of their units and places."""
-        for chosen, lengths, data in self._blocks():
-            ends = np.cumsum(lengths)
-            for start, end in zip((ends - lengths)[chosen].tolist(), ends[chosen].tolist(), strict=True):
-                yield str(data[start:end], "utf-8")
+        for texts in self._units():
+            yield from texts.to_pylist()
 
-    def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, memoryview]]:
-        """Yields for each unit: numbers of the sampled documents, sizes of all its documents (int64), their bytes."""
+    def _units(self) -> Iterator[pa.Array]:
+        """Yields the sampled documents of each unit."""
         for path in self._paths:
-            data = memoryview(filesystem.read_bytes(path))
-            position = 0
-            while position < len(data):
-                count, size = _COUNTS.unpack_from(data, position)
-                position += _COUNTS.size
-                hashes = np.frombuffer(data, np.uint64, count, position)
-                lengths = np.frombuffer(data, np.uint64, count, position + 8 * count).astype(np.int64)
-                position += 16 * count
-                yield np.flatnonzero(_below(hashes, self._share)), lengths, data[position : position + size]
-                position += size
+            for unit in pa.ipc.open_stream(filesystem.read_bytes(path)):
+                yield unit["text"].filter(_below(unit["hash"].to_numpy(), self._share))

@@ -18,11 +18,10 @@ from typing import BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.io.gcp.gcsio import parse_gcs_path
 from apache_beam.options.pipeline_options import PipelineOptions
-from google.api_core.exceptions import RequestRangeNotSatisfiable
 
 from beam_pipeline import buckets
+from beam_pipeline.file_errors import path_in_errors, plain_errors
 
 _REQUESTS_AT_ONCE = 64
 _SYNCS_AT_ONCE = 8
@@ -65,10 +64,6 @@ def list_files(folder: str, *, recursive: bool = True) -> list[tuple[str, int]]:
     """Returns the files below a folder, as (path, size in bytes), sorted by path; [] if there is no such folder.
 
     Local symbolic links to folders are listed as files, and not followed.
-
-    Args:
-        folder: The folder.
-        recursive: Whether to include the files in its subfolders.
 
     Raises:
         OSError: If the file system cannot list them.
@@ -145,56 +140,6 @@ def open_file(path: str) -> BinaryIO:
         return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
-class RemoteObject:
-    """An object in Cloud Storage that is read in ranges, with one request for each.
-
-    All ranges are of the generation in the first response. If the object is replaced, reading fails.
-
-    Args:
-        path: gs://…
-    """
-
-    def __init__(self, path: str):
-        self._path = path
-        client, self._retry = buckets.client()
-        bucket, name = parse_gcs_path(path)
-        self._blob = client.bucket(bucket).blob(name)
-
-    def size(self) -> int:
-        """Requests the object's size in bytes.
-
-        Raises:
-            OSError: If it cannot be read.
-        """
-        with plain_errors(self._path):
-            self._blob.reload(retry=self._retry)
-        return self._blob.size
-
-    def generation(self) -> int:
-        """Requests the object's generation, a number that changes each time the object is replaced.
-
-        Raises:
-            OSError: If it cannot be read.
-        """
-        self.size()
-        return self._blob.generation
-
-    def read(self, start: int, end: int) -> bytes:
-        """Reads the bytes [start, end), fewer if the object ends before.
-
-        Raises:
-            OSError: If they cannot be read.
-        """
-        with plain_errors(self._path):
-            try:
-                # No checksum, because Cloud Storage has only that of the whole object.
-                return self._blob.download_as_bytes(
-                    start=start, end=end - 1, raw_download=True, checksum=None, retry=self._retry
-                )
-            except RequestRangeNotSatisfiable:
-                return b""
-
-
 def versions(paths: Sequence[str]) -> list[int]:
     """Returns a number for each file that changes if the file is written again.
 
@@ -211,7 +156,7 @@ def _version(path: str) -> int:
     if is_local(path):
         return os.stat(path).st_mtime_ns  # noqa: PTH116 (faster for very many files)
     if is_bucket(path):
-        return RemoteObject(path).generation()
+        return buckets.RemoteObject(path).generation()
     with plain_errors(path):
         return int(1000 * FileSystems.get_filesystem(path).last_updated(path))
 
@@ -225,10 +170,7 @@ def read_bytes(path: str) -> bytes:
 def create(path: str) -> Iterator[BinaryIO]:
     """Creates a file and opens it for writing. Creates a local file's folder if it is missing."""
     make_parent(path)
-    with (
-        plain_errors(path),
-        FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file,
-    ):
+    with plain_errors(path), FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         yield file
 
 
@@ -250,7 +192,7 @@ def create_whole(
         return
     temporary = temporary or path + ".tmp"
     try:
-        with _path_in_errors(path, instead_of=temporary):
+        with path_in_errors(path, instead_of=temporary):
             with create(temporary) as file:
                 yield file
             (put or rename)(temporary, path)
@@ -337,7 +279,7 @@ def make_durable(paths: Iterable[str]) -> None:
 
 
 def _sync(path: str) -> None:
-    with _path_in_errors(path):
+    with path_in_errors(path):
         file = os.open(path, os.O_RDONLY)
         try:
             os.fsync(file)
@@ -413,35 +355,3 @@ def is_bucket(path: str) -> bool:
 def absolute(path: str) -> str:
     """Makes a local path absolute, because workers may run in another folder. URLs only lose trailing slashes."""
     return os.path.abspath(path) if is_local(path) else path.rstrip("/")  # noqa: PTH100 (keeps symbolic links)
-
-
-@contextlib.contextmanager
-def plain_errors(path: str) -> Iterator[None]:
-    """Turns errors of Google's clients (missing permissions or credentials, time-outs) into OSErrors with the path."""
-    try:
-        with _path_in_errors(path):
-            yield
-    except Exception as error:
-        if not type(error).__module__.startswith("google."):
-            raise
-        raise OSError(f"{path}: {_service_message(error)}") from error
-
-
-@contextlib.contextmanager
-def _path_in_errors(path: str, *, instead_of: str | None = None) -> Iterator[None]:
-    """Adds the path to errors of the operating system that name no file (a full disk, a limit on a file's size)."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None and error.filename in (None, instead_of) and error.filename2 is None:
-            error.filename = path
-        raise
-
-
-def _service_message(error: Exception) -> str:
-    """Returns the service's message. The error of a rejected upload has it only in its response."""
-    response = getattr(error, "response", None)
-    try:
-        return f"{response.status_code} {response.json()['error']['message']}"
-    except (AttributeError, KeyError, TypeError, ValueError):  # no response, or not in the usual form
-        return str(error)

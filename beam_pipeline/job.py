@@ -14,7 +14,6 @@ from beam_pipeline.dataset.lock_holder import check_held
 from beam_pipeline.dataset.manifest import TOKENIZER, describe_file
 from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
-from beam_pipeline.input_options import InputConfig
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
 from beam_pipeline.tokenization.documents import Template
@@ -128,10 +127,6 @@ class Job:
     def keep_starts(self) -> bool:
         """Whether rows must record the positions at which documents begin."""
         return self.config.segment_ids or self.config.position_ids
-
-    @property
-    def read_options(self) -> InputConfig:
-        return self.config.input
 
     def split_folder(self, split: int) -> str:
         return filesystem.join(self.output, self.config.split_names[split])

@@ -57,12 +57,7 @@ def private_bytes() -> int | None:
 
 
 def check(needs: int, has: int | None, *, remedy: str) -> None:
-    """Checks that a run fits into memory.
-
-    Args:
-        needs: Bytes that the run needs.
-        has: Bytes that are available. None if unknown.
-        remedy: For the error message.
+    """Checks that a run fits into memory: it needs `needs` bytes, and `has` are available; None if unknown.
 
     Raises:
         UsageError: If it does not fit.

@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> None:
     seconds = time.monotonic() - began
     if kept:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
-    if not _has_views(config, output):
+    if any(_missing_views(config, output)):
         with launch.hold(staging, fingerprint):
             _add_views(config, output)
     _summarise(config, output, None if kept else seconds)
@@ -201,26 +201,20 @@ def _give_up(held: Lock, output: str, num_units: int) -> None:
         _log.info(f"{units} of {num_units} work units and {shards} shards are finished; --resume keeps them")
 
 
-def _has_views(config: PrepareConfig, output: str) -> bool:
-    return not _lacks_report(output) and not _lacks_analysis(config, output)
-
-
-def _lacks_report(output: str) -> bool:
-    return not filesystem.exists(filesystem.join(output, manifest.REPORT))
-
-
-def _lacks_analysis(config: PrepareConfig, output: str) -> bool:
-    models = [
-        filesystem.join(output, name, manifest.TRANSFORM_FN, "saved_model.pb") for name in config.split_names
-    ]
-    return config.analyze and not all(map(filesystem.exists, models))
+def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:
+    """Returns whether a finished dataset lacks its report, and whether it lacks the requested analysis."""
+    folders = (filesystem.join(output, name, manifest.TRANSFORM_FN) for name in config.split_names)
+    models = (filesystem.join(folder, "saved_model.pb") for folder in folders)
+    report = filesystem.exists(filesystem.join(output, manifest.REPORT))
+    return not report, config.analyze and not all(map(filesystem.exists, models))
 
 
 def _add_views(config: PrepareConfig, output: str) -> None:
-    """Adds the report to a finished dataset, and the analysis if requested, unless they exist."""
-    if _lacks_report(output):
+    """Adds the views that a finished dataset lacks. Needs the lock."""
+    lacks_report, lacks_analysis = _missing_views(config, output)
+    if lacks_report:
         write_report(output)
-    if _lacks_analysis(config, output):
+    if lacks_analysis:
         for line in analyze(output):
             print(line)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.own_files import is_own_page, signed_page
+from beam_pipeline.dataset.own_pages import is_own_page, signed_page
 from beam_pipeline.errors import DataError
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import ReportConfig

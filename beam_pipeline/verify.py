@@ -57,22 +57,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
-    """Checks a dataset on this machine.
-
-    Args:
-        dataset: The folder of a dataset, or of one of its splits.
+    """Checks a dataset, or one of its splits, on this machine.
 
     Yields:
         A split's folder, and its defects as one sentence each.
     """
     for folder, defects, _ in _check_all(dataset, read_shards):
         yield folder, defects
-
-
-def check_split(folder: str) -> Iterator[str]:
-    """Yields the defects of one split, without checking the other splits."""
-    for _, defects, _ in _check_folders([folder], read_shards):
-        yield from defects
 
 
 def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str], list[str]]]:

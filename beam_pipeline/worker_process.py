@@ -27,11 +27,7 @@ def main() -> None:
 
 
 def exit_with_launcher(launcher: int) -> None:
-    """Makes this process exit as soon as its parent does, even if the parent is killed.
-
-    Args:
-        launcher: The process id of the parent.
-    """
+    """Makes this process exit as soon as its parent, `launcher`, does, even if the parent is killed."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):

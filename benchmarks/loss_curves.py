@@ -49,10 +49,7 @@ def baselines(train: Split, validation: Split) -> dict[str, float]:
     unigrams = np.bincount(rows.ravel(), minlength=size)
     pairs, counts = np.unique(rows[:, :-1].astype(np.int64) * size + rows[:, 1:], return_counts=True)
     firsts = np.bincount(pairs // size, weights=counts, minlength=size)
-    found = {
-        "unigram entropy": entropy(unigrams),
-        "bigram entropy": entropy(counts) - entropy(firsts),
-    }
+    found = {"unigram entropy": entropy(unigrams), "bigram entropy": entropy(counts) - entropy(firsts)}
     # The loss on held-out text of a bigram model with absolute discounting.
     kinds = np.bincount(pairs // size, minlength=size)
     wanted = held_out[:, :-1] * size + held_out[:, 1:]

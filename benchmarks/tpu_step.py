@@ -25,12 +25,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import tensorflow as tf
 import tf_keras as keras
-from transformers import (
-    CONFIG_MAPPING,
-    TFAutoModelForCausalLM,
-    TFAutoModelForMaskedLM,
-    create_optimizer,
-)
+from transformers import CONFIG_MAPPING, TFAutoModelForCausalLM, TFAutoModelForMaskedLM, create_optimizer
 
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Precision, TrainConfig

@@ -7,11 +7,9 @@ import json
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
@@ -35,11 +33,6 @@ def read_shards(
 ) -> Iterator[tuple[str, ShardFindings]]:
     """Checks the shards of all splits in one pipeline.
 
-    Args:
-        splits: With their manifests.
-        dataset: The dataset's folder.
-        options: Of the pipeline.
-
     Yields:
         The folder of each split, and what was found in its shards.
 
@@ -57,10 +50,9 @@ def read_shards(
         run(lambda pipeline: build(pipeline, folders, path), options)
         if not filesystem.exists(path):
             raise DataError(f"the job ended, but its result is not in {path}; rerun verify")
-        found = json.loads(filesystem.read_bytes(path))
+        found = read_result(path)
     for folder in folders:
-        data = found.get(folder)  # None if the split has no shards
-        yield folder, ShardFindings.empty(vocab_sizes[folder]) if data is None else _from_json(data)
+        yield folder, found.get(folder) or ShardFindings.empty(vocab_sizes[folder])
 
 
 def build(pipeline: beam.Pipeline, folders: Sequence[str], result_path: str) -> None:
@@ -127,25 +119,19 @@ def merge_findings(parts: Iterable[ShardFindings]) -> ShardFindings | None:
 
 def write_result(_: None, found: Iterable[tuple[str, ShardFindings]], path: str) -> None:
     """Writes the findings by the splits' folders."""
-    filesystem.write_bytes(path, json.dumps({folder: _to_json(part) for folder, part in found}).encode())
-
-
-def _to_json(found: ShardFindings) -> dict[str, Any]:
-    data = asdict(found)
-    statistics = data["statistics"]
-    data["statistics"] = {
-        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in statistics.items()
+    result = {
+        folder: {**vars(part), "statistics": part.statistics.to_bytes().hex()} for folder, part in found
     }
-    return data
+    filesystem.write_bytes(path, json.dumps(result).encode())
 
 
-def _from_json(data: dict[str, Any]) -> ShardFindings:
-    statistics = {
-        name: np.array(value, np.int64) if isinstance(value, list) else value
-        for name, value in data["statistics"].items()
-    }
-    defects = [(shard, text) for shard, text in data["defects"]]
-    return ShardFindings(SplitStatistics(**statistics), data["bytes"], defects, data["num_defects"])
+def read_result(path: str) -> dict[str, ShardFindings]:
+    """Reads what `write_result` wrote. Splits without shards are missing."""
+    found = json.loads(filesystem.read_bytes(path))
+    for part in found.values():
+        part["statistics"] = SplitStatistics.from_bytes(bytes.fromhex(part["statistics"]))
+        part["defects"] = [(shard, defect) for shard, defect in part["defects"]]
+    return {folder: ShardFindings(**part) for folder, part in found.items()}
 
 
 @contextlib.contextmanager

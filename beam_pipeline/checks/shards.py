@@ -65,13 +65,9 @@ def shard_check_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def check_shards(
     folder: str, manifest: Mapping[str, Any], first: int, shards: Sequence[Mapping[str, Any]]
 ) -> ShardFindings:
-    """Checks consecutive shards.
+    """Checks consecutive shards, from number `first` on.
 
-    Args:
-        folder: The split's folder.
-        manifest: The manifest, or the part that `shard_check_fields` returns.
-        first: The number of the first shard.
-        shards: The shards' entries in the manifest.
+    `manifest` is the manifest, or the part of it that `shard_check_fields` returns.
     """
     found = ShardFindings.empty(manifest["tokenizer"]["vocab_size"])
     for number, shard in enumerate(shards, first):
@@ -97,15 +93,6 @@ class _ChecksummedFile(io.RawIOBase):
         self.bytes += len(data)
         self.crc = google_crc32c.extend(self.crc, data)
         return len(data)
-
-
-def file_sums(path: str) -> tuple[int, str]:
-    """Computes a file's size and its CRC-32C, 8 hex digits."""
-    with filesystem.open_file(path) as file:
-        summed = _ChecksummedFile(file)
-        while summed.read(_READ_BYTES):
-            pass
-    return summed.bytes, f"{summed.crc:08x}"
 
 
 def _check_shard(

@@ -12,10 +12,10 @@ import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.checks.manifest import manifest_defects
-from beam_pipeline.checks.shards import ShardFindings, file_sums
+from beam_pipeline.checks.shards import ShardFindings
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.manifest_form import form_defects
-from beam_pipeline.dataset.shards import SHARD_NAME
+from beam_pipeline.dataset.shards import SHARD_NAME, file_sums
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.parsing import parse_own_json

@@ -64,13 +64,7 @@ class CancelRequest:
 
 
 class JobFollower:
-    """Follows a job and logs its state, messages and counters.
-
-    Args:
-        client: Beam's, for the job's project and region.
-        job_id: The job's id.
-        cancel: The user's request to cancel the job.
-    """
+    """Follows a job and logs its state, messages and counters."""
 
     def __init__(self, client: DataflowApplicationClient, job_id: str, *, cancel: CancelRequest):
         self._client = client

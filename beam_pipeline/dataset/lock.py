@@ -28,18 +28,12 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def hold(
-    folder: str,
-    *,
-    verb: str,
-    fingerprint: str,
-    job_runs: Callable[[CloudJob], bool] | None = None,
+    folder: str, *, verb: str, fingerprint: str, job_runs: Callable[[CloudJob], bool] | None = None
 ) -> Iterator[Lock]:
     """Holds the lock of an output folder. A run takes it before it examines, writes or deletes anything there.
 
     Args:
         folder: The staging folder, which contains the lock.
-        verb: What the run does, for the messages of other runs.
-        fingerprint: Of what the run makes, recorded in the lock.
         job_runs: See `Lock`.
 
     Raises:
@@ -63,12 +57,7 @@ def hold(
 
 
 def hold_dataset(dataset: str, *, verb: str) -> contextlib.AbstractContextManager[Lock]:
-    """Holds the lock of a finished dataset, for a verb that adds files to it.
-
-    Args:
-        dataset: The folder of the dataset or of one of its splits.
-        verb: The verb.
-    """
+    """Holds the lock of a finished dataset, or of the dataset of a split, for a verb that adds files to it."""
     of_split = filesystem.exists(filesystem.join(dataset, MANIFEST))
     output = dataset.rpartition("/")[0] if of_split else dataset
     return hold(filesystem.join(output, STAGING), verb=verb, fingerprint="")

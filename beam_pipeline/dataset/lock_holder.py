@@ -119,8 +119,6 @@ class Lock(ABC):
     """A lock that this process takes.
 
     Args:
-        path: Of the lock.
-        holder: This run.
         job_runs: Returns whether a Dataflow job is active. Raises a DataError if it cannot find out.
     """
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from beam_pipeline import buckets, filesystem
 from beam_pipeline.dataset.lock_holder import Holder, Lock
 from beam_pipeline.errors import DataError, LockLost, UsageError
+from beam_pipeline.file_errors import plain_errors
 
 STALE_AFTER = timedelta(minutes=10)
 _ATTEMPTS = 20
@@ -118,7 +119,7 @@ class FileLock(Lock):
 
     def _write(self) -> None:
         data = self.holder.to_json()
-        with filesystem.plain_errors(self.path):
+        with plain_errors(self.path):
             os.ftruncate(self._file, 0)
             if os.pwrite(self._file, data, 0) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -154,7 +155,7 @@ class ObjectLock(Lock):
     _generation = 0
 
     def acquire(self) -> None:
-        with filesystem.plain_errors(self.path):
+        with plain_errors(self.path):
             for _ in range(_ATTEMPTS):
                 written = buckets.write_if(self.path, self.holder.to_json(), self._generation)
                 if written:
@@ -191,7 +192,7 @@ class ObjectLock(Lock):
                 self._refuse(holder, "the job is active")
 
     def _write(self) -> None:
-        with filesystem.plain_errors(self.path):
+        with plain_errors(self.path):
             data = self.holder.to_json()
             for _ in range(_ATTEMPTS):
                 written = buckets.write_if(self.path, data, self._generation)
@@ -215,7 +216,7 @@ class ObjectLock(Lock):
         return found
 
     def release(self) -> None:
-        with filesystem.plain_errors(self.path):  # the job may have deleted the lock already
+        with plain_errors(self.path):  # the job may have deleted the lock already
             if buckets.delete_if(self.path, self._generation) or not filesystem.exists(self.path):
                 return
             buckets.delete_if(self.path, self._own_version().generation)

@@ -30,13 +30,6 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
     Without `overwrite`, files are deleted only if they are of a run with the same fingerprint, or of a run that ended
     before its first shard. Files that this program did not write are never deleted.
 
-    Args:
-        output: The folder.
-        splits: The names of the run's splits.
-        fingerprint: The run's.
-        overwrite: Whether to delete another run's dataset.
-        resume: Whether to keep what an earlier run with the same fingerprint has finished.
-
     Returns:
         True if the folder contains the finished dataset, and `resume` is set, so nothing is left to do.
 
@@ -223,14 +216,10 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def delete_own(content: FolderContent, keep: str = "\0") -> None:
-    """Deletes this program's files.
+    """Deletes this program's files, except for paths that start with `keep`.
 
     Manifests go first, so an incomplete dataset never has one. The temporary files in the staging folder are next, so
     a leftover process of an earlier run cannot publish them.
-
-    Args:
-        content: The folder's content.
-        keep: Keeps paths that start with this.
     """
     temporary = f"/{TEMPORARY}/"
     order: tuple[list[str], ...] = ([], [], [], [])

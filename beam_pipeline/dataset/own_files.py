@@ -20,6 +20,7 @@ import google_crc32c
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import bad_records, lock, manifest
 from beam_pipeline.dataset.manifest import TOKENIZER
+from beam_pipeline.dataset.own_pages import is_own_page, is_unfinished_page
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.staging import FINISHED, STAGING, WRITTEN
 from beam_pipeline.errors import DataError
@@ -38,11 +39,6 @@ _SAVED_MODEL = re.compile(
 )
 # Lists the files of the function that `analyze` saves, in the same folder.
 SAVED_MODEL_RECORD = "tokenmill_files.json"
-_PAGE_HEAD = b'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '
-_PAGE_TITLE = (
-    b"<title>Dataset report</title>"  # identifies the pages of earlier versions, which are not signed
-)
-_PAGE_END = re.compile(rb"<!-- tokenmill: crc32c ([0-9a-f]{8}) of all lines above -->\n\Z")
 
 
 @dataclass(frozen=True)
@@ -51,24 +47,6 @@ class Expected:
 
     size: int | None = None
     crc32c: str | None = None
-
-
-def signed_page(page: bytes) -> bytes:
-    """Appends a line with a checksum to an HTML page, by which `is_own_page` recognizes it."""
-    return page + f"<!-- tokenmill: crc32c {google_crc32c.value(page):08x} of all lines above -->\n".encode()
-
-
-def is_own_page(page: bytes) -> bool:
-    """Returns whether this program wrote the page, and it is unchanged."""
-    end = _PAGE_END.search(page)
-    if end:
-        return f"{google_crc32c.value(page[: end.start()]):08x}".encode() == end[1]
-    return page.startswith(_PAGE_HEAD) and _PAGE_TITLE in page
-
-
-def _is_unfinished_page(page: bytes) -> bool:
-    """Returns whether it is the beginning of a page of this program, from a run that was killed while writing it."""
-    return page.startswith(_PAGE_HEAD) or _PAGE_HEAD.startswith(page)
 
 
 @dataclass(frozen=True)
@@ -155,11 +133,11 @@ def _of_manifest(
     for report in (manifest.REPORT, f"{split}/{manifest.REPORT}"):
         if report in sizes and is_own_page(filesystem.read_bytes(filesystem.join(output, report))):
             expected[report] = Expected()
-        temporary = report + ".tmp"
-        if temporary in sizes and _is_unfinished_page(
-            filesystem.read_bytes(filesystem.join(output, temporary))
+        unfinished = report + ".tmp"
+        if unfinished in sizes and is_unfinished_page(
+            filesystem.read_bytes(filesystem.join(output, unfinished))
         ):
-            expected[temporary] = Expected()
+            expected[unfinished] = Expected()
     return expected
 
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import google_crc32c
 
 from beam_pipeline import filesystem
+from beam_pipeline.buckets import RemoteObject
 from beam_pipeline.errors import DataError
 from beam_pipeline.sources.opening import RangeFile
 
@@ -70,8 +71,8 @@ def create_sections(path: str) -> Iterator[SectionWriter]:
 
 def open_sections(path: str) -> BinaryIO:
     """Opens a file of sections for reading."""
-    if path.startswith("gs://"):
-        return RangeFile(filesystem.RemoteObject(path), read_ahead=_READ_AHEAD)
+    if filesystem.is_bucket(path):
+        return RangeFile(RemoteObject(path), read_ahead=_READ_AHEAD)
     return filesystem.open_file(path)
 
 
@@ -81,7 +82,6 @@ def read_if_intact(
     """Reads a file of sections, unless it is missing, damaged or outdated.
 
     Args:
-        path: Of the file.
         identity: Entries that the index must contain.
         read: Reads the content, given the open file and its index.
 

@@ -50,12 +50,7 @@ class ShardInfo:
 
 
 def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
-    """Puts the rows of a shard into their slots.
-
-    Args:
-        blocks: Routed rows (their `slots` are set), in any order.
-        records: The number of slots in the shard.
-        place: The shard's name, for error messages.
+    """Puts the rows of a shard into their slots. The blocks may come in any order.
 
     Raises:
         AssertionError: If a slot is not filled exactly once, so a row was lost or duplicated.
@@ -96,15 +91,9 @@ def write_shard(
     shard: int,
     before_publishing: Callable[[ShardInfo], None],
 ) -> ShardInfo:
-    """Writes a shard's rows to `temporary`, and moves the file to `path`. On failure, deletes it.
+    """Writes a shard's rows to `temporary`, and moves the file to `path`, but never replaces a file there.
 
     Args:
-        block: The shard's rows.
-        encoder: Encodes them as records.
-        path: The shard's final path. An existing file is never replaced.
-        temporary: The path of the file until it is complete.
-        split: The index of the shard's split.
-        shard: The shard's number within the split.
         before_publishing: Called right before the file appears. If it raises, the file does not appear.
 
     Raises:
@@ -134,9 +123,14 @@ def write_shard(
 
 def matches_file(info: ShardInfo, path: str) -> bool:
     """Returns whether the file at `path` is the shard, judging by its size and checksum."""
+    return file_sums(path) == (info.bytes, info.crc32c)
+
+
+def file_sums(path: str) -> tuple[int, str]:
+    """Computes a file's size and its CRC-32C, 8 hex digits."""
     size, crc = 0, 0
     with filesystem.open_file(path) as file:
         while data := file.read(_READ_BYTES):
             size += len(data)
             crc = google_crc32c.extend(crc, data)
-    return size == info.bytes and f"{crc:08x}" == info.crc32c
+    return size, f"{crc:08x}"

@@ -47,8 +47,6 @@ def histogram_chart(
     """Draws histograms as shares of their sums: the first one filled, the others as lines.
 
     Args:
-        histograms: One for each series. Those without counts are omitted.
-        x_label: Label of the x axis.
         of: What is counted, e.g. "documents".
         log: Whether the x axis is logarithmic. It then begins at 1 or above.
         marker: A value to mark with a line, and its label.
@@ -133,11 +131,8 @@ def column_chart(
     """Draws a column for each value. If there are very many values, neighbours share a column, which shows their mean.
 
     Args:
-        values: Values of at least 0.
         labels: Tooltips of the values.
         series: Number of the colour.
-        x_label: Label of the x axis.
-        y_label: Label of the y axis.
     """
     if not values:
         return _empty("no shards")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from beam_pipeline.views.decoding import RowDecoder, visible
 from beam_pipeline.views.describing import describe_units, stretches_of
-from beam_pipeline.views.reading import Split
+from beam_pipeline.views.reading import Row, Split
 from beam_pipeline.views.tracing import NotTraced, Tracer
 
 _ROWS_PER_SPLIT = 3
@@ -16,43 +16,8 @@ _ROWS_PER_SPLIT = 3
 _MAX_BYTES_TO_TRACE = 2 << 20
 
 
-@dataclass(frozen=True)
-class Piece:
-    """The text of one or more tokens that decode together."""
-
-    text: str
-    is_special: bool
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """A part of a row that came from one document: its tokens from `first` to `end` (exclusive)."""
-
-    first: int
-    end: int
-    remark: str
-    """Describes the document if it is known."""
-    pieces: Sequence[Piece]
-
-
-@dataclass(frozen=True)
-class ShownRow:
-    """A row with everything that the page shows of it."""
-
-    place: str
-    """SPLIT:SHARD:RECORD."""
-    tokens: int
-    padding: int
-    position: int
-    """Its number among the `of` rows that came from `source`."""
-    of: int
-    source: str
-    stretches: Sequence[Stretch]
-    is_open: bool
-
-
-def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[ShownRow]:
-    """Yields up to three rows of each split. The page shows only the first of them unfolded."""
+def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[dict[str, Any]]:
+    """Yields what the page shows of up to three rows of each split. Only the first of them is unfolded."""
     for split in splits:
         tracer = Tracer(split) if split.manifest["num_records"] else None
         special = set(split.manifest["tokenizer"]["all_special_ids"])
@@ -63,24 +28,17 @@ def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[ShownRo
             except NotTraced:
                 parts = None
             source = "; ".join(describe_units(origin.units))
-            yield ShownRow(
-                place=f"{split.name}:{shard}:{record}",
-                tokens=len(row.ids),
-                padding=row.padding,
-                position=origin.position,
-                of=origin.rows,
-                source=f"the ends of {source}" if origin.is_of_tails else source,
-                stretches=[
-                    Stretch(
-                        first,
-                        end,
-                        visible(remark, one_line=True),
-                        _pieces(row.ids[first:end], special, decoder),
-                    )
-                    for first, end, remark in stretches_of(row, parts, tracer.starts(origin, row))
-                ],
-                is_open=number == 0,
-            )
+            stretches = stretches_of(row, parts, tracer.starts(origin, row))
+            yield {
+                "place": f"{split.name}:{shard}:{record}",
+                "tokens": len(row.ids),
+                "padding": row.padding,
+                "position": origin.position,
+                "of": origin.rows,
+                "source": f"the ends of {source}" if origin.is_of_tails else source,
+                "stretches": [_stretch(row, *stretch, special, decoder) for stretch in stretches],
+                "is_open": number == 0,
+            }
 
 
 def _chosen(split: Split) -> Iterator[tuple[int, int]]:
@@ -91,9 +49,13 @@ def _chosen(split: Split) -> Iterator[tuple[int, int]]:
         yield shard, min(number, shards[shard]["records"] - 1)
 
 
-def _pieces(ids, special: set[int], decoder: RowDecoder) -> list[Piece]:
-    ids = ids.tolist()
-    return [
-        Piece(visible(piece.text), not special.isdisjoint(ids[piece.first : piece.end]))
+def _stretch(
+    row: Row, first: int, end: int, remark: str, special: set[int], decoder: RowDecoder
+) -> dict[str, Any]:
+    """Returns a part of a row that came from one document; `remark` describes the document if it is known."""
+    ids = row.ids[first:end].tolist()
+    pieces = [
+        {"text": visible(piece.text), "is_special": not special.isdisjoint(ids[piece.first : piece.end])}
         for piece in decoder.pieces(ids)
     ]
+    return {"first": first, "end": end, "remark": visible(remark, one_line=True), "pieces": pieces}

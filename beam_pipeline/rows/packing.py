@@ -43,12 +43,6 @@ class Packer:
     Documents are packed in groups. A group ends with the document that brings it to 2**24 tokens; most units are
     smaller. So the rows do not depend on how the documents are divided into calls of `add`. Only `best_fit` depends on
     the groups: it packs each of them on its own.
-
-    Args:
-        packing: `concat`, `best_fit` or `pad`.
-        max_length: Tokens in a row.
-        pad_id: Fills rows that are not full.
-        keep_starts: Whether the rows record where documents begin.
     """
 
     _GROUP_TOKENS = 1 << 24

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,16 +38,8 @@ class RowTable:
         unit = int(np.searchsorted(self._first[:, split], rank, side="right")) - 1
         return unit, rank - int(self._first[unit, split])
 
-    def to_bytes(self) -> bytes:
-        return np.int64(self.rows.shape[1]).tobytes() + self.rows.tobytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> RowTable:
-        splits = int(np.frombuffer(data, np.int64, 1)[0])
-        return cls(np.frombuffer(data, np.int64, offset=8).reshape(-1, splits))
-
-    def __reduce__(self) -> tuple[Callable[..., RowTable], tuple[bytes]]:
-        return RowTable.from_bytes, (self.to_bytes(),)
+    def __reduce__(self) -> tuple[type[RowTable], tuple[np.ndarray]]:
+        return RowTable, (self.rows,)
 
 
 @dataclass(frozen=True)

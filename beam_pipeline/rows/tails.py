@@ -7,7 +7,7 @@ stream. So the stream can be packed in independent blocks, and no element ever c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -38,16 +38,8 @@ class TailTable:
         """int64 [splits]: the number of tokens in the tails of each split."""
         return self.sizes.sum(axis=0)
 
-    def to_bytes(self) -> bytes:
-        return np.int64(self.sizes.shape[1]).tobytes() + self.sizes.tobytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> TailTable:
-        splits = int(np.frombuffer(data, np.int64, 1)[0])
-        return cls(np.frombuffer(data, np.int64, offset=8).reshape(-1, splits))
-
-    def __reduce__(self) -> tuple[Callable[..., TailTable], tuple[bytes]]:
-        return TailTable.from_bytes, (self.to_bytes(),)
+    def __reduce__(self) -> tuple[type[TailTable], tuple[np.ndarray]]:
+        return TailTable, (self.sizes,)
 
 
 def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[int, TailPiece]]:
@@ -83,15 +75,7 @@ def pack_pieces(
     keep_starts: bool,
     dtype: np.dtype,
 ) -> RowBlock:
-    """Packs one block of a stream of tails into rows. Only the last row may need padding.
-
-    Args:
-        pieces: The block's pieces, in any order.
-        tokens: Number of tokens in the block.
-        max_length: Tokens in a row.
-        pad_id: Fills the last row.
-        keep_starts: Whether the rows record where documents begin.
-        dtype: Type of the ids.
+    """Packs one block of a stream of tails, with `tokens` tokens, into rows. Only the last row may need padding.
 
     Raises:
         AssertionError: If the pieces do not fill the block exactly, so a tail was lost or duplicated.

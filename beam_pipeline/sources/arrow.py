@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources.columns import check_column, column_records, split_column
+from beam_pipeline.sources.cutting import Piece
 from beam_pipeline.sources.units import Part, Records
 
 
-@dataclass(frozen=True)
-class RecordBatch:
-    """A record batch of a stream."""
-
-    at: tuple[int, int]
-    """(offset of its first byte, number of its first row): where a reader may start."""
-    rows: int
-    """Number of rows."""
-    bytes: int
-    """Size of its texts."""
-
-
-def record_batches(path: str, text_key: str) -> list[RecordBatch]:
-    """Lists the record batches of a local file.
+def record_batches(path: str, text_key: str) -> list[Piece]:
+    """Lists the record batches of a local file, each with the offset of its first byte and the number of its first row.
 
     The file is mapped into memory, so only the batches' headers are read.
 
@@ -42,8 +30,9 @@ def record_batches(path: str, text_key: str) -> list[RecordBatch]:
             batch = _next_batch(source, schema)
             if batch is None:
                 break
-            batches.append(RecordBatch((at, row), batch.num_rows, batch.column(text_key).nbytes))
-            row += batch.num_rows
+            end = row + batch.num_rows
+            batches.append(Piece(row, end, batch.column(text_key).nbytes, (at, row)))
+            row = end
     return batches
 
 

@@ -70,7 +70,6 @@ def column_records(name: str, column: pa.Array, first: int) -> Records:
     """Converts the values of a text column to records. Nulls and values with invalid UTF-8 are bad records.
 
     Args:
-        name: The file's path below the plan's root.
         column: Of a type that `check_column` accepts.
         first: The row number of the column's first value.
     """

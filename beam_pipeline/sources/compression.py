@@ -30,11 +30,6 @@ class DecompressedFile:
     Files of several members or frames are read to their end. A file that ends within a member, or has other bytes after
     one, is an error. Arrow's decompressors detect both, while Python's zlib and zstandard stop silently. For bzip2,
     Python's decompressor is used, because Arrow's fails on an empty member between others.
-
-    Args:
-        file: The compressed file, positioned at its beginning.
-        codec: As returned by `codec_of`.
-        path: For error messages.
     """
 
     def __init__(self, file: BinaryIO, codec: str, path: str):

@@ -70,8 +70,6 @@ def cut(listed: Sequence[ListedFile], root: str, unit_bytes: int) -> list[WorkUn
 
     Args:
         listed: The files, sorted by path.
-        root: The folder that part names are relative to.
-        unit_bytes: Maximum size of a unit, unless a single piece is larger.
 
     Returns:
         The units in the order of (repeat, file name, offset). All parts of a unit have the same format, repeat and

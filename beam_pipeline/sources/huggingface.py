@@ -76,11 +76,7 @@ def _load(wanted: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dat
             loaded = datasets.load_from_disk(wanted.name, keep_in_memory=False)
         else:
             loaded = datasets.load_dataset(
-                wanted.name,
-                wanted.config,
-                revision=wanted.revision,
-                cache_dir=cache,
-                keep_in_memory=False,
+                wanted.name, wanted.config, revision=wanted.revision, cache_dir=cache, keep_in_memory=False
             )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         cause = f" ({_message(error.__cause__)})" if error.__cause__ else ""
@@ -126,12 +122,11 @@ def _pieces(
         batches = arrow.record_batches(path, text_key)
         pieces = []
         for batch in batches:
-            first = row + batch.at[1]
-            start, stop = max(begin - first, 0), min(end - first, batch.rows)
+            start, stop = max(begin - row, batch.start), min(end - row, batch.end)
             if start < stop:
-                size = batch.bytes * (stop - start) // batch.rows
-                pieces.append(Piece(batch.at[1] + start, batch.at[1] + stop, size, batch.at))
-        row += sum(batch.rows for batch in batches)
+                size = batch.bytes * (stop - start) // (batch.end - batch.start)
+                pieces.append(Piece(start, stop, size, batch.at))
+        row += batches[-1].end if batches else 0
         if pieces:
             yield path, pieces
     if row != len(split):

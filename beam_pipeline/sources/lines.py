@@ -14,7 +14,7 @@ _FIRST_PAST_END = 64 << 10  # past the range's end, only the rest of its last re
 
 
 def whole_lines(
-    file: BinaryIO, start: int, end: int | None, *, past_end: bool = False, block_bytes: int = _BLOCK
+    file: BinaryIO, start: int, end: int | None, *, past_end: bool = False
 ) -> Iterator[tuple[int, bytes]]:
     """Yields the lines that begin in [start, end), in blocks of a few MiB.
 
@@ -26,7 +26,6 @@ def whole_lines(
         start: First byte of the range.
         end: End of the range (exclusive). None reads to the end of the file.
         past_end: Keep yielding blocks of whole lines past `end`, for as long as the caller iterates.
-        block_bytes: How many bytes to read at a time.
 
     Yields:
         (offset of the block's first byte, block). A block consists of whole lines; the last line of a file may lack its
@@ -39,20 +38,20 @@ def whole_lines(
     if start > 0:
         # If the byte before `start` is a newline, a line begins at `start` and is ours. Otherwise `start` is within a
         # line of the range before. So the search for a newline begins one byte early.
-        position = _next_line(file, start - 1, end, block_bytes)
+        position = _next_line(file, start - 1, end)
         if position == end:
             return
         file.seek(position)
     pieces: list[bytes] = []  # the beginning of a line whose newline has not been read yet
     first = position  # offset of the next block: of pieces[0] if there are any
-    past = min(_FIRST_PAST_END, block_bytes)
+    past = min(_FIRST_PAST_END, _BLOCK)
     while True:
         if end is None:
-            wanted = block_bytes
+            wanted = _BLOCK
         elif position < end:
-            wanted = min(block_bytes, end - position)
+            wanted = min(_BLOCK, end - position)
         else:  # the last line crosses `end`: most lines end soon, so the reads start small and grow
-            wanted, past = past, min(2 * past, block_bytes)
+            wanted, past = past, min(2 * past, _BLOCK)
         piece = file.read(wanted)
         if not piece:
             break
@@ -76,10 +75,10 @@ def whole_lines(
         yield first, b"".join(pieces)
 
 
-def _next_line(file: BinaryIO, position: int, end: int | None, block_bytes: int) -> int:
+def _next_line(file: BinaryIO, position: int, end: int | None) -> int:
     """Returns the offset of the first line that begins after the byte at `position`; `end` if none begins before it."""
     file.seek(position)
-    wanted = min(_FIRST_PAST_END, block_bytes)
+    wanted = min(_FIRST_PAST_END, _BLOCK)
     while end is None or position < end:
         piece = file.read(wanted if end is None else min(wanted, end - position))
         if not piece:
@@ -88,7 +87,7 @@ def _next_line(file: BinaryIO, position: int, end: int | None, block_bytes: int)
         if newline >= 0:
             return position + newline + 1
         position += len(piece)
-        wanted = min(2 * wanted, block_bytes)
+        wanted = min(2 * wanted, _BLOCK)
     return position
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from beam_pipeline import filesystem
-from beam_pipeline.filesystem import RemoteObject
+from beam_pipeline.buckets import RemoteObject
 from beam_pipeline.sources.units import Part, WorkUnit
 
 _FILES_AHEAD = 16
@@ -135,19 +135,21 @@ def open_parts(unit: WorkUnit) -> Iterator[BinaryIO]:
 
 def open_footer(path: str, size: int) -> BinaryIO:
     """Opens a file of known size for reading its footer."""
-    if path.startswith("gs://"):
+    if filesystem.is_bucket(path):
         return RangeFile(RemoteObject(path), start=max(0, size - _FOOTER), end=size, size=size)
     return filesystem.open_file(path)
 
 
 def open_start(path: str, size: int) -> BinaryIO:
     """Opens a file for reading about `size` bytes from its beginning."""
-    return RangeFile(RemoteObject(path), end=size) if path.startswith("gs://") else filesystem.open_file(path)
+    return (
+        RangeFile(RemoteObject(path), end=size) if filesystem.is_bucket(path) else filesystem.open_file(path)
+    )
 
 
 def _open(unit: WorkUnit, part: Part) -> BinaryIO:
     path = unit.root + part.name
-    if not path.startswith("gs://"):
+    if not filesystem.is_bucket(path):
         return filesystem.open_file(path)
     remote = RemoteObject(path)
     if unit.format == "arrow":

@@ -17,19 +17,14 @@ _AT_START = re.compile(_BLANK_LINES)
 _BETWEEN = re.compile(rb"\n" + _BLANK_LINES)
 
 
-def paragraphs(
-    file: BinaryIO, start: int, end: int | None, **reading: int
-) -> Iterator[list[tuple[int, bytes]]]:
+def paragraphs(file: BinaryIO, start: int, end: int | None) -> Iterator[list[tuple[int, bytes]]]:
     """Yields the paragraphs that begin in [start, end), in lists of (offset of the first byte, bytes).
 
     A paragraph keeps its inner line ends and loses the last one. Paragraphs may have any length: a long one is
     collected piece by piece.
 
     Args:
-        file: Positioned at its beginning.
-        start: First byte of the range.
         end: End of the range (exclusive). None reads to the end of the file.
-        reading: More arguments of `whole_lines`.
 
     Raises:
         EOFError: If the file ends before `end`.
@@ -38,7 +33,7 @@ def paragraphs(
     skipping: bool | None = None  # whether we are in a paragraph that began before `start`, which is not ours
     pieces: list[bytes] = []  # the beginning of a paragraph whose end has not been read yet
     first = 0  # its offset
-    for place, whole in whole_lines(file, start, end, past_end=True, **reading):
+    for place, whole in whole_lines(file, start, end, past_end=True):
         if skipping is None:
             skipping = place > 0 and not _follows_blank_line(file, place)
         offset, block = without_bom(place, whole)

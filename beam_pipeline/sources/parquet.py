@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 from beam_pipeline.errors import UsageError, one_line
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources.columns import PIECE_BYTES, check_column, column_records, split_column
+from beam_pipeline.sources.cutting import Piece
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
 
@@ -22,16 +22,8 @@ _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size i
 _MAX_PREFIX_ENCODED_ROWS = 64
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """A row group according to the file's footer: its number of rows, and the size of its texts in bytes."""
-
-    rows: int
-    bytes: int
-
-
-def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
-    """Lists the row groups of a file of `size` bytes. Reads only the file's footer.
+def row_groups(path: str, size: int, text_key: str) -> list[Piece]:
+    """Lists the row groups with rows of a file of `size` bytes. Reads only the file's footer.
 
     Raises:
         UsageError: If this is not a parquet file, or it has no such text column.
@@ -43,9 +35,11 @@ def row_groups(path: str, size: int, text_key: str) -> list[RowGroup]:
         raise UsageError(f"--input: {path}: cannot be read as parquet: {one_line(error)}") from error
     check_column(path, metadata.schema.to_arrow_schema(), text_key)
     column = _column_index(metadata, text_key)
+    groups = enumerate(map(metadata.row_group, range(metadata.num_row_groups)))
     return [
-        RowGroup(group.num_rows, group.column(column).total_uncompressed_size)
-        for group in map(metadata.row_group, range(metadata.num_row_groups))
+        Piece(number, number + 1, group.column(column).total_uncompressed_size)
+        for number, group in groups
+        if group.num_rows
     ]
 
 

@@ -274,7 +274,7 @@ def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[Pie
     pieces = []
     for file in files:
         if file.format == "parquet":
-            own = [Piece(i, i + 1, group.bytes) for i, group in enumerate(groups[file.path]) if group.rows]
+            own = groups[file.path]
         elif codec_of(file.path):
             own = [Piece(0, file.size, _EXPANSION * file.size)]
         elif config.document == "file" and file.format == "text":

@@ -37,14 +37,8 @@ def commit(
     that the work is done). It then writes the same files, or finds that the dataset is already finished.
 
     Args:
-        job: The run.
-        table: The number of rows from each unit.
-        layouts: The layout of each split.
-        statistics: The statistics of each split, by its index.
-        excluded: Counts of the records that did not become documents.
         tail_sizes: int64 [units], the tokens in each unit's tail, by the split's index. Splits without tails may be
             absent.
-        shards: All shards of all splits, in any order.
 
     Raises:
         DataError: If the input contains no documents or too many bad records.

@@ -20,12 +20,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.dataset.finished_units import hashes_path, identity_of
-from beam_pipeline.dataset.sections import (
-    Section,
-    create_sections,
-    read_if_intact,
-    read_section,
-)
+from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
 from beam_pipeline.hashing import text_hashes
 from beam_pipeline.job import Job
 from beam_pipeline.sources import read_unit
@@ -141,7 +136,7 @@ class HashDocuments(beam.DoFn):
         kept = _kept_hashes(path, identity)
         if kept is not None:
             return kept
-        batches = [text_hashes(batch.texts) for batch in read_unit(unit, self._job.read_options)]
+        batches = [text_hashes(batch.texts) for batch in read_unit(unit, self._job.config.input)]
         hashes = np.concatenate([np.empty((0, 2), np.uint64), *batches])
         with create_sections(path) as sections:
             sections.end({**identity, "hashes": sections.add(hashes.tobytes())})
@@ -168,9 +163,7 @@ class FindDuplicates(beam.DoFn):
             yield unit, documents
 
 
-def join_duplicates(
-    element: tuple[int, dict[str, Iterable[Any]]],
-) -> tuple[WorkUnit, np.ndarray]:
+def join_duplicates(element: tuple[int, dict[str, Iterable[Any]]]) -> tuple[WorkUnit, np.ndarray]:
     """Joins a unit with the duplicates that were found in it.
 
     Returns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,13 +86,6 @@ class BlockTable:
             _, first_rank, unit, first, rows, *section = blocks[holding[chosen[0]]].tolist()
             place = BlockPlace(split, unit, first, rows, Section(*section))
             yield place, chosen, ranks[chosen] - first_rank
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> BlockTable:
-        return cls(np.frombuffer(data, np.int64).reshape(-1, 8))
-
-    def __reduce__(self) -> tuple[Callable[..., BlockTable], tuple[bytes]]:
-        return BlockTable.from_bytes, (self._blocks.tobytes(),)
 
 
 def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:

@@ -142,7 +142,7 @@ class TokenizeUnit(beam.DoFn):
     ) -> Iterator[DocumentBatch]:
         """Yields the unit's documents without the duplicates. Adds to `excluded` and to the list of `bad` records."""
         first = 0
-        for batch in read_unit(unit, self._job.read_options):
+        for batch in read_unit(unit, self._job.config.input):
             if batch.bad and self._job.config.on_bad_record == "fail":
                 raise DataError(describe(unit, batch.bad[0]))
             bad += batch.bad

@@ -13,14 +13,7 @@ from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 
 class UnitRows:
-    """Tokenizes and packs one unit. Exhaust `blocks` before you read the other attributes.
-
-    Args:
-        tokenizer: Tokenizes the documents.
-        choose: Assigns documents to splits.
-        packers: A new packer for each split.
-        vocab_size: Size of the tokenizer's vocabulary.
-    """
+    """Tokenizes and packs one unit. Exhaust `blocks` before you read the other attributes."""
 
     def __init__(
         self,

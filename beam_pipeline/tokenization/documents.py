@@ -24,16 +24,9 @@ class Template:
 
 
 class DocumentTokenizer:
-    """Tokenizes batches of documents.
+    """Tokenizes batches of documents with an engine; see `make_engine`.
 
     Args:
-        tokenizer_json: The content of the tokenizer's `tokenizer.json`.
-        vocab_size: Every id is below it.
-        template: The ids around each document.
-        engine: See `make_engine`.
-        parse_special_tokens: See `make_engine`.
-        control_ids: See `make_engine`.
-        threads: See `make_engine`.
         input_bytes: Size of the run's input, which determines how large a sample of the documents is used to check the
             engine. None turns the check off.
         seed: Determines the sample.

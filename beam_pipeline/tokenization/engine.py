@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
-from beam_pipeline.tokenization.fast import CORES, FastEngine
+from beam_pipeline.tokenization.cores import CORES
+from beam_pipeline.tokenization.fast import FastEngine
 from beam_pipeline.tokenization.hf import HFEngine
 from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,

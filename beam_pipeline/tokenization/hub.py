@@ -27,11 +27,6 @@ def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
 
     The hub's client takes the hub's address and the token from the environment.
 
-    Args:
-        files: The content of each file, by name.
-        repo: `name` or `organisation/name`.
-        place: Where the files are, for the error message.
-
     Returns:
         The commit's URL.
 

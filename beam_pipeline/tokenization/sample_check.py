@@ -38,11 +38,6 @@ class SampleCheck:
     """Compares an engine with HF on a sample of the documents.
 
     A seeded hash of a document's place decides whether it is in the sample, so every runner checks the same documents.
-
-    Args:
-        engine: The engine to check. HF's own engine is not compared with itself.
-        input_bytes: Size of the run's whole input.
-        seed: Determines which documents are chosen.
     """
 
     def __init__(self, engine: Engine, *, input_bytes: int, seed: int):
@@ -52,12 +47,7 @@ class SampleCheck:
         self._bound = np.uint64(min(int(share * 2**64), 2**64 - 1))
 
     def __call__(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Checks the engine's ids (integers [tokens]) for the batch's documents.
-
-        Args:
-            batch: The documents.
-            ids: Integers [tokens].
-            lengths: int64 [documents], the number of ids of each document.
+        """Checks the engine's ids of the batch's documents, integers [tokens]; `lengths` counts each document's.
 
         Raises:
             EngineMismatch: If a document's ids differ; it names the document.

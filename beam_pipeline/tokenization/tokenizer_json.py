@@ -78,10 +78,6 @@ def make_unreachable(model: Mapping, keys: Collection[str]) -> tuple[Mapping, di
     Ids do not depend on the random names, since texts do not contain them. Merges that produce or use the tokens are
     removed.
 
-    Args:
-        model: The model of a parsed tokenizer.
-        keys: Keys of its vocabulary.
-
     Returns:
         The changed model, and the new name of each key.
     """

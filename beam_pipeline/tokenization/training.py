@@ -155,8 +155,6 @@ def _train_sentencepiece(words: Counter[str], vocab_size: int, added: int) -> li
     """Trains a Unigram model on counted words.
 
     Args:
-        words: The number of occurrences of each word.
-        vocab_size: Tokens of the final vocabulary.
         added: How many of these are not pieces of this model.
 
     Returns:

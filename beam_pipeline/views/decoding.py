@@ -32,11 +32,7 @@ class Piece:
 
 
 class RowDecoder:
-    """Decodes rows. Special tokens are shown as their names.
-
-    Args:
-        tokenizer_json: The text of the tokenizer's `tokenizer.json`.
-    """
+    """Decodes rows. Special tokens are shown as their names."""
 
     def __init__(self, tokenizer_json: str):
         self._tokenizer = Tokenizer.from_str(tokenizer_json)

@@ -43,12 +43,7 @@ def describe_unit(unit: WorkUnit) -> list[str]:
 def stretches_of(
     row: Row, parts: Sequence[DocumentPart] | None, starts: np.ndarray | None
 ) -> list[tuple[int, int, str]]:
-    """Cuts a row at the boundaries of its documents, if they are known.
-
-    Args:
-        row: The row.
-        parts: Its documents, or None if they were not traced.
-        starts: Positions at which documents begin, or None if they are unknown.
+    """Cuts a row at the boundaries of its documents. `parts` and `starts` are None if they are unknown.
 
     Returns:
         (first token, end, description) of each stretch.

@@ -234,9 +234,6 @@ def open_split(folder: str) -> Split:
 def open_dataset(path: str) -> list[Split]:
     """Opens the splits of a dataset, in the order of `--splits`, or a single split.
 
-    Args:
-        path: The folder of a dataset or of one of its splits.
-
     Raises:
         DataError: If there is no finished split, or a split is missing.
     """

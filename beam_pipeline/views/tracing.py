@@ -82,11 +82,7 @@ class _UnitDocuments:
 
 
 class Tracer:
-    """Traces the rows of one split.
-
-    Args:
-        split: A finished split.
-    """
+    """Traces the rows of one split."""
 
     def __init__(self, split: Split):
         self._split = split
@@ -191,11 +187,7 @@ class Tracer:
                 raise NotTraced(f"{path} has changed from {sizes[path]:,} bytes to {found:,}")
 
     def _documents(
-        self,
-        units: Sequence[WorkUnit],
-        wanted: Sequence[WorkUnit],
-        size: int,
-        max_seconds: float | None,
+        self, units: Sequence[WorkUnit], wanted: Sequence[WorkUnit], size: int, max_seconds: float | None
     ) -> Iterator[_UnitDocuments]:
         """Yields the documents of the `wanted` units in the split, while it reads all of `units`.
 

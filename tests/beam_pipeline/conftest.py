@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from beam_pipeline import prepare
 from beam_pipeline.console import log_to_stderr
+from tests.beam_pipeline.runs import arguments
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 log_to_stderr()
@@ -70,6 +72,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_fo
     """A finished dataset with two splits, several work units and shards, and segment_ids. Tests must not change it."""
     folder = tmp_path_factory.mktemp("dataset") / "out"
     options = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
-    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", str(folder)]
-    prepare.main([*what, "--splits", "train=0.8,validation=0.2", *options])
+    splits = ["--splits", "train=0.8,validation=0.2"]
+    prepare.main(arguments(corpus, tokenizer_folder, folder, *splits, *options))
     return folder
+
+
+@pytest.fixture
+def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
+    """A stand-in for Cloud Storage with the bucket `data`, which this process and its children use."""
+    from tests.google_cloud.clients import use  # imported late: most tests need no client of Google's
+    from tests.google_cloud.gcs import Gcs
+
+    with Gcs("data", page_size=7) as stand_in:
+        use(stand_in, tmp_path, monkeypatch)
+        yield stand_in

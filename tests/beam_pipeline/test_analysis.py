@@ -10,8 +10,8 @@ import pytest
 
 from beam_pipeline import analysis, filesystem, prepare
 from beam_pipeline.errors import DataError
-from beam_pipeline.verify import check_dataset
 from beam_pipeline.views.reading import Split, open_dataset
+from tests.beam_pipeline.runs import arguments, content, defects
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +89,9 @@ def test_lengths_have_their_mean_and_quantiles(split, tft_output, name):
 
 
 def test_nothing_else_changes_and_it_can_be_done_again(analyzed: Path, dataset: Path):
-    def content(folder: Path) -> dict[str, bytes]:
-        return {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file() and "transform_fn" not in path.parts
-        }
-
-    assert content(analyzed) == content(dataset)
-    assert all(not defects for _, defects in check_dataset(str(analyzed)))
+    kept = {name: data for name, data in content(analyzed).items() if "transform_fn" not in name}
+    assert kept == content(dataset)
+    assert defects(analyzed) == []
     before = sorted(path.name for path in (analyzed / "train").iterdir())
     analysis.main([str(analyzed / "train")])
     assert sorted(path.name for path in (analyzed / "train").iterdir()) == before
@@ -126,8 +120,7 @@ def test_prepare_adds_it_once_and_overwrite_clears_it_away(
     source = tmp_path / "text.txt"
     source.write_text("".join(f"some text, number {number}\n" for number in range(30)))
     out = tmp_path / "out"
-    options = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--max_length", "16"]
-    what = ["--input", str(source), *options]
+    what = arguments(source, tokenizer_folder, out, "--max_length", "16")
     model = out / "train" / "transform_fn" / "saved_model.pb"
     prepare.main([*what, "--analyze"])
     assert model.is_file() and (out / "report.html").is_file()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,74 +13,42 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.verify import check_dataset
+from beam_pipeline import __main__, prepare
+from tests.beam_pipeline.runs import PROGRAM, arguments, content, defects, of_session, wait_for_the_end
 
 OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "64", "--unit_bytes", "20000"]
-
-
-def command(corpus: Path, tokenizer_folder: Path, output: Path | str, *options: str) -> list[str]:
-    common = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", str(output)]
-    return [*common, *OPTIONS, *options]
-
-
-def program(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "beam_pipeline", "prepare", *arguments]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+OPTIONS += ["--shard_size", "150"]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("undisturbed") / "out"
-    subprocess.run(program(*command(corpus, tokenizer_folder, out, "--shard_size", "150")), check=True)
+    prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS))
     return content(out)
 
 
-def test_killed_at_every_change_of_the_file_system(tmp_path: Path, corpus: Path, tokenizer_folder: Path):
-    few = ("--unit_bytes", "150000", "--shard_size", "1200")  # each unit and each shard is a few kills
-    arguments = command(corpus, tokenizer_folder, "{OUT}", *few)
-    script = Path(__file__).with_name("kill_runs.py")
-    result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), *arguments], stdout=subprocess.PIPE, check=True
-    )
-    report = json.loads(result.stdout)
+def test_killed_at_every_change_of_the_file_system(
+    tmp_path: Path, documents: list[str], tokenizer_folder: Path
+):
+    small = tmp_path / "small.txt"
+    small.write_text("\n".join(documents[:60]), encoding="utf-8")
+    few = ("--unit_bytes", "8000", "--shard_size", "1200")  # each unit and each shard is a few kills
+    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path)]
+    command += arguments(small, tokenizer_folder, "{OUT}", *OPTIONS, *few)
+    report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert report["wrong"] == []
     assert report["kills"] > 15
-
-
-def processes() -> list[tuple[int, int, int]]:
-    """Returns (process, parent, group) of all running processes, without zombies."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            pid, rest = stat.read_text().split(" (", 1)
-            state, parent, group = rest.rpartition(")")[2].split()[:3]
-            if state != "Z":
-                found.append((int(pid), int(parent), int(group)))
-    return found
-
-
-def children(parent: int) -> list[int]:
-    """Returns all descendants of the process `parent`."""
-    own = [pid for pid, above, _ in processes() if above == parent]
-    return [pid for child in own for pid in (child, *children(child))]
-
-
-def of_group(group: int) -> list[int]:
-    return [pid for pid, _, found in processes() if found == group]
 
 
 def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
     tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes]
 ):
     out = tmp_path / "out"
-    arguments = command(corpus, tokenizer_folder, out, "--shard_size", "150")
+    given = arguments(corpus, tokenizer_folder, out, *OPTIONS)
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
     without_programs = {**os.environ, "PATH": str(tmp_path)}  # as in an image that has no `ps`
     run = subprocess.Popen(
-        program(*arguments, *workers), stderr=subprocess.PIPE, start_new_session=True, env=without_programs
+        [*PROGRAM, *given, *workers], stderr=subprocess.PIPE, start_new_session=True, env=without_programs
     )
     try:
         while not list(out.glob("_staging/*/plan.jsonl")):
@@ -91,7 +58,7 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
         while not workers_seen:
             workers_seen = [
                 pid
-                for pid in children(run.pid)
+                for pid in of_session(run.pid)
                 if b"beam_pipeline.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
             ]
         os.kill(workers_seen[-1], signal.SIGKILL)
@@ -102,58 +69,48 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
     assert run.returncode == 1
     assert "prepare: a worker process died" in errors.decode().splitlines()[-1]
     assert b"Traceback" not in errors
-    deadline = time.monotonic() + 60
-    while left := of_group(run.pid):  # what was killed takes a moment to go
-        assert time.monotonic() < deadline, f"processes {left} are left"
-        time.sleep(0.1)
+    wait_for_the_end(run.pid)
     assert not list(out.glob("*/manifest.json"))
-    subprocess.run(program(*arguments, "--resume"), check=True)
+    prepare.main([*given, "--resume"])
     assert content(out) == undisturbed
 
 
 def test_a_full_disk_is_said_and_the_rest_can_be_resumed(
-    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes]
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes], capsys
 ):
     disk = tmp_path / "disk"
     disk.mkdir()
     whole = sum(map(len, undisturbed.values()))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={int(whole * 0.7) // 4096 * 4096}", "tmpfs", str(disk)],
-        capture_output=True,
-    )
+    size = int(whole * 0.7) // 4096 * 4096
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
     try:
-        arguments = command(corpus, tokenizer_folder, disk / "out", "--shard_size", "150")
-        run = subprocess.run(program(*arguments), capture_output=True, text=True)
-        assert run.returncode == 1
-        assert "No space left on device" in run.stderr.splitlines()[-1], run.stderr
-        assert "Traceback" not in run.stderr.splitlines()[-1]
+        given = arguments(corpus, tokenizer_folder, disk / "out", *OPTIONS)
+        assert __main__.run("prepare", given) == 1
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith("prepare: ") and "No space left on device" in last
         assert not list(disk.glob("out/*/manifest.json"))
         assert not list(disk.glob("out/_staging/*/temporary/*"))  # no half of a shard
         subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
-        subprocess.run(program(*arguments, "--resume"), check=True)
+        prepare.main([*given, "--resume"])
         assert content(disk / "out") == undisturbed
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("damage", ["corrupted", "deleted"])
-def test_a_damaged_shard_is_noticed_and_made_again(
-    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes], damage: str
+def test_damaged_shards_are_noticed_and_made_again(
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes]
 ):
     out = tmp_path / "out"
     for name, data in undisturbed.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(data)
-    shard = sorted((out / "train").glob("*.tfrecord"))[1]
-    if damage == "deleted":
-        shard.unlink()
-    else:
-        shard.write_bytes(shard.read_bytes()[:-1] + b"x")
-    defects = [defect for _, found in check_dataset(str(out)) for defect in found]
-    assert defects and all(shard.name in defect for defect in defects)
-    arguments = command(corpus, tokenizer_folder, out, "--shard_size", "150")
-    subprocess.run(program(*arguments, "--overwrite"), check=True)
+    _, corrupted, deleted, *_ = sorted((out / "train").glob("*.tfrecord"))
+    corrupted.write_bytes(corrupted.read_bytes()[:-1] + b"x")
+    deleted.unlink()
+    found = " ".join(defects(out))
+    assert corrupted.name in found and deleted.name in found
+    prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS, "--overwrite"))
     assert content(out) == undisturbed
-    shutil.rmtree(out)

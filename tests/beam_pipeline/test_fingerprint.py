@@ -22,18 +22,8 @@ from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 # Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
 # tokenizer's content for `tokenizer`, and `splits` for `split`.
-NO_INFLUENCE = {
-    "tokenizer",
-    "split",
-    "output",
-    "max_bad_ratio",
-    "engine",
-    "analyze",
-    "overwrite",
-    "resume",
-    "wait",
-}
-NO_INFLUENCE |= {"skip_memory_check"}
+NO_INFLUENCE = {"tokenizer", "split", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume"}
+NO_INFLUENCE |= {"skip_memory_check", "wait"}
 NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's
 OTHER = {
     "splits": (("b", 0.5), ("a", 0.5)),
@@ -136,13 +126,8 @@ def outcome(argv: list[str]) -> tuple[str, tuple]:
         blocks = [(split, block.to_bytes()) for split, block in rows.blocks(read_unit(unit, config.input))]
         given.append((blocks, [tail and (tail.ids.tobytes(), tail.starts.tobytes()) for tail in rows.tails]))
     layout = (config.split_names, config.shard_size, config.num_shards, config.shuffle, config.seed)
-    return checked.fingerprint(), (
-        given,
-        layout,
-        config.max_length,
-        config.attention_mask,
-        config.segment_ids,
-    )
+    features = (config.max_length, config.attention_mask, config.segment_ids)
+    return checked.fingerprint(), (given, layout, *features)
 
 
 VALUES = {

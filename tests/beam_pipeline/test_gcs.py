@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,8 +21,8 @@ from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.units import Part, WorkUnit
 from beam_pipeline.steps import write
-from beam_pipeline.verify import check_dataset
-from tests.google_cloud.clients import use
+from tests.beam_pipeline.runs import PROGRAM, content, defects
+from tests.beam_pipeline.runs import arguments as arguments_of
 from tests.google_cloud.gcs import Faults, Gcs
 from tests.google_cloud.loopback import Response
 
@@ -33,28 +32,19 @@ FAULTS = Faults(error_every=11, cut_upload_every=5, cut_download_every=4)
 
 
 def arguments(output: Path | str, *more: str) -> list[str]:
-    what = [
-        "--input",
-        "gs://data/corpus/*.txt",
-        "--tokenizer",
-        "gs://data/tokenizer",
-        "--output",
-        str(output),
-    ]
-    return [*what, *OPTIONS, "--shard_size", "150", *more]
+    size = ["--shard_size", "150"]
+    return arguments_of("gs://data/corpus/*.txt", "gs://data/tokenizer", output, *OPTIONS, *size, *more)
 
 
 @pytest.fixture
-def gcs(corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def gcs(gcs: Gcs, corpus: Path, tokenizer_folder: Path) -> Gcs:
     """The stand-in with the corpus, as two files, and the tokenizer. It has no faults until a test sets some."""
-    with Gcs("data", page_size=7) as stand_in:
-        lines = corpus.read_bytes().splitlines(keepends=True)
-        stand_in.put("gs://data/corpus/a.txt", b"".join(lines[:600]))
-        stand_in.put("gs://data/corpus/b.txt", b"".join(lines[600:]))
-        for file in tokenizer_folder.iterdir():
-            stand_in.put(f"gs://data/tokenizer/{file.name}", file.read_bytes())
-        use(stand_in, tmp_path, monkeypatch)
-        yield stand_in
+    lines = corpus.read_bytes().splitlines(keepends=True)
+    gcs.put("gs://data/corpus/a.txt", b"".join(lines[:600]))
+    gcs.put("gs://data/corpus/b.txt", b"".join(lines[600:]))
+    for file in tokenizer_folder.iterdir():
+        gcs.put(f"gs://data/tokenizer/{file.name}", file.read_bytes())
+    return gcs
 
 
 @pytest.fixture
@@ -62,7 +52,7 @@ def undisturbed(gcs: Gcs, tmp_path: Path) -> dict[str, bytes]:
     """The same dataset in a local folder."""
     out = tmp_path / "out"
     prepare.main(arguments(out))
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    return content(out)
 
 
 def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
@@ -72,7 +62,7 @@ def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
     prepare.main(arguments(OUT))
     assert gcs.below(OUT) == undisturbed
     assert gcs.failures > 30
-    assert [defects for _, defects in check_dataset(OUT)] == [[], []]
+    assert defects(OUT) == []
     inspection.main([OUT, "--record", "validation:0:3"])
     assert "gs://data/corpus/" in capsys.readouterr().out
     prepare.main(arguments(OUT, "--resume"))
@@ -80,14 +70,9 @@ def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
     assert gcs.below(OUT) == undisturbed
 
 
-def take_over_the_lock(gcs: Gcs) -> None:
-    """Makes the lock of a killed run older than the lock of a live run can be."""
-    gcs.age(f"{OUT}/_staging/run.lock", 11 * 60)
-
-
 def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undisturbed: dict[str, bytes]):
     def run(*more: str, kill_at: str) -> None:
-        program = [sys.executable, "-m", "beam_pipeline", "prepare", *arguments(OUT, *more)]
+        program = [*PROGRAM, *arguments(OUT, *more)]
         child = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         def kill(method: str, path: str) -> None:
@@ -99,16 +84,16 @@ def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undistu
         assert child.wait(timeout=120) == -signal.SIGKILL
         gcs.on_request = None
         assert not [name for name in gcs.below(OUT) if name.endswith("manifest.json")]
-        (_, defects) = next(check_dataset(OUT))
-        assert "is not a finished dataset" in defects[0]
+        assert "is not a finished dataset" in defects(OUT)[0]
 
+    lock = f"{OUT}/_staging/run.lock"
     run(kill_at="%2Ftrain%2Ftrain-00002-150.tfrecord")  # while a shard is written
     finished = {name for name in gcs.below(OUT) if "/finished/" in name}
     assert finished
-    take_over_the_lock(gcs)
+    gcs.age(lock, 11 * 60)  # older than the lock of a live run can be
     run("--resume", kill_at="/a%2Fdataset%2Ftrain%2Fmanifest.json")
     assert {name for name in gcs.below(OUT) if "/finished/" in name} > finished
-    take_over_the_lock(gcs)
+    gcs.age(lock, 11 * 60)  # older than the lock of a live run can be
     prepare.main(arguments(OUT, "--resume"))
     assert gcs.below(OUT) == undisturbed
 
@@ -124,7 +109,7 @@ def test_the_last_step_may_run_again_when_all_is_done(gcs: Gcs, monkeypatch: pyt
 
     monkeypatch.setattr(write, "commit", twice)
     prepare.main(arguments(OUT))
-    assert [defects for _, defects in check_dataset(OUT)] == [[], []]
+    assert defects(OUT) == []
 
 
 def test_tokenizers_and_compressed_and_columnar_files(gcs: Gcs, documents: list[str]):
@@ -136,14 +121,14 @@ def test_tokenizers_and_compressed_and_columnar_files(gcs: Gcs, documents: list[
     gcs.put("gs://data/mixed/c.txt.bz2", bz2.compress("\n".join(documents[700:]).encode()))
     training = ["--model", "bpe", "--vocab_size", "400", "--output", "gs://data/trained"]
     train_tokenizer.main(["--input", "gs://data/mixed/*", *training])
-    what = ["--input", "gs://data/mixed/*", "--tokenizer", "gs://data/trained", "--output", OUT]
+    what = arguments_of("gs://data/mixed/*", "gs://data/trained", OUT)
     prepare.main([*what, "--max_length", "64", "--dedup", "exact", "--num_shards", "3"])
-    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    assert defects(OUT) == []
     assert manifest.read_manifest(f"{OUT}/train")["totals"]["documents"] == len(set(documents))
     assert gcs.failures > 20
     prepare.main([*what, "--max_length", "32", "--overwrite"])
     assert manifest.read_manifest(f"{OUT}/train")["max_length"] == 32
-    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    assert defects(OUT) == []
 
 
 def test_renaming_and_deleting_with_errors(gcs: Gcs):

@@ -88,10 +88,7 @@ def test_split_names_what_is_read_and_what_is_written(
         (["--input", "a", "--dataset_config", "c"], "--dataset_config requires --dataset_name"),
         (["--mix", "a*1", "--dataset_split", "s"], "--dataset_split requires --dataset_name"),
         (["--input", "a", "--dataset_cache", "c"], "--dataset_cache requires --dataset_name"),
-        (
-            ["--dataset_name", "d", "--document", "file"],
-            "--document file: does not apply to a dataset",
-        ),
+        (["--dataset_name", "d", "--document", "file"], "--document file: does not apply to a dataset"),
         (
             ["--dataset_name", "d", "--input_format", "text"],
             "--input_format text: does not apply to a dataset",

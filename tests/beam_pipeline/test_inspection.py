@@ -10,6 +10,7 @@ from beam_pipeline import inspection, prepare
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.views import tracing
 from beam_pipeline.views.reading import open_dataset
+from tests.beam_pipeline.runs import arguments
 
 
 @pytest.fixture
@@ -81,8 +82,7 @@ def test_a_dataset_whose_source_is_gone_says_so(inspect, tmp_path: Path, tokeniz
     source = tmp_path / "gone.txt"
     source.write_text("some text of a file\n" * 50)
     out = tmp_path / "out"
-    options = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--max_length", "16"]
-    prepare.main(["--input", str(source), *options])
+    prepare.main(arguments(source, tokenizer_folder, out, "--max_length", "16"))
     source.unlink()
     printed = inspect("--record", "train:0:0", folder=out)
     assert f"traced  only to its work unit: {source} no longer exists\n" in printed

@@ -4,6 +4,7 @@ import pytest
 
 from beam_pipeline import memory, prepare
 from beam_pipeline.errors import UsageError
+from tests.beam_pipeline.runs import arguments
 
 GB = 10**9
 
@@ -71,14 +72,7 @@ def test_prepare_refuses_before_it_writes_anything_unless_it_is_told_to_run(
     corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(memory, "available", lambda: 1 << 20)
-    command = [
-        "--input",
-        str(corpus),
-        "--tokenizer",
-        str(tokenizer_folder),
-        "--output",
-        str(tmp_path / "out"),
-    ]
+    command = arguments(corpus, tokenizer_folder, tmp_path / "out")
     with pytest.raises(UsageError, match=r"0\.0 GB are available; use --runner DataflowRunner, or"):
         prepare.main(command)
     assert not (tmp_path / "out").exists()

@@ -14,6 +14,7 @@ from beam_pipeline.report_page.charts import Histogram
 from beam_pipeline.report_page.page import quantile
 from beam_pipeline.report_page.text import human_bytes
 from beam_pipeline.views.reading import open_dataset
+from tests.beam_pipeline.runs import arguments
 
 VOID = {"meta", "br", "input"}
 
@@ -111,12 +112,8 @@ def test_text_from_the_data_cannot_do_anything(tmp_path: Path, tokenizer_folder:
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text())
     # A vocabulary that spells the text out, so that it comes back as it was.
     tokenizer["normalizer"] = None
-    tokenizer["pre_tokenizer"] = {
-        "type": "Split",
-        "pattern": {"String": "\n"},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    split = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False}
+    tokenizer["pre_tokenizer"] = split
     tokenizer["decoder"] = {"type": "Fuse"}
     tokenizer["model"]["vocab"] += [[evil, -1.0]]
     folder = tmp_path / "tokenizer"
@@ -125,9 +122,7 @@ def test_text_from_the_data_cannot_do_anything(tmp_path: Path, tokenizer_folder:
     source = tmp_path / "<b onload=x>.txt"
     source.write_text((evil + "\n") * 40)
     out = tmp_path / "out"
-    prepare.main(
-        ["--input", str(source), "--tokenizer", str(folder), "--output", str(out), "--max_length", "8"]
-    )
+    prepare.main(arguments(source, folder, out, "--max_length", "8"))
     html = (out / "report.html").read_text(encoding="utf-8")
     page = Page(html)
     assert not {"script", "img", "b onload=x"} & {tag for tag, _ in page.tags}
@@ -142,8 +137,7 @@ def test_a_split_without_documents_is_no_obstacle(tmp_path: Path, tokenizer_fold
     source = tmp_path / "one.txt"
     source.write_text("the only document\n")
     out = tmp_path / "out"
-    options = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--splits", "a=0.5,b=0.5"]
-    prepare.main(["--input", str(source), *options])
+    prepare.main(arguments(source, tokenizer_folder, out, "--splits", "a=0.5,b=0.5"))
     Page((out / "report.html").read_text(encoding="utf-8"))
 
 

@@ -12,8 +12,9 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps import deduplicate, write
 from beam_pipeline.steps.tokenize import TokenizeUnit
+from tests.beam_pipeline.runs import arguments, content, fail_before_the_manifests
 
-OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--unit_bytes", "20000"]
+OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--unit_bytes", "10000"]
 OPTIONS += ["--shard_size", "300", "--segment_ids"]
 
 
@@ -21,8 +22,8 @@ OPTIONS += ["--shard_size", "300", "--segment_ids"]
 def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
     """A corpus with some duplicate documents, and a broken line in the second unit."""
     path = tmp_path_factory.mktemp("source") / "in.jsonl"
-    lines = [json.dumps({"text": text}) for text in [*documents[:500], *documents[100:300]]]
-    lines[150] = '{"text": '
+    lines = [json.dumps({"text": text}) for text in [*documents[:250], *documents[50:150]]]
+    lines[60] = '{"text": '
     path.write_text("\n".join(lines))
     return path
 
@@ -31,15 +32,12 @@ def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 def run(tmp_path: Path, source: Path, tokenizer_folder: Path):
     def run_prepare(*options: str, output: str = "out") -> Path:
         folder = tmp_path / output
-        common = ["--input", str(source), "--tokenizer", str(tokenizer_folder), "--output", str(folder)]
-        prepare.main([*common, *OPTIONS, "--on_bad_record", "skip", *options])
+        prepare.main(
+            arguments(source, tokenizer_folder, folder, *OPTIONS, "--on_bad_record", "skip", *options)
+        )
         return folder
 
     return run_prepare
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class Watch:
@@ -130,12 +128,8 @@ def test_shards_of_an_input_that_was_edited_in_place_end_the_run_with_the_remedy
 ):
     edited = tmp_path / "edited.jsonl"
     edited.write_bytes(source.read_bytes())
-
-    def fail(*_, **__):
-        raise RuntimeError("stopped")
-
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
-        patch.setattr(write, "commit", fail)
+        patch.setattr(write, "commit", fail_before_the_manifests)
         run("--input", str(edited))
     data = edited.read_bytes()
     fewer_rows = json.dumps({"text": "o" * (len(data) - len('{"text": ""}'))}).encode()

@@ -15,6 +15,7 @@ import pytest
 
 from beam_pipeline import inspection, prepare, report, verify
 from beam_pipeline.dataset import manifest
+from tests.beam_pipeline.runs import arguments
 from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
 
 STORED = Path(__file__).with_name("stored")
@@ -89,8 +90,7 @@ def prepared(folder: Path, name: str) -> dict:
     tokenizer = folder / kind
     if not tokenizer.exists():
         write_tokenizer(kind, tokenizer)
-    source = ["--input", str(folder / file), "--tokenizer", str(tokenizer), "--output", str(output)]
-    prepare.main([*source, *_SMALL, *options])
+    prepare.main(arguments(folder / file, tokenizer, output, *_SMALL, *options))
     found = {}
     for split in manifest.finished_splits(str(output)):
         content = manifest.read_manifest(str(output / split))

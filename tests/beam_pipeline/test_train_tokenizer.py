@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from transformers import AutoTokenizer
 
@@ -50,10 +51,8 @@ def test_a_tokenizer_and_what_it_was_made_from(
     record = json.loads((output / RECORD).read_text())
     assert record["sample"]["documents"] == 1500
     assert record["config"]["model"] == model
-    assert record["inputs"] == {
-        "files": 3,
-        "bytes": sum(path.stat().st_size for path in corpus_files.iterdir()),
-    }
+    size = sum(path.stat().st_size for path in corpus_files.iterdir())
+    assert record["inputs"] == {"files": 3, "bytes": size}
     summary, log = capsys.readouterr()
     assert f"{model} tokenizer of 400 tokens from 1,500 documents" in summary
     assert f"{record['bytes_per_token']:.2f} bytes per token" in summary
@@ -66,15 +65,9 @@ def test_runner_and_bundling_change_nothing(corpus_files: Path, tmp_path: Path):
     run(corpus_files, tmp_path / "one", *sampled, "--unit_bytes", "5000")
     inputs = [str(corpus_files / name) for name in ("b.jsonl", "empty.txt", "a.txt", "*.txt")]
     options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400", *sampled]
-    workers = [
-        "--direct_running_mode",
-        "multi_processing",
-        "--direct_num_workers",
-        "2",
-        "--unit_bytes",
-        "5000",
-    ]
-    command = [sys.executable, "-m", "beam_pipeline", "train-tokenizer", *options, *workers]
+    workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
+    options += [*workers, "--unit_bytes", "5000"]
+    command = [sys.executable, "-m", "beam_pipeline", "train-tokenizer", *options]
     subprocess.run(command, check=True, capture_output=True)
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
     run(corpus_files, tmp_path / "three", *sampled, "--unit_bytes", "1000000")
@@ -90,8 +83,9 @@ def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
     for number, name in enumerate(names):
         hashes = place_hashes("sample", 3, name, places)
         chosen = np.flatnonzero(hashes < np.uint64(int(0.4 * 2**64)))
-        data = corpus_sample.to_bytes(hashes[chosen], [texts[name][i].encode() for i in chosen])
-        corpus_sample.write_file((number, [(number, data)]), str(tmp_path))
+        sampled = pa.record_batch([hashes[chosen], [texts[name][i] for i in chosen]], names=["hash", "text"])
+        sampled = sampled.cast(corpus_sample._SCHEMA)
+        corpus_sample.write_file((number, [(number, sampled)]), str(tmp_path))
     everything = corpus_sample.Sample(str(tmp_path), 0.4, 10**9)
     assert 700 < everything.documents < 900
     read = list(everything.texts())
@@ -164,7 +158,7 @@ def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Pa
     output = tmp_path / "out"
     left = Path(lock_folder(str(output)), "0123456789abcdef")
     left.mkdir(parents=True)
-    (left / "sample-07.bin").write_bytes(b"half a sample")
+    (left / "sample-07.arrow").write_bytes(b"half a sample")
     run(corpus_files, output, "--model", "bpe")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

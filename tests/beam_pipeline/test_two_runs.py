@@ -1,9 +1,10 @@
-"""Processes that use the same output folder, and the state after one of them ends. They run as users run them."""
+"""Processes that use the same output folder, and the state after one of them ends."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.verify import check_dataset
+from beam_pipeline import prepare
+from beam_pipeline.errors import UsageError
+from tests.beam_pipeline.runs import PROGRAM, arguments, defects, of_session, wait_for_the_end
 
 MODES = {
     "in this process": [],
@@ -24,27 +27,25 @@ MODES = {
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
     path = tmp_path_factory.mktemp("source") / "text.txt"
-    path.write_text("\n".join(documents * 3), encoding="utf-8")
+    path.write_text("\n".join(documents * 2), encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def start(source: Path, tokenizer_folder: Path, tmp_path: Path) -> Iterator:
+def given(source: Path, tokenizer_folder: Path, tmp_path: Path) -> list[str]:
+    """The arguments of all runs."""
+    size = ["--max_length", "32", "--shard_size", "60", "--unit_bytes", "100000"]
+    return arguments(source, tokenizer_folder, tmp_path / "out", *size)
+
+
+@pytest.fixture
+def start(given: list[str]) -> Iterator:
     """Returns a function that starts `prepare` in its own session. The processes of the session end with the test."""
     started: list[subprocess.Popen] = []
 
     def begin(*options: str) -> subprocess.Popen:
-        what = [
-            "--input",
-            str(source),
-            "--tokenizer",
-            str(tokenizer_folder),
-            "--output",
-            str(tmp_path / "out"),
-        ]
-        size = ["--max_length", "32", "--shard_size", "60", "--unit_bytes", "100000"]
         run = subprocess.Popen(
-            [sys.executable, "-m", "beam_pipeline", "prepare", *what, *size, *options],
+            [*PROGRAM, *given, *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -70,28 +71,6 @@ def wait_for_shards(run: subprocess.Popen, out: Path) -> None:
         time.sleep(0.02)
 
 
-def of_session(leader: int) -> list[int]:
-    """Returns the running processes of a session, without zombies."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-            if state != "Z" and int(session) == leader:
-                found.append(int(stat.parent.name))
-    return found
-
-
-def wait_for_the_end(leader: int) -> None:
-    deadline = time.monotonic() + 60
-    while left := of_session(leader):
-        assert time.monotonic() < deadline, f"processes {left} are left"
-        time.sleep(0.02)
-
-
-def defects(out: Path) -> list[str]:
-    return [defect for _, found in check_dataset(str(out)) for defect in found]
-
-
 @pytest.mark.parametrize(
     ("mode", "second"), [("in this process", []), ("worker processes", ["--seed", "1", "--overwrite"])]
 )
@@ -110,47 +89,33 @@ def test_of_two_that_start_together_one_makes_the_dataset(
     assert defects(tmp_path / "out") == []
 
 
-def test_a_second_run_is_refused_while_the_first_stands_still(start, tmp_path: Path):
+def test_a_second_run_is_refused_while_the_first_stands_still(given, start, tmp_path: Path):
     first = start(*MODES["worker processes"])
     wait_for_shards(first, tmp_path / "out")
     os.killpg(first.pid, signal.SIGSTOP)
-    second = start("--seed", "1", "--overwrite")
-    error = second.communicate(timeout=300)[1]
-    assert second.returncode == 2
-    assert f"prepare, run by process {first.pid} on" in error.splitlines()[-1]
+    with pytest.raises(UsageError, match=f"prepare, run by process {first.pid} on"):
+        prepare.main([*given, "--seed", "1", "--overwrite"])
     os.killpg(first.pid, signal.SIGCONT)
     error = first.communicate(timeout=300)[1]
     assert first.returncode == 0, error
     assert defects(tmp_path / "out") == []
 
 
-def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_start(start, tmp_path: Path):
-    first = start(*MODES["worker processes"])
+def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_start(
+    given, start, tmp_path: Path
+):
+    first = start("--runner", "DirectRunner", *MODES["worker processes"])
     wait_for_shards(first, tmp_path / "out")
     first.kill()
     first.wait(timeout=60)
     wait_for_the_end(first.pid)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    second = start("--seed", "1")
-    error = second.communicate(timeout=300)[1]
-    assert second.returncode == 2 and "contains another run's dataset" in error
+    with pytest.raises(UsageError, match="contains another run's dataset"):
+        prepare.main([*given, "--seed", "1"])
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert {path for path in after if path.is_file()} <= {path for path in before if path.name != "run.lock"}
-    third = start("--seed", "1", "--overwrite")
-    error = third.communicate(timeout=300)[1]
-    assert third.returncode == 0, error
+    prepare.main([*given, "--seed", "1", "--overwrite"])
     assert defects(tmp_path / "out") == []
-
-
-def test_workers_that_the_direct_runner_was_asked_for_end_with_their_launcher(start, tmp_path: Path):
-    first = start("--runner", "DirectRunner", *MODES["worker processes"])
-    wait_for_shards(first, tmp_path / "out")
-    first.kill()
-    first.wait(timeout=60)
-    written = len(list(tmp_path.glob("out/train/*.tfrecord")))
-    wait_for_the_end(first.pid)
-    in_flight = 2  # a shard of each worker
-    assert len(list(tmp_path.glob("out/train/*.tfrecord"))) <= written + in_flight
 
 
 VERIFY_IN_PROCESSES = """
@@ -167,11 +132,8 @@ if __name__ == "__main__":
 def test_the_processes_that_verify_a_dataset_end_with_their_launcher(dataset: Path, tmp_path: Path):
     program = tmp_path / "verify_in_processes.py"
     program.write_text(VERIFY_IN_PROCESSES)
-    run = subprocess.Popen(
-        [sys.executable, str(program), str(dataset)],
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+    command = [sys.executable, str(program), str(dataset)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     assert run.stdout.readline() == b"checked\n"
     assert len(of_session(run.pid)) > 1
     run.kill()
@@ -188,43 +150,27 @@ def test_the_processes_that_verify_a_dataset_end_with_their_launcher(dataset: Pa
     ],
 )
 def test_a_signal_ends_all_with_one_line_and_the_rest_can_be_resumed(
-    start, tmp_path: Path, mode: str, number: signal.Signals, status: int, word: str
+    given, start, tmp_path: Path, mode: str, number: signal.Signals, status: int, word: str
 ):
     first = start(*MODES[mode])
     wait_for_shards(first, tmp_path / "out")
-    os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(
-        number
-    )  # as a terminal does
+    if number == signal.SIGINT:  # a terminal sends it to all processes
+        os.killpg(first.pid, number)
+    else:
+        first.send_signal(number)
     error = first.communicate(timeout=120)[1]
     assert first.returncode == status, error
     assert error.splitlines()[-1] == f"prepare: {word}; run the same command with --resume to continue"
     assert "Traceback" not in error
     wait_for_the_end(first.pid)
     assert not (tmp_path / "out" / "_staging" / "run.lock").exists()
-    second = start("--resume")
-    error = second.communicate(timeout=300)[1]
-    assert second.returncode == 0, error
+    prepare.main([*given, "--resume"])
     assert defects(tmp_path / "out") == []
 
 
-def test_a_limit_on_the_size_of_files_names_the_file(
-    start, tmp_path: Path, source: Path, tokenizer_folder: Path
-):
-    import resource
-
-    what = ["--input", str(source), "--tokenizer", str(tokenizer_folder), "--output", str(tmp_path / "out")]
+def test_a_limit_on_the_size_of_files_names_the_file(given, tmp_path: Path):
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "beam_pipeline",
-            "prepare",
-            *what,
-            "--max_length",
-            "512",
-            "--shard_size",
-            "100000",
-        ],
+        [*PROGRAM, *given, "--max_length", "512", "--shard_size", "100000"],
         capture_output=True,
         text=True,
         timeout=300,

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,14 @@ from beam_pipeline.checks import at_scale, shards
 from beam_pipeline.dataset.manifest import MANIFEST, checksum_of, describe_file, to_bytes, with_checksum
 from beam_pipeline.errors import DataError
 from beam_pipeline.verify import check_dataset
+from tests.beam_pipeline.runs import arguments, defects
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> Path:
     out = tmp_path_factory.mktemp("finished") / "out"
     splits = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--shard_size", "300"]
-    prepare.main(
-        ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", str(out), *splits]
-    )
+    prepare.main(arguments(corpus, tokenizer_folder, out, *splits))
     return out
 
 
@@ -81,9 +81,13 @@ def shard(dataset: Path) -> Path:
     return sorted((dataset / "train").glob("*.tfrecord"))[1]
 
 
+def train_manifest(**values: object) -> Callable[[Path], None]:
+    """Returns a function that changes values in the manifest of the split train."""
+    return lambda dataset: edit(dataset / "train" / MANIFEST, lambda manifest: manifest.update(values))
+
+
 DAMAGE = {
     "a shard deleted": (lambda d: shard(d).unlink(), "train-00001-300.tfrecord: missing"),
-    "a byte flipped": (lambda d: flip(shard(d), 500), "CRC-32C"),
     "a record's data flipped": (lambda d: flip(shard(d), 500), "the checksum of the record's data is wrong"),
     "a shard truncated": (
         lambda d: shard(d).write_bytes(shard(d).read_bytes()[:-5]),
@@ -107,7 +111,7 @@ DAMAGE = {
         "manifest.json: broken JSON",
     ),
     "a later version": (
-        lambda d: edit(d / "train" / "manifest.json", lambda m: m.update(version=3)),
+        train_manifest(version=3),
         "version 3 of the format; this program reads versions 1 and 2",
     ),
     "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 differs"),
@@ -129,10 +133,7 @@ DAMAGE = {
         lambda d: edit(d / "train" / "manifest.json", lambda m: m["tokenizer"].update(vocab_size=50)),
         "outside of the vocabulary",
     ),
-    "another length": (
-        lambda d: edit(d / "train" / "manifest.json", lambda m: m.update(max_length=31)),
-        "has 32 values, not 31",
-    ),
+    "another length": (train_manifest(max_length=31), "has 32 values, not 31"),
     "a manifest nested too deeply": (
         lambda d: (d / "train" / MANIFEST).write_text("[" * 100_000),
         "broken JSON (nested too deeply)",
@@ -148,14 +149,8 @@ DAMAGE = {
         lambda d: rewrite(d / "train" / MANIFEST, lambda text: text.replace("0.8]", "NaN]")),
         "NaN is not a JSON number",
     ),
-    "a version that is no whole number": (
-        lambda d: edit(d / "train" / MANIFEST, lambda m: m.update(version=2.0)),
-        "version 2.0 of the format",
-    ),
-    "no features": (
-        lambda d: edit(d / "train" / MANIFEST, lambda m: m.update(features=[])),
-        "features is [], but",
-    ),
+    "a version that is no whole number": (train_manifest(version=2.0), "version 2.0 of the format"),
+    "no features": (train_manifest(features=[]), "features is [], but"),
     "statistics nested too deeply": (
         lambda d: replace_beside_manifest(d / "train", "statistics.json", b"[" * 100_000),
         "statistics.json: cannot be read",
@@ -214,7 +209,7 @@ def test_version_1_is_whole_with_a_note(dataset: Path, capsys):
     ] * 2
     (dataset / "train" / "units.jsonl").unlink()
     edit(dataset / "validation" / "statistics.json", lambda s: s.update(unigram_entropy=3.0))
-    found = [defect for _, defects in check_dataset(str(dataset)) for defect in defects]
+    found = defects(dataset)
     assert len(found) == 2 and "units.jsonl: missing" in found[0] and "unigram_entropy" in found[1]
 
 
@@ -235,13 +230,12 @@ def test_splits_of_two_runs_are_told_apart(dataset: Path):
 
 
 def test_what_is_no_dataset_is_said(tmp_path: Path):
-    (_, defects), *_ = check_dataset(str(tmp_path))
-    assert "is not a finished dataset" in defects[0]
+    assert "is not a finished dataset" in defects(tmp_path)[0]
 
 
 def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     flip(shard(dataset), 500)
-    one = list(verify.check_split(str(dataset / "train")))
+    one = defects(dataset / "train")
     assert len(one) == 2
     monkeypatch.setattr(verify, "_BYTES_FOR_ALL_CORES", 0)
     monkeypatch.setattr(verify, "_SHARDS_AT_A_TIME", 1)

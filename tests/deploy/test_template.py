@@ -71,10 +71,8 @@ def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(para
         assert "%" not in parameter.help_text.replace("10%", "")
         if parameter.default_value:
             assert matches(parameter, parameter.default_value), parameter.name
-    assert {name for name, parameter in parameters.items() if not parameter.is_optional} == {
-        "tokenizer",
-        "output",
-    }
+    needed = {name for name, parameter in parameters.items() if not parameter.is_optional}
+    assert needed == {"tokenizer", "output"}
     packing = parameters["packing"]
     assert [option.value for option in packing.enum_options] == ["concat", "best_fit", "pad"]
 
@@ -127,12 +125,8 @@ def test_prepare_accepts_the_arguments_of_a_launcher(parameters):
     )
     config, beam = parse(PrepareConfig, made)
     assert config.input.input == ("gs://b/a.txt", "gs://b/b.txt")
-    assert (config.segment_ids, config.resume, config.pad_token, config.max_length) == (
-        True,
-        False,
-        None,
-        128,
-    )
+    assert (config.segment_ids, config.resume) == (True, False)
+    assert (config.pad_token, config.max_length) == (None, 128)
     assert beam == ["--project=a-project", "--runner=DataflowRunner"]
     with pytest.raises(UsageError, match="--resume perhaps: must be true or false"):
         flex_template.arguments(["--resume=perhaps"])

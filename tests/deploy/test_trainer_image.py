@@ -9,11 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "deploy" / "trainer.Dockerfile").read_text()
-LOCKS = {
-    "tpu": "requirements-tpu.lock",
-    "gpu": "requirements-gpu.lock",
-    "cpu": "requirements.lock",
-}
+LOCKS = {"tpu": "requirements-tpu.lock", "gpu": "requirements-gpu.lock", "cpu": "requirements.lock"}
 
 
 def stage(name: str) -> str:

@@ -22,22 +22,9 @@ def request_body(*more: str) -> dict:
     if not TRAINER_PYTHON.exists():
         pytest.skip("no trainer/.venv: make setup")
     command = ["launch", "--config", "configs/roberta-base.yaml", "--output_dir", "gs://bucket/runs/first"]
-    command += [
-        "--data.train",
-        "gs://bucket/d/train",
-        "--cloud.project",
-        "my-project",
-        "--cloud.image",
-        IMAGE,
-    ]
-    command += [
-        "--cloud.zone",
-        "europe-west4-b",
-        "--cloud.service_account",
-        ACCOUNT,
-        "--cloud.dry_run",
-        "true",
-    ]
+    command += ["--data.train", "gs://bucket/d/train", "--cloud.project", "my-project"]
+    command += ["--cloud.zone", "europe-west4-b"]
+    command += ["--cloud.image", IMAGE, "--cloud.service_account", ACCOUNT, "--cloud.dry_run", "true"]
     result = subprocess.run(
         [TRAINER_PYTHON, "-m", "tpu_trainer", *command, *more],
         capture_output=True,
@@ -57,25 +44,9 @@ def as_type(body: dict, kind: type):
 
 
 def test_a_queued_resource() -> None:
-    more = [
-        "--cloud.spot",
-        "true",
-        "--cloud.valid_for",
-        "6h",
-        "--cloud.labels.commit",
-        "12ab",
-        "--cloud.network",
-        "n",
-    ]
-    more += [
-        "--cloud.subnetwork",
-        "s",
-        "--cloud.internal_ips",
-        "true",
-        "--cloud.accelerator_type",
-        "v5litepod-32",
-    ]
-    resource = as_type(request_body(*more), tpu_v2.QueuedResource)
+    more = "--cloud.spot true --cloud.valid_for 6h --cloud.labels.commit 12ab --cloud.network n"
+    more += " --cloud.subnetwork s --cloud.internal_ips true --cloud.accelerator_type v5litepod-32"
+    resource = as_type(request_body(*more.split()), tpu_v2.QueuedResource)
     [spec] = resource.tpu.node_spec
     assert (spec.parent, spec.node_id) == ("projects/my-project/locations/europe-west4-b", "first")
     assert resource.queueing_policy.valid_until_duration.total_seconds() == 6 * 3600

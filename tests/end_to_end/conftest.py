@@ -148,15 +148,8 @@ def wikitext_dataset(made: Pipeline, wikitext: Path, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("wikitext")
     made("train-tokenizer", "--input", wikitext, "--vocab_size", 4000, "--output", folder / "tokenizer")
     made(
-        *(
-            "prepare",
-            "--input",
-            wikitext,
-            "--tokenizer",
-            folder / "tokenizer",
-            "--output",
-            folder / "dataset",
-        ),
+        *("prepare", "--input", wikitext),
+        *("--tokenizer", folder / "tokenizer", "--output", folder / "dataset"),
         *("--split", "validation", "--max_length", 128, "--shard_size", 500, "--unit_bytes", 100_000),
     )
     return folder / "dataset"

@@ -45,19 +45,12 @@ def prepare(pipeline, generated_tokenizer: Path, tmp_path: Path):
     return run
 
 
-def test_no_file_matches(prepare, tmp_path: Path) -> None:
+def test_input_and_tokenizer_that_are_not_there(prepare, generated: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     result = prepare(tmp_path / "*.txt")
-    assert result.status == WRONG_USAGE
-    assert f"{tmp_path}/*.txt" in result.err
-    assert "no file matches" in result.err
-    assert nothing_written(tmp_path / "out")
-
-
-def test_a_folder_is_named_instead_of_its_files(prepare, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    result = prepare(tmp_path / "in")
-    assert result.status == WRONG_USAGE
-    assert f"'{tmp_path}/in/*'" in result.err
+    assert (result.status, f"{tmp_path}/*.txt: no file matches" in result.err) == (WRONG_USAGE, True)
+    result = prepare(generated / "lines.txt", tokenizer=tmp_path / "empty")
+    assert (result.status, str(tmp_path / "empty") in result.err) == (WRONG_USAGE, True)
     assert nothing_written(tmp_path / "out")
 
 
@@ -76,9 +69,8 @@ def without_privileges() -> Iterator[None]:
 
 
 def test_unreadable_file(prepare, generated_tokenizer: Path, tmp_path: Path) -> None:
-    prepare(
-        tmp_path / "none.txt"
-    )  # imports what the verb imports, which another user may not be able to read
+    # Imports what the verb imports, which another user may not be able to read.
+    assert prepare(tmp_path / "none.txt").status == WRONG_USAGE
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
         Path(folder).chmod(0o755)
         tokenizer = shutil.copytree(generated_tokenizer, Path(folder, "tokenizer"))
@@ -100,13 +92,6 @@ BAD_FILES = {
         b'{"text": "good"}\n' * 300 + b'{"text": "bad\n',
         ["line 301", "broken JSON"],
     ),
-    "no JSON object": ("in.jsonl", b'["text"]\n', ["line 1", "list", "'text'"]),
-    "no text key": (
-        "in.jsonl",
-        b'{"text": "a"}\n{"body": "b"}\n',
-        ["line 2", "no key 'text'", "--text_key", "body"],
-    ),
-    "text is no string": ("in.jsonl", b'{"text": 5}\n', ["line 1", "'text'", "int"]),
 }
 
 
@@ -133,64 +118,6 @@ def test_mended_input_goes_where_the_bad_one_failed(prepare, tmp_path: Path) -> 
     assert manifest["totals"]["documents"] == 1
 
 
-def test_nothing_but_blank_lines(prepare, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("\n \n\t\n")
-    result = prepare(tmp_path / "in.txt")
-    assert result.status == BAD_DATA
-    assert "contains no documents" in result.err
-    assert no_dataset(tmp_path / "out")
-
-
-def test_no_tokenizer(prepare, generated: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    result = prepare(generated / "lines.txt", tokenizer=tmp_path / "empty")
-    assert result.status == WRONG_USAGE
-    assert str(tmp_path / "empty") in result.err
-    assert nothing_written(tmp_path / "out")
-
-
-def test_tokenizer_without_padding(
-    prepare, generated: Path, generated_tokenizer: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(generated_tokenizer, tmp_path / "tokenizer")
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).exists():
-            config = json.loads((folder / name).read_text())
-            config.pop("pad_token", None)
-            (folder / name).write_text(json.dumps(config))
-    result = prepare(generated / "lines.txt", "--no_attention_mask", tokenizer=folder)
-    assert result.status == WRONG_USAGE
-    assert "no pad token, which --no_attention_mask needs" in result.err
-    assert nothing_written(tmp_path / "out")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Returns the bytes of every file below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_output_folder_holds_other_files(prepare, generated: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("years of work")
-    result = prepare(generated / "lines.txt")
-    assert result.status == WRONG_USAGE
-    assert "contains files that prepare did not write" in result.err
-    assert "thesis.txt" in result.err
-    assert contents(tmp_path / "out") == {"thesis.txt": b"years of work"}
-
-
-def test_output_folder_holds_another_dataset(prepare, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.txt").write_text(f"the text of document {name}\n" * 50)
-    assert prepare(tmp_path / "one.txt").status == 0
-    before = contents(tmp_path / "out")
-    result = prepare(tmp_path / "two.txt")
-    assert result.status == WRONG_USAGE
-    assert "contains another run's dataset" in result.err
-    assert "--overwrite" in result.err
-    assert contents(tmp_path / "out") == before
-
-
 def test_the_command_exits_with_a_status_and_a_message_without_traceback(
     generated_tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -204,11 +131,3 @@ def test_the_command_exits_with_a_status_and_a_message_without_traceback(
     assert "Traceback" not in ended.stderr
     assert ended.stdout == ""
     assert no_dataset(tmp_path / "out")
-
-
-def test_train_tokenizer_names_the_bad_line_too(pipeline, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text\n')
-    result = pipeline("train-tokenizer", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out")
-    assert result.status == BAD_DATA
-    assert f"{tmp_path}/in.jsonl, line 2" in result.err
-    assert nothing_written(tmp_path / "out")

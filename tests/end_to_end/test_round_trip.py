@@ -40,12 +40,6 @@ def records(split: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(ids), np.concatenate(masks)
 
 
-def token_counts(split: Path) -> np.ndarray:
-    """Counts each id of the generated text's tokenizer at attended positions."""
-    ids, masks = records(split)
-    return np.bincount(ids[masks == 1], minlength=600)
-
-
 def in_order(split: Path, rows: np.ndarray) -> np.ndarray:
     """Inverts the shuffle: returns the rows in the order of their ranks."""
     manifest = json.loads((split / "manifest.json").read_text())
@@ -96,29 +90,3 @@ def test_records_hold_the_tokens_of_every_document(name: str, request: pytest.Fi
     assert manifest["totals"]["documents"] == count
     assert manifest["totals"]["tokens"] == len(expected)
     assert manifest["totals"]["padding"] == padding
-
-
-def test_splits_share_the_documents_out(
-    made, generated: Path, generated_dataset: Path, generated_tokenizer: Path, tmp_path: Path
-) -> None:
-    made(
-        *(
-            "prepare",
-            "--input",
-            generated / "*",
-            "--tokenizer",
-            generated_tokenizer,
-            "--output",
-            tmp_path / "out",
-        ),
-        *("--max_length", 64, "--splits", "train=0.8,validation=0.2"),
-    )
-    whole = json.loads((generated_dataset / "train" / "manifest.json").read_text())["totals"]
-    counts, parts = np.zeros(600, np.int64), []
-    for split in ("train", "validation"):
-        parts.append(json.loads((tmp_path / "out" / split / "manifest.json").read_text())["totals"])
-        counts += token_counts(tmp_path / "out" / split)
-    assert counts.tolist() == token_counts(generated_dataset / "train").tolist()
-    for total in ("documents", "bytes", "tokens"):
-        assert parts[0][total] + parts[1][total] == whole[total]
-    assert 0.75 < parts[0]["documents"] / whole["documents"] < 0.85

@@ -20,20 +20,9 @@ from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 # Pieces of documents: several scripts, the text of control tokens, and characters similar to white space or line ends.
 _WORDS = ["the", "mill", "turns", "raw", "text", "into", "tokens", "and", "rows", "of", "one", "length"]
 _HOSTILE = (
+    *("<s>", "</s>", "<pad>", "<mask>", "[MASK]", "[SEP]", "[CLS]", "[PAD]", "<|endoftext|>", "<unk>"),
     *(
-        "<s>",
-        "</s>",
-        "<pad>",
-        "<mask>",
-        "[MASK]",
-        "[SEP]",
-        "[CLS]",
-        "[PAD]",
-        "<|endoftext|>",
-        "<unk>",
         "＜s＞",
-    ),
-    *(
         "日本語",
         "العربية",
         "हिन्दी",
@@ -45,68 +34,21 @@ _HOSTILE = (
         "ß",
         "\u200b",
         "\u202e",
-        "\ufeff",
     ),
-    *(
-        "\u00a0",
-        "\u2028",
-        "\u2029",
-        "\u0085",
-        "\x0b",
-        "\x0c",
-        "\x1c",
-        "\x7f",
-        "\ufffd",
-        "\U0010ffff",
-        "▁",
-        "Ġ",
-        "##a",
-    ),
+    *("\ufeff", "\u00a0", "\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x7f", "\ufffd"),
+    *("\U0010ffff", "▁", "Ġ", "##a"),
 )
-_FILE_NAMES = (
-    "a.{}",
-    "b c.{}",
-    "[1].{}",
-    "ü{{}}.{}",
-    "%2e.{}",
-    "-x.{}",
-    "new\nline.{}",
-    "*.{}",
-    "UPPER.{}",
-    "'\".{}",
-)
+_FILE_NAMES = ("a.{}", "b c.{}", "[1].{}", "ü{{}}.{}", "%2e.{}", "-x.{}", "new\nline.{}", "*.{}", "UPPER.{}")
+_FILE_NAMES = (*_FILE_NAMES, "'\".{}")
 _OUTPUTS = ("out", "data [v1]", "data[1]", "a*b", "what?", "sp ace/ünï", "-dash", "%41", "{x}", "link")
 _NEIGHBOURS = ("data1", "data v", "ab", "axb", "out.tmp", "out1", "what1", "A", "tokenizer", "_staging")
 
 # Contents of an output folder before a run. `same` and `other` are finished datasets with equal and other options.
-BEFORE = (
-    "nothing",
-    "nothing",
-    "nothing",
-    "empty",
-    "notes",
-    "staging",
-    "tokenizer",
-    "bad_records",
-    "split",
-    "report",
-)
-BEFORE = (*BEFORE, "same", "other", "other")
+BEFORE = ("nothing", "nothing", "nothing", "empty", "notes", "staging", "tokenizer", "bad_records", "split")
+BEFORE = (*BEFORE, "report", "same", "other", "other")
 # Faults. The change to the file system at which the fault happens is random, too.
-FAULTS = (
-    "none",
-    "kill",
-    "kill",
-    "kill",
-    "error",
-    "error_from",
-    "file_size",
-    "clock",
-    "input_gone",
-    "second",
-    "second",
-)
-FAULTS = (*FAULTS, "second_same", "paused", "paused_overwrite")
+FAULTS = ("none", "kill", "kill", "kill", "error", "error_from", "file_size", "clock", "input_gone")
+FAULTS = (*FAULTS, "second", "second", "second_same", "paused", "paused_overwrite")
 
 
 @dataclass(frozen=True)
@@ -230,11 +172,8 @@ def _files(
     for name in rng.sample(_FILE_NAMES, rng.randint(1, 4)):
         kind = rng.choice(kinds)
         texts = [_document(rng) for _ in range(int(2 ** rng.uniform(0, 7)))]
-        file = (
-            _MAKERS[kind](rng, name, texts, bad_share)
-            if kind != "text"
-            else _text(rng, name, texts, document)
-        )
+        make = _MAKERS.get(kind, _text)
+        file = make(rng, name, texts, document if kind == "text" else bad_share)
         files[file.name] = file
     return tuple(files[name] for name in sorted(files))
 
@@ -261,10 +200,9 @@ def _text(rng: random.Random, name: str, texts: list[str], document: str) -> Inp
         if document == "file":
             documents = [body.removesuffix("\r").replace("\r\n", "\n")]
     content = body.encode()
-    if (rng.random() < 0.2 and not content.startswith(b"\xef\xbb\xbf")) or content.startswith(
-        b"\xef\xbb\xbf"
-    ):
-        content = b"\xef\xbb\xbf" + content
+    bom = b"\xef\xbb\xbf"
+    if rng.random() < 0.2 or content.startswith(bom):
+        content = bom + content
     return _packed(rng, name.format("txt"), content, documents, 0)
 
 

@@ -30,30 +30,14 @@ def _unigram(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    names = {
-        "bos": "<s>",
-        "cls": "<s>",
-        "pad": "<pad>",
-        "eos": "</s>",
-        "sep": "</s>",
-        "unk": "<unk>",
-        "mask": "<mask>",
-    }
-    return tokenizer, names
+    names = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "eos": "</s>", "sep": "</s>"}
+    return tokenizer, {**names, "unk": "<unk>", "mask": "<mask>"}
 
 
 def _wordpiece(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     letters = sorted(set("".join(_WORDS)) | set("日本語ελλάδα[]<>|#"))
-    vocabulary = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *_WORDS,
-        *letters,
-        *("##" + each for each in letters),
-    ]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS, *letters]
+    vocabulary += ["##" + each for each in letters]
     tokenizer = Tokenizer(
         models.WordPiece({piece: i for i, piece in enumerate(vocabulary)}, unk_token="[UNK]")
     )
@@ -64,28 +48,14 @@ def _wordpiece(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    return tokenizer, {
-        "pad": "[PAD]",
-        "unk": "[UNK]",
-        "cls": "[CLS]",
-        "sep": "[SEP]",
-        "eos": "[SEP]",
-        "mask": "[MASK]",
-    }
+    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
+    return tokenizer, {**names, "eos": "[SEP]", "mask": "[MASK]"}
 
 
 def _byte_level(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [
-        ("t", "h"),
-        ("th", "e"),
-        ("Ġ", "the"),
-        ("Ġ", "m"),
-        ("i", "l"),
-        ("Ġm", "il"),
-        ("Ġmil", "l"),
-        ("e", "n"),
-    ]
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "m"), ("i", "l"), ("Ġm", "il"), ("Ġmil", "l")]
+    merges.append(("e", "n"))
     vocabulary = ["<pad>", *alphabet, *(left + right for left, right in merges)]
     tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(vocabulary)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

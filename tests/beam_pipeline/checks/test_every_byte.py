@@ -13,7 +13,7 @@ import pytest
 
 from beam_pipeline import prepare
 from beam_pipeline.dataset.manifest import MANIFEST, fingerprint, with_checksum
-from beam_pipeline.verify import check_dataset
+from tests.beam_pipeline.runs import arguments, defects
 
 PLACES = 8  # where bytes are flipped in each file
 
@@ -26,8 +26,8 @@ def make(tmp_path_factory: pytest.TempPathFactory, documents: list[str], tokeniz
     source.write_text("\n".join([*documents[:40], "", *documents[40:80]]), encoding="utf-8")
 
     def prepare_dataset(name: str, *options: str) -> Path:
-        what = ["--input", str(source), "--tokenizer", str(tokenizer_folder), "--output", str(folder / name)]
-        prepare.main([*what, "--max_length", "32", "--unit_bytes", "4000", *options])
+        size = ["--max_length", "32", "--unit_bytes", "4000"]
+        prepare.main(arguments(source, tokenizer_folder, folder / name, *size, *options))
         assert defects(folder / name) == []
         return folder / name
 
@@ -51,10 +51,6 @@ def single(make) -> Path:
 def dataset(whole: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
     return Path(shutil.copytree(whole, tmp_path / "out"))
-
-
-def defects(folder: Path) -> list[str]:
-    return [defect for _, found in check_dataset(str(folder)) for defect in found]
 
 
 def protected(folder: Path) -> list[Path]:

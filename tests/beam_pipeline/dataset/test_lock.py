@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,6 @@ JOB = CloudJob(project="p", region="r", name="prepare-x", id="2026-1")
 
 def hold(folder: Path | str, **options):
     return lock.hold(str(folder), verb="prepare", fingerprint="f", **options)
-
-
-@pytest.fixture
-def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs]:
-    with Gcs("data") as stand_in:
-        use(stand_in, tmp_path, monkeypatch)
-        yield stand_in
 
 
 def test_a_second_run_is_refused_with_a_message_that_names_the_first(tmp_path: Path):

@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +59,7 @@ def test_splits_and_seeds_are_shuffled_differently():
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20))
 def test_a_rank_leads_back_to_its_unit(rows):
-    table = RowTable.from_bytes(RowTable(np.array(rows)).to_bytes())
+    table = RowTable(np.array(rows))
     for split in range(2):
         ranks = [
             (unit, position, table.first_rank(unit, split) + position)
@@ -70,10 +72,9 @@ def test_a_rank_leads_back_to_its_unit(rows):
 
 def test_tables_for_ten_terabytes():
     """320,000 units and three splits: the size of the table that every worker holds, and a look-up in it."""
-    rows = np.full((320_001, 3), 5000, np.int64)
-    data = RowTable(rows).to_bytes()
-    assert len(data) == 320_001 * 3 * 8 + 8
-    table = RowTable.from_bytes(data)
+    data = pickle.dumps(RowTable(np.full((320_001, 3), 5000, np.int64)))
+    assert len(data) < 320_001 * 3 * 8 + 500
+    table = pickle.loads(data)
     layout = Layout("train", int(table.totals[0]), 50_000, "global", 0)
     shards, slots = layout.place(table.first_rank(319_999, 0) + np.arange(5000))
     assert shards.max() < layout.num_shards == -(-int(table.totals[0]) // 50_000)

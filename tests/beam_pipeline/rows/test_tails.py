@@ -21,7 +21,7 @@ def test_blocks_of_tails_are_the_stream_of_all_tails_cut_up(flags, rows_in_block
         Tail(ids, np.flatnonzero(flag))
         for ids, flag in zip(np.split(stream, np.cumsum(sizes)[:-1]), flags, strict=True)
     ]
-    table = TailTable.from_bytes(TailTable(sizes[:, None]).to_bytes())
+    table = TailTable(sizes[:, None])
     pieces: dict[int, list] = {}
     for unit, tail in enumerate(tails):
         if len(tail.ids):

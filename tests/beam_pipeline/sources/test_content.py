@@ -73,11 +73,7 @@ CASES = [
     ("a.txt", "zwölf".encode("utf-16"), r"is UTF-16 text, .*iconv -f UTF-16 -t UTF-8"),
     ("a.txt", "zwölf".encode("utf-32"), r"is UTF-32 text"),
     ("a.txt", "zwölf".encode("utf-16-le"), r"is binary data"),
-    (
-        "a.json",
-        json.dumps([{"text": "a"}, {"text": "b"}]).encode(),
-        r"is one JSON array, .*jq -c '\.\[\]'",
-    ),
+    ("a.json", json.dumps([{"text": "a"}, {"text": "b"}]).encode(), r"is one JSON array, .*jq -c '\.\[\]'"),
     ("a.json", json.dumps([{"text": "x" * 9999}] * 3).encode(), r"is one JSON array"),
     ("a.json", json.dumps([{"text": "a"}], indent=1).encode(), r"is one JSON array"),
     ("a.json", json.dumps({"text": "a"}, indent=1).encode(), r"is one JSON object over several lines"),

@@ -155,10 +155,7 @@ def test_null_is_a_bad_record(load, tmp_path: Path) -> None:
         ({"split": "train[5:5]"}, "has no rows"),
         ({"config": "large"}, "cannot be loaded: BuilderConfig 'large' not found"),
         ({"text_key": "body"}, "has no column 'body' .* its columns are id, text"),
-        (
-            {"text_key": "id"},
-            "its column 'id' .* has type int64, not string; its string columns are text",
-        ),
+        ({"text_key": "id"}, "its column 'id' .* has type int64, not string; its string columns are text"),
     ],
 )
 def test_what_is_not_there_is_an_error_while_planning(load, options: dict[str, str], reason: str) -> None:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import io
 import itertools
+from typing import BinaryIO
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from beam_pipeline.sources import lines
 from beam_pipeline.sources.lines import invalid_utf8, line_bounds, line_number, whole_lines
 
 # Few letters, so that line ends often fall on the borders of ranges and blocks.
@@ -20,6 +23,12 @@ def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
     return content, sorted({0, *inner, len(content)}), draw(st.integers(1, 50))
 
 
+def in_blocks(block_bytes: int, file: BinaryIO, start: int, end: int | None) -> list[tuple[int, bytes]]:
+    """Returns what `whole_lines` yields if it reads so many bytes at a time."""
+    with mock.patch.object(lines, "_BLOCK", block_bytes):
+        return list(whole_lines(file, start, end))
+
+
 @given(cuts())
 @example((b"", [0], 1))
 @example((b"\n", [0, 1], 1))
@@ -28,23 +37,22 @@ def test_every_cut_gives_every_line_once(drawn: tuple[bytes, list[int], int]) ->
     content, bounds, block_bytes = drawn
     found = []
     for start, end in itertools.pairwise(bounds):
-        for offset, block in whole_lines(io.BytesIO(content), start, end, block_bytes=block_bytes):
+        for offset, block in in_blocks(block_bytes, io.BytesIO(content), start, end):
             assert content[offset : offset + len(block)] == block
             assert block.endswith(b"\n") or offset + len(block) == len(content)
             for first, last in zip(*line_bounds(block), strict=True):
                 assert start <= offset + first < end, "a line belongs to the range that holds its first byte"
                 found.append((offset + int(first), block[first:last]))
-    lines = content.split(b"\n")
-    lines = lines[:-1] if not lines[-1] else lines
-    assert [line for _, line in found] == lines
+    expected = content.removesuffix(b"\n").split(b"\n") if content else []
+    assert [line for _, line in found] == expected
     assert [offset for offset, _ in found] == [
-        sum(len(line) + 1 for line in lines[:i]) for i in range(len(lines))
+        sum(len(line) + 1 for line in expected[:i]) for i in range(len(expected))
     ]
 
 
 @given(contents, st.integers(1, 50))
 def test_without_an_end_the_file_is_read_to_its_own(content: bytes, block_bytes: int) -> None:
-    blocks = [block for _, block in whole_lines(io.BytesIO(content), 0, None, block_bytes=block_bytes)]
+    blocks = [block for _, block in in_blocks(block_bytes, io.BytesIO(content), 0, None)]
     assert b"".join(blocks) == content
     assert all(block.endswith(b"\n") for block in blocks[:-1])
 
@@ -60,7 +68,7 @@ def test_no_byte_is_read_twice_and_little_past_the_end() -> None:
 def test_a_long_line_is_gathered_in_linear_time() -> None:
     content = b"x" * (20 << 20) + b"\nshort\n"
     file = CountingFile(content)
-    blocks = [block for _, block in whole_lines(file, 0, 100, block_bytes=64 << 10)]
+    blocks = [block for _, block in in_blocks(64 << 10, file, 0, 100)]
     assert [len(block) for block in blocks] == [(20 << 20) + 1]
     assert file.bytes_read <= len(content)
     # The line's other bytes are in ranges in which no line begins.

@@ -6,7 +6,6 @@ import gzip
 import random
 import threading
 import time
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,17 +15,9 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.plan import plan
-from tests.google_cloud.clients import use
 from tests.google_cloud.gcs import Gcs
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with Gcs("data") as stand_in:
-        use(stand_in, tmp_path, monkeypatch)
-        yield stand_in
 
 
 def read_units(gcs: Gcs, config: InputConfig) -> list[tuple[list[str], int, list[str]]]:

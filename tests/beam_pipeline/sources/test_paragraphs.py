@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import io
 import itertools
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from beam_pipeline.sources import lines
 from beam_pipeline.sources.paragraphs import paragraphs
 
 contents = st.lists(
@@ -37,6 +39,12 @@ def expected(content: bytes) -> list[tuple[int, bytes]]:
     return [(first, b"\n".join(lines).removesuffix(b"\r")) for first, lines in found]
 
 
+def in_blocks(block_bytes: int, content: bytes, start: int, end: int | None) -> list[tuple[int, bytes]]:
+    """Returns the paragraphs that are found by reading so many bytes at a time."""
+    with mock.patch.object(lines, "_BLOCK", block_bytes):
+        return [entry for some in paragraphs(io.BytesIO(content), start, end) for entry in some]
+
+
 @given(cuts())
 @example((b"a\n\nb", [0, 3, 4], 50))
 @example((b"a\n \nb\n", [0, 2, 4, 6], 1))
@@ -46,11 +54,7 @@ def test_every_cut_gives_every_paragraph_once(drawn: tuple[bytes, list[int], int
     content, bounds, block_bytes = drawn
     found = []
     for start, end in itertools.pairwise(bounds):
-        own = [
-            entry
-            for some in paragraphs(io.BytesIO(content), start, end, block_bytes=block_bytes)
-            for entry in some
-        ]
+        own = in_blocks(block_bytes, content, start, end)
         assert all(start <= first < end for first, _ in own)
         found += own
     assert found == expected(content)
@@ -58,21 +62,15 @@ def test_every_cut_gives_every_paragraph_once(drawn: tuple[bytes, list[int], int
 
 @given(contents, st.integers(1, 50))
 def test_without_an_end_the_file_is_read_to_its_own(content: bytes, block_bytes: int) -> None:
-    found = [
-        entry for some in paragraphs(io.BytesIO(content), 0, None, block_bytes=block_bytes) for entry in some
-    ]
-    assert found == expected(content)
+    assert in_blocks(block_bytes, content, 0, None) == expected(content)
 
 
 def test_a_line_of_a_byte_order_mark_alone_separates() -> None:
     content = b"\xef\xbb\xbf\nfirst\n\nsecond"
-    found = [
-        entry
-        for start in (0, 4)
-        for some in paragraphs(io.BytesIO(content), start, 4 if not start else len(content))
-        for entry in some
+    assert in_blocks(100, content, 0, 4) + in_blocks(100, content, 4, len(content)) == [
+        (4, b"first"),
+        (11, b"second"),
     ]
-    assert found == [(4, b"first"), (11, b"second")]
 
 
 def test_a_range_without_paragraphs_reads_little() -> None:

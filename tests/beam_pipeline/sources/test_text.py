@@ -4,8 +4,6 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from beam_pipeline.errors import DataError
 from beam_pipeline.input_options import InputConfig
@@ -45,18 +43,6 @@ def test_an_empty_file_has_no_documents(write, read) -> None:
     found = read(write("a.txt", "one\n").replace("a.txt", "*.txt"))
     assert found.texts == ["one"]
     assert [file.path.rpartition("/")[2] for file in found.plan.files] == ["a.txt", "empty.txt"]
-
-
-@pytest.mark.parametrize("document", ["line", "paragraph"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
-@given(
-    texts=st.lists(st.text(alphabet="aé日\n\r \0", max_size=12), max_size=8), unit_bytes=st.integers(1, 40)
-)
-def test_the_cut_does_not_show(write, read, texts: list[str], unit_bytes: int, document: str) -> None:
-    path = write("a.txt", "\n".join(texts))
-    cut = read(path, unit_bytes=unit_bytes, document=document, input_format="text")
-    whole = read(path, unit_bytes=1 << 20, document=document, input_format="text")
-    assert (cut.documents, cut.blank) == (whole.documents, whole.blank)
 
 
 def test_invalid_utf8_is_named_by_file_line_and_column(write, read) -> None:

@@ -30,10 +30,7 @@ def duplicates(
 
 
 @given(
-    st.lists(st.lists(texts, max_size=12), max_size=8),
-    st.integers(1, 4),
-    st.integers(1, 20),
-    st.randoms(),
+    st.lists(st.lists(texts, max_size=12), max_size=8), st.integers(1, 4), st.integers(1, 20), st.randoms()
 )
 def test_all_but_the_first_of_equal_documents_are_found(units, buckets, entries_per_pass, order):
     seen, expected = set(), set()

@@ -17,6 +17,7 @@ from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
 from beam_pipeline.tokenization.description import describe_tokenizer, find_template
 from beam_pipeline.tokenization.documents import DocumentTokenizer, Template
 from beam_pipeline.views.reading import open_split
+from tests.beam_pipeline.runs import arguments
 
 BPE = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -126,13 +127,13 @@ def test_the_options_of_prepare(save: Callable[..., Path], tmp_path: Path):
     folder = save("bpe-gpt2", **BPE)
     text = tmp_path / "text.txt"
     text.write_text("one </s> two\nthree\n")
-    what = ["--input", str(text), "--tokenizer", str(folder), "--max_length", "64", "--shuffle", "none"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     eos, pad = tokenizer.token_to_id("</s>"), tokenizer.token_to_id("<|endoftext|>")
     fingerprints = set()
     for options, count in (([], 0), (["--append_eos"], 2), (["--append_eos", "--parse_special_tokens"], 3)):
         output = tmp_path / "-".join(["out", *options])
-        prepare.main([*what, "--output", str(output), "--pad_token", "<|endoftext|>", *options])
+        more = ["--max_length", "64", "--shuffle", "none", "--pad_token", "<|endoftext|>", *options]
+        prepare.main(arguments(text, folder, output, *more))
         manifest = json.loads((output / "train" / "manifest.json").read_text())
         assert manifest["tokenizer"]["special_token_ids"]["pad"] == pad
         fingerprints.add(manifest["fingerprint"])

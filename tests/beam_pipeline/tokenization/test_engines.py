@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline import memory
 from beam_pipeline.errors import UsageError
-from beam_pipeline.tokenization import fast, hf, normalization
+from beam_pipeline.tokenization import cores, hf, normalization
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
 from beam_pipeline.tokenization.fast import FastEngine
@@ -126,7 +126,7 @@ def test_a_word_of_megabytes_is_cut_in_the_same_way_by_all_engines(
 ):
     longest = 20_000  # instead of a million characters
     monkeypatch.setattr(normalization, "LONGEST_WORD", longest)
-    monkeypatch.setattr(fast.GigatokenCore, "longest", longest)
+    monkeypatch.setattr(cores.GigatokenCore, "longest", longest)
     monkeypatch.setattr(hf, "_MAX_TEXT_CHARS", 9_000)
     text = "ab " + "é" * (2 * longest + 1000) + " cd" * 10_000
     for name in ("unigram", "wordpiece", "bpe", "sentencepiece"):
@@ -273,7 +273,7 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
 def test_text_of_ever_new_words_does_not_fill_the_memory(
     make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fast, "_MAX_GROWTH", 16 << 20)
+    monkeypatch.setattr(cores, "_MAX_GROWTH", 16 << 20)
     tokenizer_json = make_tokenizer("bpe-gpt2")
     engine = make_engine("gigatoken", tokenizer_json)
     reference, rng = reference_tokenizer(tokenizer_json), random.Random(0)

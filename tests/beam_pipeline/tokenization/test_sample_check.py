@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,9 +13,12 @@ import pytest
 from beam_pipeline import prepare
 from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
-from beam_pipeline.tokenization import fast
+from beam_pipeline.tokenization import cores
 from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
+from tests.beam_pipeline.runs import PROGRAM, arguments, content
+
+LENGTH = ["--max_length", "32"]
 
 
 def batch_of(texts: list[str]) -> DocumentBatch:
@@ -29,9 +31,9 @@ def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Replaces the engine with one that gives wrong ids for texts with this word."""
 
     def plant(word: str) -> None:
-        right = fast.TokieCore.encode
+        right = cores.TokieCore.encode
 
-        def encode(self: fast.TokieCore, pieces: Sequence[str]) -> fast.Flat:
+        def encode(self: cores.TokieCore, pieces: Sequence[str]) -> cores.Flat:
             ids, lengths = right(self, pieces)
             ids = ids.copy()
             for number, end in enumerate(np.cumsum(lengths).tolist()):
@@ -39,7 +41,7 @@ def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
                     ids[end - 1] += 1
             return ids, lengths
 
-        monkeypatch.setattr(fast.TokieCore, "encode", encode)
+        monkeypatch.setattr(cores.TokieCore, "encode", encode)
 
     return plant
 
@@ -107,21 +109,16 @@ def test_a_run_with_a_wrong_engine_names_the_document(
     lines = corpus.read_text(encoding="utf-8").split("\n")
     number = next(index for index, line in enumerate(lines, 1) if index > 40 and line)
     wrong_on(lines[number - 1])
-    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--max_length", "32"]
     place = rf"{re.escape(str(corpus))}, line {number} \(byte \d+\), work unit 0: the engine tokie and HF's"
     with pytest.raises(DataError, match=place):
-        prepare.main([*what, "--output", str(tmp_path / "out")])
-    prepare.main([*what, "--output", str(tmp_path / "right"), "--engine", "hf"])
+        prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *LENGTH))
+    prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "right", *LENGTH, "--engine", "hf"))
 
 
 def test_engines_agree_in_a_whole_run(corpus: Path, tokenizer_folder: Path, tmp_path: Path):
-    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--max_length", "32"]
-    prepare.main([*what, "--output", str(tmp_path / "hf"), "--engine", "hf"])
-    command = [sys.executable, "-m", "beam_pipeline", "prepare", *what]
-    subprocess.run([*command, "--output", str(tmp_path / "auto")], check=True, capture_output=True)
-    shards = sorted(path.name for path in (tmp_path / "hf" / "train").glob("*.tfrecord"))
-    assert shards
-    for name in [*shards, "manifest.json"]:
-        assert (tmp_path / "hf" / "train" / name).read_bytes() == (
-            tmp_path / "auto" / "train" / name
-        ).read_bytes()
+    by_hf, by_auto = tmp_path / "hf", tmp_path / "auto"
+    prepare.main(arguments(corpus, tokenizer_folder, by_hf, *LENGTH, "--engine", "hf"))
+    # In a process of its own, where the engine may use several threads.
+    command = [*PROGRAM, *arguments(corpus, tokenizer_folder, by_auto, *LENGTH)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert content(by_hf / "train") == content(by_auto / "train")

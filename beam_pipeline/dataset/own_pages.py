@@ -1,0 +1,30 @@
+"""Recognizes the HTML pages that this program wrote, by the checksum at their end."""
+
+from __future__ import annotations
+
+import re
+
+import google_crc32c
+
+_HEAD = b'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '
+# Identifies the pages of earlier versions, which are not signed.
+_TITLE = b"<title>Dataset report</title>"
+_END = re.compile(rb"<!-- tokenmill: crc32c ([0-9a-f]{8}) of all lines above -->\n\Z")
+
+
+def signed_page(page: bytes) -> bytes:
+    """Appends a line with a checksum to an HTML page, by which `is_own_page` recognizes it."""
+    return page + f"<!-- tokenmill: crc32c {google_crc32c.value(page):08x} of all lines above -->\n".encode()
+
+
+def is_own_page(page: bytes) -> bool:
+    """Returns whether this program wrote the page, and it is unchanged."""
+    end = _END.search(page)
+    if end:
+        return f"{google_crc32c.value(page[: end.start()]):08x}".encode() == end[1]
+    return page.startswith(_HEAD) and _TITLE in page
+
+
+def is_unfinished_page(page: bytes) -> bool:
+    """Returns whether it is the beginning of a page of this program, from a run that was killed while writing it."""
+    return page.startswith(_HEAD) or _HEAD.startswith(page)

@@ -1,0 +1,51 @@
+"""What the tests of `prepare` share: its command line, the content of an output folder, and a run's processes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+from beam_pipeline.verify import check_dataset
+
+PROGRAM = [sys.executable, "-m", "beam_pipeline", "prepare"]
+
+
+def arguments(source: Path | str, tokenizer: Path | str, output: Path | str, *options: str) -> list[str]:
+    """Returns the arguments of `prepare`."""
+    return ["--input", str(source), "--tokenizer", str(tokenizer), "--output", str(output), *options]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Returns the bytes of every file below a folder, by its relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def defects(dataset: Path | str) -> list[str]:
+    """Returns the defects that `verify` finds in all splits."""
+    return [defect for _, found in check_dataset(str(dataset)) for defect in found]
+
+
+def fail_before_the_manifests(*_: object, **__: object) -> None:
+    """Takes the place of the last step's `commit`, so that a run ends with all its shards and no manifest."""
+    raise RuntimeError("stopped before the manifests")
+
+
+def of_session(leader: int) -> list[int]:
+    """Returns the running processes of a session, without zombies."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if state != "Z" and int(session) == leader:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def wait_for_the_end(leader: int) -> None:
+    """Waits until no process of a session is left; killed ones take a moment to go."""
+    deadline = time.monotonic() + 60
+    while left := of_session(leader):
+        assert time.monotonic() < deadline, f"processes {left} are left"
+        time.sleep(0.02)
