@@ -35,14 +35,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             text = Path(folder, "text.txt")
             write_text(Path(args.input), text, megabytes * 1_000_000)
-            command = [
-                "--input",
-                str(text),
-                "--tokenizer",
-                args.tokenizer,
-                "--output",
-                str(Path(folder, "out")),
-            ]
+            command = ["--input", str(text), "--tokenizer", args.tokenizer, "--output", f"{folder}/out"]
             private, files = peak([sys.executable, "-m", "beam_pipeline", "prepare", *command, *options])
         rows.append([str(megabytes), f"{private / 1e9:.2f}", f"{files / 1e9:.2f}"])
     print(table(["MB of text", "private memory, GB", "file pages, GB"], rows))

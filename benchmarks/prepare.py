@@ -69,13 +69,9 @@ def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model
     common = ["--input", str(text), "--tokenizer", str(tokenizer), "--max_length", str(args.max_length)]
     results: list[tuple[str, Measured]] = []
     if not args.no_peers:
+        quiet = {"TOKENIZERS_PARALLELISM": "false", "TF_CPP_MIN_LOG_LEVEL": "2"}
         for name, command in peers(common, folder):
-            results.append(
-                (
-                    name,
-                    measure(command, log, {"TOKENIZERS_PARALLELISM": "false", "TF_CPP_MIN_LOG_LEVEL": "2"}),
-                )
-            )
+            results.append((name, measure(command, log, quiet)))
             clear(folder)
     own = []
     for _ in range(args.runs):
@@ -115,30 +111,11 @@ def peers(common: list[str], folder: Path) -> list[tuple[str, list[str]]]:
     """Returns the names and commands of the peers."""
     out, cache = str(folder / "out"), str(folder / "cache")
     processes = ["--processes", str(os.cpu_count())]
-    found = [
-        (
-            "HF example",
-            [
-                sys.executable,
-                str(PEERS / "hf_example.py"),
-                *common,
-                "--output",
-                out,
-                "--cache",
-                cache,
-                *processes,
-            ],
-        )
-    ]
+    example = [*common, "--output", out, "--cache", cache, *processes]
+    found = [("HF example", [sys.executable, str(PEERS / "hf_example.py"), *example])]
     if importlib.util.find_spec("datatrove"):
-        command = [
-            sys.executable,
-            str(PEERS / "datatrove_tokenizer.py"),
-            *common[:4],
-            "--output",
-            out,
-            *processes,
-        ]
+        tokenizer = [*common[:4], "--output", out, *processes]
+        command = [sys.executable, str(PEERS / "datatrove_tokenizer.py"), *tokenizer]
         found.append(("datatrove (tokens only)", command))
     else:
         print("datatrove is not installed: skipped (pip install 'datatrove[processing,io]')")

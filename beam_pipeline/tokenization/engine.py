@@ -18,7 +18,7 @@ from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
     UnsupportedComponent,
-    parse_tokenizer,
+    split_tokenizer,
 )
 
 
@@ -86,7 +86,7 @@ def make_engine(
     )
     if name != "hf":
         try:
-            parts = parse_tokenizer(tokenizer, parse_special_tokens)
+            parts = split_tokenizer(tokenizer, parse_special_tokens)
             fitting = "gigatoken" if parts.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
             core = CORES[fitting if name == "auto" else name](parts, threads)
         except UnsupportedComponent as error:

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.normalization import cut
-from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, UnsupportedComponent, parse_tokenizer
+from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, UnsupportedComponent, split_tokenizer
 
 # An encoding takes about 40 bytes of memory per byte of text, so batches are small and long texts are cut.
 _BATCH_CHARS = 1 << 20
@@ -67,7 +67,7 @@ class HFEngine:
         self._tokenizer = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
         self._parts: TokenizerParts | None
         try:
-            self._parts = parse_tokenizer(tokenizer, parse_special_tokens)
+            self._parts = split_tokenizer(tokenizer, parse_special_tokens)
         except UnsupportedComponent:
             self._parts = None  # it is unknown where a text can be cut, so texts are encoded as a whole
         else:

@@ -1,6 +1,6 @@
 """Analyses a tokenizer: its parts, and where a text can be cut without changing its tokens.
 
-`parse_tokenizer` supports only the components and options listed in this module, which the tests compare with
+`split_tokenizer` supports only the components and options listed in this module, which the tests compare with
 `tokenizers`. Text for any other tokenizer is encoded by `tokenizers` itself.
 """
 
@@ -67,7 +67,7 @@ class TokenizerParts:
     """The strings that become added tokens, as they occur in text before normalization."""
 
 
-def parse_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> TokenizerParts:
+def split_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> TokenizerParts:
     """Splits a parsed `tokenizer.json` into its parts.
 
     Raises:

@@ -152,11 +152,5 @@ def test_quantiles_lie_where_the_counts_say():
 
 
 def test_sizes_in_words():
-    assert [human_bytes(size) for size in (0, 999, 999_999, 1500, 2.5e9, 7.1e15)] == [
-        "0 B",
-        "999 B",
-        "1 MB",
-        "1.5 kB",
-        "2.5 GB",
-        "7.1 PB",
-    ]
+    shown = ", ".join(map(human_bytes, (0, 999, 999_999, 1500, 2.5e9, 7.1e15)))
+    assert shown == "0 B, 999 B, 1 MB, 1.5 kB, 2.5 GB, 7.1 PB"

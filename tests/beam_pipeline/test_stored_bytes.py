@@ -20,22 +20,9 @@ from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
 
 STORED = Path(__file__).with_name("stored")
 
-_WORDS = [
-    "the",
-    "mill",
-    "turns",
-    "raw",
-    "text",
-    "into",
-    "tokens",
-    "rows",
-    "of",
-    "one",
-    "length",
-    "ß",
-    "日本語",
-]
-_WORDS += ["Ελλάδα", "oddmillth", "</s>", "[MASK]", "<|endoftext|>", "ＮＦＫＣ", "tokens,", "length."]
+_WORDS = ["the", "mill", "turns", "raw", "text", "into", "tokens", "rows", "of", "one", "length"]
+_WORDS += ["ß", "日本語", "Ελλάδα", "oddmillth", "</s>", "[MASK]", "<|endoftext|>", "ＮＦＫＣ", "tokens,"]
+_WORDS.append("length.")
 
 _SMALL = ["--unit_bytes", "4000", "--max_length", "32", "--seed", "7"]
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 from google.cloud.devtools import cloudbuild_v1
 from google.protobuf import json_format
@@ -43,6 +44,16 @@ def resolved(text: str, values: Mapping[str, str]) -> str:
     while VARIABLE.search(text):
         text = VARIABLE.sub(lambda match: values[match[1] or match[2]], text)
     return text
+
+
+def run_trainer(*words: str) -> str:
+    """Runs the trainer's Python in its own environment and returns what it prints."""
+    python = ROOT / "trainer" / ".venv" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("no trainer/.venv: make setup")
+    result = subprocess.run([python, *words], capture_output=True, text=True, cwd=ROOT / "trainer")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ import pytest
 import yaml
 from google.cloud.devtools import cloudbuild_v1
 
-from tests.deploy.builds import BUILT_IN, FILES, ROOT, VARIABLE, Machine, load, resolved
+from tests.deploy.builds import BUILT_IN, FILES, ROOT, VARIABLE, Machine, load, resolved, run_trainer
 
 Option = cloudbuild_v1.BuildOptions
-TRAINER_PYTHON = ROOT / "trainer" / ".venv" / "bin" / "python"
 REGISTRY = "europe-west4-docker.pkg.dev/my-project/tokenmill"
 DIGEST = "sha256:" + "ab" * 32
 LAUNCH, IMAGES, CLEAN_UP, PULL_REQUEST = (
@@ -200,18 +199,8 @@ def test_the_programs_accept_the_options_of_the_build(
     for one in (options, of_verify):
         assert f"build={BUILT_IN['BUILD_ID']}" in one.view_as(GoogleCloudOptions).labels
 
-    if not TRAINER_PYTHON.exists():
-        pytest.skip("no trainer/.venv: make setup")
     words = [*launch[launch.index("launch", launch.index("launch") + 1) :], "--cloud.dry_run", "true"]
-    result = subprocess.run(
-        [TRAINER_PYTHON, "-m", "tpu_trainer", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT / "trainer",
-    )
-    assert result.returncode == 0, result.stderr
-    node = json.loads(result.stdout)["tpu"]["nodeSpec"][0]["node"]
+    node = json.loads(run_trainer("-m", "tpu_trainer", *words))["tpu"]["nodeSpec"][0]["node"]
     assert node["labels"] == {"run": "v1-0", "build": BUILT_IN["BUILD_ID"], "commit": BUILT_IN["COMMIT_SHA"]}
     assert yaml.safe_load(node["metadata"]["tokenmill-config"])["data"]["fingerprint"] == "feed"
 

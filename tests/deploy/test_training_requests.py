@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from pathlib import Path
 
-import pytest
 from google.cloud import tpu_v2
 from google.cloud.aiplatform_v1.types import CustomJob, JobState, Scheduling
 from google.protobuf import json_format
 
-ROOT = Path(__file__).resolve().parents[2]
-TRAINER_PYTHON = ROOT / "trainer" / ".venv" / "bin" / "python"
+from tests.deploy.builds import run_trainer
+
 IMAGE = "europe-west4-docker.pkg.dev/my-project/tokenmill/trainer@sha256:" + "0" * 64
 ACCOUNT = "tokenmill-trainer@my-project.iam.gserviceaccount.com"
 
 
 def request_body(*more: str) -> dict:
     """Returns the body of the request, which `--cloud.dry_run` prints."""
-    if not TRAINER_PYTHON.exists():
-        pytest.skip("no trainer/.venv: make setup")
     command = ["launch", "--config", "configs/roberta-base.yaml", "--output_dir", "gs://bucket/runs/first"]
     command += ["--data.train", "gs://bucket/d/train", "--cloud.project", "my-project"]
     command += ["--cloud.zone", "europe-west4-b"]
     command += ["--cloud.image", IMAGE, "--cloud.service_account", ACCOUNT, "--cloud.dry_run", "true"]
-    result = subprocess.run(
-        [TRAINER_PYTHON, "-m", "tpu_trainer", *command, *more],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT / "trainer",
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return json.loads(run_trainer("-m", "tpu_trainer", *command, *more))
 
 
 def as_type(body: dict, kind: type):
@@ -66,12 +53,7 @@ def test_launch_knows_all_states_of_the_api() -> None:
         "import json; from tpu_trainer.cloud import queued_resource as q, vertex; "
         "print(json.dumps([q.WAITING_STATES, q.PREEMPTED_STATES, q.PREEMPTED_NODE_STATES, vertex.RUNNING]))"
     )
-    if not TRAINER_PYTHON.exists():
-        pytest.skip("no trainer/.venv: make setup")
-    result = subprocess.run(
-        [TRAINER_PYTHON, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "trainer"
-    )
-    waiting, taken_away, node_taken_away, running = map(set, json.loads(result.stdout))
+    waiting, taken_away, node_taken_away, running = map(set, json.loads(run_trainer("-c", code)))
     states = set(tpu_v2.QueuedResourceState.State.__members__)
     assert waiting | taken_away | {"ACTIVE", "FAILED", "DELETING", "STATE_UNSPECIFIED"} == states
     assert node_taken_away <= set(tpu_v2.Node.State.__members__)

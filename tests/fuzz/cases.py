@@ -20,23 +20,10 @@ from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 # Pieces of documents: several scripts, the text of control tokens, and characters similar to white space or line ends.
 _WORDS = ["the", "mill", "turns", "raw", "text", "into", "tokens", "and", "rows", "of", "one", "length"]
 _HOSTILE = (
-    *("<s>", "</s>", "<pad>", "<mask>", "[MASK]", "[SEP]", "[CLS]", "[PAD]", "<|endoftext|>", "<unk>"),
-    *(
-        "＜s＞",
-        "日本語",
-        "العربية",
-        "हिन्दी",
-        "Ελλάδα",
-        "🙂👩‍👩‍👧",
-        "e\u0301",
-        "ﬁ",
-        "İ",
-        "ß",
-        "\u200b",
-        "\u202e",
-    ),
-    *("\ufeff", "\u00a0", "\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x7f", "\ufffd"),
-    *("\U0010ffff", "▁", "Ġ", "##a"),
+    *("<s>", "</s>", "<pad>", "<mask>", "[MASK]", "[SEP]", "[CLS]", "[PAD]", "<|endoftext|>"),
+    *("<unk>", "＜s＞", "日本語", "العربية", "हिन्दी", "Ελλάδα", "🙂👩‍👩‍👧", "e\u0301", "ﬁ", "İ"),
+    *("ß", "\u200b", "\u202e", "\ufeff", "\u00a0", "\u2028", "\u2029", "\u0085", "\x0b", "\x0c"),
+    *("\x1c", "\x7f", "\ufffd", "\U0010ffff", "▁", "Ġ", "##a"),
 )
 _FILE_NAMES = ("a.{}", "b c.{}", "[1].{}", "ü{{}}.{}", "%2e.{}", "-x.{}", "new\nline.{}", "*.{}", "UPPER.{}")
 _FILE_NAMES = (*_FILE_NAMES, "'\".{}")

@@ -92,13 +92,5 @@ def test_names_are_escaped():
 
 
 def test_short_numbers():
-    assert [short(value) for value in (0, 12, 999, 999_999, 1500, 2.5e6, 3e9, 4e12)] == [
-        "0",
-        "12",
-        "999",
-        "1M",
-        "1.5k",
-        "2.5M",
-        "3G",
-        "4T",
-    ]
+    shown = " ".join(map(short, (0, 12, 999, 999_999, 1500, 2.5e6, 3e9, 4e12)))
+    assert shown == "0 12 999 1M 1.5k 2.5M 3G 4T"

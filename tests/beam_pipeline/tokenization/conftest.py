@@ -1,4 +1,4 @@
-"""Tokenizers of every kind that `parse_tokenizer` supports, and texts that are hard to tokenize."""
+"""Tokenizers of every kind that `split_tokenizer` supports, and texts that are hard to tokenize."""
 
 from __future__ import annotations
 
@@ -35,14 +35,8 @@ ATOMS = [
     *["Å", "ﾊﾟ", "㍿", "ª", "µ", "𝒜", "𐐀", "<s>", "</s>", "<unk>", "<pad>", "<mask>", "[MASK]", "[CLS]"],
     *["[UNK]", "<|endoftext|>", "<0x0A>", "<sep>"],
 ]
-BLOCKS = [
-    (0x20, 0x7F),
-    (0xA0, 0x250),
-    (0x300, 0x3000),
-    (0x3000, 0xD800),
-    (0xE000, 0x10000),
-    (0x10000, 0x20000),
-]
+BLOCKS = [(0x20, 0x7F), (0xA0, 0x250), (0x300, 0x3000), (0x3000, 0xD800)]
+BLOCKS += [(0xE000, 0x10000), (0x10000, 0x20000)]
 WORDS = [" the", " of", " and", " people", " Tokyo", " 2019", " it"]
 
 
