@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import os
 import re
 import signal
@@ -11,9 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from beam_pipeline import __main__, filesystem, inspection, prepare, train_tokenizer
 from beam_pipeline.dataset import manifest
@@ -21,29 +17,19 @@ from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.units import Part, WorkUnit
 from beam_pipeline.steps import write
+from tests.beam_pipeline.cloud_runs import MIXED, OUT, TRAINING, arguments, objects
 from tests.beam_pipeline.runs import PROGRAM, content, defects
-from tests.beam_pipeline.runs import arguments as arguments_of
 from tests.google_cloud.gcs import Faults, Gcs
 from tests.google_cloud.loopback import Response
 
-OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "64", "--unit_bytes", "20000"]
-OUT = "gs://data/a/dataset"
 FAULTS = Faults(error_every=11, cut_upload_every=5, cut_download_every=4)
 
 
-def arguments(output: Path | str, *more: str) -> list[str]:
-    size = ["--shard_size", "150"]
-    return arguments_of("gs://data/corpus/*.txt", "gs://data/tokenizer", output, *OPTIONS, *size, *more)
-
-
 @pytest.fixture
-def gcs(gcs: Gcs, corpus: Path, tokenizer_folder: Path) -> Gcs:
-    """The stand-in with the corpus, as two files, and the tokenizer. It has no faults until a test sets some."""
-    lines = corpus.read_bytes().splitlines(keepends=True)
-    gcs.put("gs://data/corpus/a.txt", b"".join(lines[:600]))
-    gcs.put("gs://data/corpus/b.txt", b"".join(lines[600:]))
-    for file in tokenizer_folder.iterdir():
-        gcs.put(f"gs://data/tokenizer/{file.name}", file.read_bytes())
+def gcs(gcs: Gcs, corpus: Path, tokenizer_folder: Path, documents: list[str]) -> Gcs:
+    """The stand-in with corpora and a tokenizer. It has no faults until a test sets some."""
+    for name, data in objects(corpus, tokenizer_folder, documents).items():
+        gcs.put(f"gs://data/{name}", data)
     return gcs
 
 
@@ -114,19 +100,12 @@ def test_the_last_step_may_run_again_when_all_is_done(gcs: Gcs, monkeypatch: pyt
 
 def test_tokenizers_and_compressed_and_columnar_files(gcs: Gcs, documents: list[str]):
     gcs.faults = FAULTS
-    table = pa.BufferOutputStream()
-    pq.write_table(pa.table({"text": documents[:400]}), table, row_group_size=100)
-    gcs.put("gs://data/mixed/a.parquet", table.getvalue().to_pybytes())
-    gcs.put("gs://data/mixed/b.txt.gz", gzip.compress("\n".join(documents[400:700]).encode()))
-    gcs.put("gs://data/mixed/c.txt.bz2", bz2.compress("\n".join(documents[700:]).encode()))
-    training = ["--model", "bpe", "--vocab_size", "400", "--output", "gs://data/trained"]
-    train_tokenizer.main(["--input", "gs://data/mixed/*", *training])
-    what = arguments_of("gs://data/mixed/*", "gs://data/trained", OUT)
-    prepare.main([*what, "--max_length", "64", "--dedup", "exact", "--num_shards", "3"])
+    train_tokenizer.main(TRAINING)
+    prepare.main([*MIXED, "--max_length", "64", "--dedup", "exact", "--num_shards", "3"])
     assert defects(OUT) == []
     assert manifest.read_manifest(f"{OUT}/train")["totals"]["documents"] == len(set(documents))
     assert gcs.failures > 20
-    prepare.main([*what, "--max_length", "32", "--overwrite"])
+    prepare.main([*MIXED, "--max_length", "32", "--overwrite"])
     assert manifest.read_manifest(f"{OUT}/train")["max_length"] == 32
     assert defects(OUT) == []
 

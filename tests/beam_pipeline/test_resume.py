@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -28,16 +29,26 @@ def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
     return path
 
 
-@pytest.fixture
-def run(tmp_path: Path, source: Path, tokenizer_folder: Path):
-    def run_prepare(*options: str, output: str = "out") -> Path:
-        folder = tmp_path / output
+@pytest.fixture(scope="module")
+def run_into(source: Path, tokenizer_folder: Path):
+    def run_prepare(folder: Path, *options: str) -> Path:
         prepare.main(
             arguments(source, tokenizer_folder, folder, *OPTIONS, "--on_bad_record", "skip", *options)
         )
         return folder
 
     return run_prepare
+
+
+@pytest.fixture
+def run(tmp_path: Path, run_into):
+    return lambda *options, output="out": run_into(tmp_path / output, *options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, run_into):
+    """Returns the files of an undisturbed run with some options."""
+    return functools.cache(lambda *options: content(run_into(tmp_path_factory.mktemp("whole"), *options)))
 
 
 class Watch:
@@ -63,9 +74,9 @@ class Watch:
 
 
 @pytest.mark.parametrize("dedup", ["none", "exact"])
-def test_only_what_is_not_finished_is_done_again(run, monkeypatch, capsys, dedup):
+def test_only_what_is_not_finished_is_done_again(run, whole, monkeypatch, capsys, dedup):
     options = ("--dedup", dedup)
-    expected = content(run(*options, output="whole"))
+    expected = whole(*options)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped at unit 3"):
         first = Watch(patch, fail_at=3)
         run(*options)
@@ -83,8 +94,8 @@ def test_only_what_is_not_finished_is_done_again(run, monkeypatch, capsys, dedup
     assert content(out) == expected
 
 
-def test_a_damaged_or_cut_unit_is_done_again(run, tmp_path, monkeypatch):
-    expected = content(run("--dedup", "exact", output="whole"))
+def test_a_damaged_or_cut_unit_is_done_again(run, whole, tmp_path, monkeypatch):
+    expected = whole("--dedup", "exact")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
         run("--dedup", "exact")
@@ -141,8 +152,8 @@ def test_shards_of_an_input_that_was_edited_in_place_end_the_run_with_the_remedy
     assert content(out) == content(run("--input", str(edited), output="whole"))
 
 
-def test_bad_records_that_are_gone_are_written_again(run, tmp_path, monkeypatch):
-    expected = content(run(output="whole"))
+def test_bad_records_that_are_gone_are_written_again(run, whole, tmp_path, monkeypatch):
+    expected = whole()
     assert any(name.startswith("bad_records/") for name in expected)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
@@ -162,10 +173,10 @@ def test_without_resume_nothing_of_the_earlier_run_is_used(run, monkeypatch):
     assert again.tokenized == sorted(again.tokenized) and again.tokenized[0] == 0
 
 
-def test_rows_that_the_runner_groups_make_the_same_bytes(run, monkeypatch):
-    expected = content(run(output="gathered"))
+def test_rows_that_the_runner_groups_make_the_same_bytes(run, whole, monkeypatch):
+    expected = whole()
     monkeypatch.setattr(graph, "_gather", graph._group)
-    assert content(run(output="grouped")) == expected
+    assert content(run()) == expected
 
 
 def test_tails_in_many_blocks_make_the_same_bytes(run, monkeypatch):

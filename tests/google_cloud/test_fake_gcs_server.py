@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from beam_pipeline import __main__, buckets, filesystem, inspection, prepare, train_tokenizer
 from beam_pipeline.dataset import manifest
-from beam_pipeline.verify import check_dataset
+from tests.beam_pipeline.cloud_runs import MIXED, OUT, TRAINING, arguments, objects
+from tests.beam_pipeline.runs import PROGRAM, content, defects
 from tests.google_cloud.clients import use
 from tests.google_cloud.fake_gcs_server import Relay, serving
-
-OUT = "gs://data/a/dataset"
-OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "64", "--unit_bytes", "20000"]
 
 
 @pytest.fixture
@@ -34,32 +27,13 @@ def bucket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Relay]:
     """gs://data on the server, with a corpus and a tokenizer."""
-    objects = tmp_path / "objects" / "data"
-    for folder in ("corpus", "tokenizer", "mixed"):
-        (objects / folder).mkdir(parents=True)
-    lines = corpus.read_bytes().splitlines(keepends=True)
-    (objects / "corpus" / "a.txt").write_bytes(b"".join(lines[:600]))
-    (objects / "corpus" / "b.txt").write_bytes(b"".join(lines[600:]))
-    for file in tokenizer_folder.iterdir():
-        (objects / "tokenizer" / file.name).write_bytes(file.read_bytes())
-    pq.write_table(pa.table({"text": documents[:400]}), objects / "mixed" / "a.parquet", row_group_size=100)
-    (objects / "mixed" / "b.txt.gz").write_bytes(gzip.compress("\n".join(documents[400:700]).encode()))
-    (objects / "mixed" / "c.txt.bz2").write_bytes(bz2.compress("\n".join(documents[700:]).encode()))
-    with serving(objects.parent) as relay:
+    folder = tmp_path / "objects"
+    for name, data in objects(corpus, tokenizer_folder, documents).items():
+        (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "data" / name).write_bytes(data)
+    with serving(folder) as relay:
         use(relay, tmp_path, monkeypatch)
         yield relay
-
-
-def arguments(output: Path | str, *more: str) -> list[str]:
-    what = [
-        "--input",
-        "gs://data/corpus/*.txt",
-        "--tokenizer",
-        "gs://data/tokenizer",
-        "--output",
-        str(output),
-    ]
-    return [*what, *OPTIONS, "--shard_size", "150", *more]
 
 
 def below(folder: str) -> dict[str, bytes]:
@@ -67,28 +41,24 @@ def below(folder: str) -> dict[str, bytes]:
     return {url.removeprefix(f"{folder}/"): filesystem.read_bytes(url) for url, _ in found}
 
 
-def in_folder(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_every_byte_is_as_on_a_local_disk(bucket: Relay, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     prepare.main(arguments(tmp_path / "out"))
-    expected = in_folder(tmp_path / "out")
+    expected = content(tmp_path / "out")
     prepare.main(arguments(OUT))
     assert below(OUT) == expected
-    assert [defects for _, defects in check_dataset(OUT)] == [[], []]
+    assert defects(OUT) == []
     inspection.main([OUT, "--record", "validation:0:3"])
     assert "gs://data/corpus/" in capsys.readouterr().out
     prepare.main(arguments(OUT, "--resume"))
     assert "nothing to do" in capsys.readouterr().out
     prepare.main(arguments(OUT, "--overwrite", "--splits", "other=1"))
     assert {name.partition("/")[0] for name in below(OUT)} == {"other", "tokenizer", "report.html"}
-    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    assert defects(OUT) == []
 
 
 def test_killed_there_is_no_dataset_and_resumed_a_whole_one(bucket: Relay, tmp_path: Path):
     prepare.main(arguments(tmp_path / "out"))
-    program = [sys.executable, "-m", "beam_pipeline", "prepare", *arguments(OUT)]
+    program = [*PROGRAM, *arguments(OUT)]
     run = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not any(name.endswith(".tfrecord") for name, _ in buckets.list_objects(f"{OUT}/")):
         assert run.poll() is None
@@ -98,25 +68,23 @@ def test_killed_there_is_no_dataset_and_resumed_a_whole_one(bucket: Relay, tmp_p
     assert __main__.run("prepare", arguments(OUT, "--resume")) == 2  # its lock is fresh
     filesystem.delete([f"{OUT}/_staging/run.lock"])
     prepare.main(arguments(OUT, "--resume"))
-    assert below(OUT) == in_folder(tmp_path / "out")
+    assert below(OUT) == content(tmp_path / "out")
 
 
 def test_compressed_and_columnar_files_and_a_tokenizer_trained_there(bucket: Relay, documents: list[str]):
-    training = ["--model", "bpe", "--vocab_size", "400", "--output", "gs://data/trained"]
-    train_tokenizer.main(["--input", "gs://data/mixed/*", *training])
-    what = ["--input", "gs://data/mixed/*", "--tokenizer", "gs://data/trained", "--output", OUT]
-    prepare.main([*what, "--max_length", "64", "--dedup", "exact", "--num_shards", "3"])
+    train_tokenizer.main(TRAINING)
+    prepare.main([*MIXED, "--max_length", "64", "--dedup", "exact", "--num_shards", "3"])
     assert manifest.read_manifest(f"{OUT}/train")["totals"]["documents"] == len(set(documents))
-    assert [defects for _, defects in check_dataset(OUT)] == [[]]
+    assert defects(OUT) == []
 
 
 def test_two_runs_into_one_folder_one_wins(bucket: Relay, tmp_path: Path):
     prepare.main(arguments(tmp_path / "out"))
-    program = [sys.executable, "-m", "beam_pipeline", "prepare", *arguments(OUT)]
+    program = [*PROGRAM, *arguments(OUT)]
     runs = [subprocess.Popen(program, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = [run.communicate(timeout=300)[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], errors
-    assert below(OUT) == in_folder(tmp_path / "out")
+    assert below(OUT) == content(tmp_path / "out")
 
 
 def test_writing_renaming_and_deleting_many_objects(bucket: Relay):
