@@ -62,9 +62,8 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
             manifest.get("bytes_version", 1), config, manifest["inputs"], manifest["tokenizer"]
         ),
     }
-    if (
-        manifest["version"] == 1
-    ):  # the order of the splits is in `splits` alone, and --num_shards gave a shard_size
+    # In version 1, the order of the splits is in `splits` alone, and --num_shards gave a shard_size.
+    if manifest["version"] == 1:
         expected["splits"] = manifest["splits"] if set(manifest["splits"]) == set(config["splits"]) else None
     if manifest["version"] > 1 or config["shard_size"]:
         expected["shard_size"] = config["shard_size"]

@@ -46,9 +46,7 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
             )
         if resume:
             _refuse_damaged(content)
-            clear_staging(
-                output, fingerprint
-            )  # exists if a run was killed right after it finished the dataset
+            clear_staging(output, fingerprint)  # it exists if a run was killed right after its last manifest
             return True
     same = run_folder_name(fingerprint) in content.staged
     if same and resume:
@@ -231,10 +229,8 @@ def delete_own(content: FolderContent, keep: str = "\0") -> None:
             order[0].append(path)
         elif staged and temporary in path:
             order[1].append(path)
-        else:
-            order[3 if staged else 2].append(
-                path
-            )  # the lists in the staging folder after the files they list
+        else:  # the lists in the staging folder after the files they list
+            order[3 if staged else 2].append(path)
     for paths in order:
         filesystem.delete(filesystem.join(content.output, path) for path in paths)
     folders = {folder for path in (p for paths in order for p in paths) for folder in _folders(path)}

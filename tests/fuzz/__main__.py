@@ -243,9 +243,8 @@ class CaseRun:
             changes = differences(found, snapshot(self._output))
             # The run may delete an empty staging folder, and the lock of a run that was killed.
             allowed = ["'_staging' is gone", "'_staging/run.lock' is gone"]
-            if (
-                "cannot release the lock" in ended.err
-            ):  # if every change fails, it cannot delete its own either
+            # If every change fails, it cannot delete its own either.
+            if "cannot release the lock" in ended.err:
                 allowed += ["'_staging' is new", "'_staging/run.lock' is new"]
             self._wrong += [f"{label}: refused, but {change}" for change in changes if change not in allowed]
 

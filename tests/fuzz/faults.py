@@ -117,9 +117,8 @@ class Child:
     def _printed(self, pipe: int, log: Path) -> str:
         """Reads a pipe, and copies its content to a file for `--keep`."""
         printed = b""
-        with contextlib.suppress(
-            BlockingIOError
-        ):  # no end of file if other processes of the run still have it open
+        # There is no end of file if other processes of the run still have it open.
+        with contextlib.suppress(BlockingIOError):
             while piece := os.read(pipe, _PIPE_BYTES):
                 printed += piece
         os.close(pipe)

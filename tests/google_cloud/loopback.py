@@ -100,9 +100,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        if not isinstance(
-            sys.exc_info()[1], ConnectionError
-        ):  # the client was killed or closed the connection
+        # A client that was killed or closed the connection is no error.
+        if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
