@@ -235,15 +235,15 @@ def test_resume_keeps_good_shards_and_makes_the_others(run, monkeypatch, tmp_pat
 
 def test_there_are_just_as_many_shards_as_asked_for(tmp_path, corpus, tokenizer_folder, capsys):
     out = tmp_path / "out"
-    options = ["--splits", "train=0.98,few=0.02", "--num_shards", "800", "--max_length", "32"]
+    options = ["--splits", "train=0.98,few=0.02", "--num_shards", "200", "--max_length", "32"]
     prepare.main(arguments(corpus, tokenizer_folder, out, *options, "--packing", "pad"))
     printed = capsys.readouterr()
     manifests = {name: json.loads((out / name / "manifest.json").read_bytes()) for name in ("train", "few")}
     counts = [shard["records"] for shard in manifests["train"]["shards"]]
-    assert len(counts) == 800 and 1 <= max(counts) - 1 <= min(counts)
+    assert len(counts) == 200 and 1 <= max(counts) - 1 <= min(counts)
     few = manifests["few"]["num_records"]
-    assert 0 < few == len(manifests["few"]["shards"]) < 800
-    assert f"few: WARNING: --num_shards 800: this split has only {few} rows" in printed.out
+    assert 0 < few == len(manifests["few"]["shards"]) < 200
+    assert f"few: WARNING: --num_shards 200: this split has only {few} rows" in printed.out
     assert "a document is a line (--document paragraph or file changes it)" in printed.err
     assert defects(out) == []
 
@@ -277,7 +277,6 @@ def test_documents_that_nothing_would_separate_are_announced_with_the_remedy(
 
 
 RUNNERS = {
-    "one worker process": ["--direct_running_mode", "multi_processing", "--direct_num_workers", "1"],
     "three worker processes": ["--direct_running_mode", "multi_processing", "--direct_num_workers", "3"],
     "the runner Beam picks": ["--runner", "DirectRunner"],
 }

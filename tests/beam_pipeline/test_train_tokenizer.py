@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +64,7 @@ def test_runner_and_bundling_change_nothing(corpus_files: Path, tmp_path: Path):
     inputs = [str(corpus_files / name) for name in ("b.jsonl", "empty.txt", "a.txt", "*.txt")]
     options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400", *sampled]
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
-    options += [*workers, "--unit_bytes", "5000"]
-    command = [sys.executable, "-m", "beam_pipeline", "train-tokenizer", *options]
-    subprocess.run(command, check=True, capture_output=True)
+    train_tokenizer.main([*options, *workers, "--unit_bytes", "5000"])
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
     run(corpus_files, tmp_path / "three", *sampled, "--unit_bytes", "1000000")
     assert files_of(tmp_path / "one")["tokenizer.json"] == files_of(tmp_path / "three")["tokenizer.json"]
