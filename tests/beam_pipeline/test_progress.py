@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -27,13 +28,12 @@ def terminal() -> Iterator[Callable[[], str]]:
     """Makes stderr a terminal in this context; yields a function that returns what it has shown."""
     master, slave = os.openpty()
     termios.tcsetwinsize(slave, (40, 120))
-    os.set_blocking(master, False)
 
     def shown() -> str:
-        try:
-            return os.read(master, 1 << 16).decode()
-        except BlockingIOError:
-            return ""
+        text = b""
+        while select.select([master], [], [], 0.2)[0]:  # what was written arrives a moment later
+            text += os.read(master, 1 << 16)
+        return text.decode()
 
     with os.fdopen(slave, "w", buffering=1) as stream, contextlib.redirect_stderr(stream):
         yield shown
