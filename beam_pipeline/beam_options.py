@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import grpc
 from apache_beam.options.pipeline_options import (
     DirectOptions,
     PipelineOptions,
     PortableOptions,
     StandardOptions,
 )
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from beam_pipeline.errors import UsageError
 
@@ -23,6 +25,8 @@ _LOCAL_RUNNERS = (
     "prismrunner",
 )
 
+_SECONDS_TO_ANSWER = 30
+
 _RUNNERS_WITH_WORKERS = ("", "directrunner", "switchingdirectrunner", "fnapirunner")
 
 
@@ -30,7 +34,7 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
     """Parses Beam's options from the rest of a command line.
 
     Raises:
-        UsageError: If neither this program nor Beam knows an option.
+        UsageError: If neither this program nor Beam knows an option, nor the job service of a runner.
     """
     stray = [
         word
@@ -39,6 +43,10 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
     ]
     options = PipelineOptions(list(argv))
     unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if unknown and endpoint:
+        known = _job_service_options(endpoint)
+        unknown = [name for name in unknown if name not in known]
     if unknown:
         raise UsageError(
             f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it; see --help"
@@ -50,6 +58,24 @@ def unknown_names(options: PipelineOptions) -> list[str]:
     """Returns the given options that Beam does not know, without their dashes, sorted."""
     known = PipelineOptions([]).get_all_options()
     return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
+
+
+def _job_service_options(endpoint: str) -> set[str]:
+    """Returns the options of the runner behind a job service, with their dashes.
+
+    Raises:
+        UsageError: If no job service answers at the endpoint.
+    """
+    with grpc.insecure_channel(endpoint) as channel:
+        service = beam_job_api_pb2_grpc.JobServiceStub(channel)
+        request = beam_job_api_pb2.DescribePipelineOptionsRequest()
+        try:
+            found = service.DescribePipelineOptions(request, timeout=_SECONDS_TO_ANSWER, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise UsageError(
+                f"--job_endpoint {endpoint}: no job service answers there ({error.details()})"
+            ) from error
+    return {f"--{option.name}" for option in found.options}
 
 
 def runs_here(options: PipelineOptions) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
-from apache_beam.portability.api import beam_job_api_pb2
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineState
 
-from beam_pipeline import __main__, portable
-from beam_pipeline.errors import DataError, StillRunning
+from beam_pipeline import __main__, beam_options, portable
+from beam_pipeline.errors import DataError, StillRunning, UsageError
 
 EMBEDDED = ["--runner", "PortableRunner", "--job_endpoint", "embed", "--environment_type", "LOOPBACK"]
 
@@ -126,3 +127,30 @@ def test_a_missing_job_service_is_reported_with_its_address(
     shown = capsys.readouterr().err
     assert "prepare: --job_endpoint 127.0.0.1:1: no job service answers there" in shown
     assert "Traceback" not in shown
+
+
+class JobService(beam_job_api_pb2_grpc.JobServiceServicer):
+    """Knows one option, like a runner's job service."""
+
+    def DescribePipelineOptions(self, request, context):
+        option = beam_job_api_pb2.PipelineOptionDescriptor(
+            name="object_reuse", type=beam_job_api_pb2.PipelineOptionType.BOOLEAN
+        )
+        return beam_job_api_pb2.DescribePipelineOptionsResponse(options=[option])
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(1))
+    beam_job_api_pb2_grpc.add_JobServiceServicer_to_server(JobService(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+def test_the_options_of_the_runner_behind_a_job_service_are_accepted(endpoint: str) -> None:
+    portable_runner = ["--runner", "PortableRunner", "--job_endpoint", endpoint]
+    beam_options.parse([*portable_runner, "--object_reuse"])
+    with pytest.raises(UsageError, match="unknown option --object_reused:"):
+        beam_options.parse([*portable_runner, "--object_reused"])
