@@ -31,7 +31,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines test-engines-quick compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -104,7 +104,11 @@ test-tpu-check: trainer/.venv-tpu-check/.ready
 
 # ENGINES_WIDE=1 also runs each case with parallelism 1 and 4.
 test-engines: .engines/.flink .engines/prism
-	$(PIPELINE) -m pytest tests/engines
+	$(PIPELINE) -m pytest tests/engines --junitxml .engines/results.xml
+
+# The part that CI runs.
+test-engines-quick: .engines/.flink
+	$(PIPELINE) -m pytest "tests/engines/test_faults.py::test_a_job_outlives_a_killed_task_manager[tokenizing]"
 
 kernels: trainer/.venv-tpu-check/.ready
 	JAX_PLATFORMS=cpu $(TPU_CHECK) -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip

@@ -173,7 +173,7 @@ class Flink:
             "taskmanager.network.sort-shuffle.min-buffers": 64,
             "classloader.resolve-order": "parent-first",
             "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": 2,
+            "restart-strategy.fixed-delay.attempts": 4,  # a lost task manager takes two
             "restart-strategy.fixed-delay.delay": "1 s",
             "heartbeat.interval": 1000,
             "heartbeat.timeout": 10_000,

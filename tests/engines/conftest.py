@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,9 +15,6 @@ import pytest
 from tests.beam_pipeline.conftest import make_documents
 from tests.end_to_end.conftest import Pipeline, made, pipeline  # noqa: F401
 from tests.engines.clusters import Flink, Prism
-from tests.engines.servers import ENGINES
-
-RESULTS = ENGINES / "results.json"
 
 
 @pytest.fixture(scope="session")
@@ -59,16 +56,3 @@ def tokenizer(made: Pipeline, corpus: Path, tmp_path_factory: pytest.TempPathFac
 def content(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of every file below a folder, by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes what the tests recorded as properties, for the table in the docs."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    rows: list[dict[str, str]] = []
-    for outcome in ("passed", "failed"):
-        reports: Sequence[pytest.TestReport] = reporter.stats.get(outcome, [])
-        for report in reports:
-            if report.when == "call" and report.user_properties:
-                rows.append({**dict(report.user_properties), "outcome": outcome})
-    if rows:
-        RESULTS.write_text(json.dumps(rows, indent=1))

@@ -20,7 +20,7 @@ ENGINES = ROOT / ".engines"
 
 Value = TypeVar("Value")
 
-_SECONDS_TO_START = 120
+_SECONDS_TO_WAIT = 500  # other processes may use the cores
 
 
 class Server:
@@ -80,7 +80,7 @@ def wait_for(
     find: Callable[[], Value | None],
     check: Callable[[], None] = lambda: None,
     *,
-    seconds: float = _SECONDS_TO_START,
+    seconds: float = _SECONDS_TO_WAIT,
 ) -> Value:
     """Calls `find` until it returns something else than None, and returns that.
 
