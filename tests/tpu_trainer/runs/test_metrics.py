@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,9 @@ def test_records_that_a_full_disk_rejects_are_written_later(
     assert "tensorboard cannot be written (No space left on device); training continues without it" in error
     log.close()
     assert folder.metrics() == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}]
+
+
+def test_tensorboard_starts_in_this_environment() -> None:
+    command = Path(sys.executable).with_name("tensorboard")
+    done = subprocess.run([command, "--version_tb"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
