@@ -6,7 +6,8 @@
 # make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
-# make test-engines     run the pipeline on Flink and Prism: a quarter of an hour; needs Java 11 or 17, Maven and Go
+# make test-engines     run on Flink, Prism and fake-gcs-server: a quarter of an hour; needs Java 11 or 17, Maven and Go
+# make test-images      build the images of deploy/ and run them; needs root, Go, buildah and debootstrap
 # make lint             run CI's linters, and build the docs
 # make docs             build the site of the docs into build/site and check its links (in a separate environment)
 # make docs-options     generate docs/options.md and docs/trainer-options.md from the declarations of the options
@@ -31,7 +32,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines test-engines-quick compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines test-engines-quick test-images compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -99,16 +100,24 @@ test-tpu-check: trainer/.venv-tpu-check/.ready
 	tests/engines/setup/flink.sh .engines $(PIPELINE)
 	@touch $@
 
-.engines/prism: tests/engines/setup/go.sum
-	cd tests/engines/setup && go build -o $(CURDIR)/$@ github.com/apache/beam/sdks/v2/go/cmd/prism
+.engines/prism: PACKAGE := github.com/apache/beam/sdks/v2/go/cmd/prism
+.engines/boot: PACKAGE := github.com/apache/beam/sdks/v2/python/container
+.engines/fake-gcs-server: PACKAGE := github.com/fsouza/fake-gcs-server
+.engines/prism .engines/boot .engines/fake-gcs-server: tests/engines/setup/go.sum
+	mkdir -p .engines && cd tests/engines/setup && go build -o $(CURDIR)/$@ $(PACKAGE)
 
 # ENGINES_WIDE=1 also runs each case with parallelism 1 and 4.
-test-engines: .engines/.flink .engines/prism
-	$(PIPELINE) -m pytest tests/engines --junitxml .engines/results.xml
+test-engines: setup .engines/.flink .engines/prism .engines/boot .engines/fake-gcs-server
+	$(PIPELINE) -m pytest tests/engines tests/google_cloud --junitxml .engines/results.xml
+	$(TRAINER) -m pytest tests/tpu_trainer/test_gcs.py -k fake-gcs-server
 
 # The part that CI runs.
-test-engines-quick: .engines/.flink
+test-engines-quick: setup .engines/.flink .engines/boot
 	$(PIPELINE) -m pytest "tests/engines/test_faults.py::test_a_job_outlives_a_killed_task_manager[tokenizing]"
+
+# Builds without a daemon, on stand-ins of the base images. STORAGE_DRIVER=vfs, if the file system has no overlays.
+test-images: setup .engines/boot
+	$(PIPELINE) -m pytest tests/images
 
 kernels: trainer/.venv-tpu-check/.ready
 	JAX_PLATFORMS=cpu $(TPU_CHECK) -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip

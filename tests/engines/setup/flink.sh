@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Flink, Beam's Flink job server and Beam's worker launcher into a folder. Needs Java 11 or 17, Maven and Go.
+# Installs Flink and Beam's Flink job server into a folder. Needs Java 11 or 17, and Maven.
 #
 #   flink.sh FOLDER PYTHON
 set -euo pipefail
@@ -30,6 +30,3 @@ retry mvn --batch-mode --quiet --file "$setup/pom.xml" \
 (cd "$target/jars" && sha256sum --quiet --check "$setup/jars.sha256")
 [ "$(find "$target/jars" -type f | wc -l)" = "$(wc -l < "$setup/jars.sha256")" ] \
   || { echo "$target/jars has files that jars.sha256 does not list" >&2; exit 1; }
-
-cd "$setup"
-retry go build -o "$target/boot" github.com/apache/beam/sdks/v2/python/container

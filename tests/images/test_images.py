@@ -1,0 +1,149 @@
+"""The images, built from their Dockerfiles, do what they are for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.images.conftest import ROOT, Image, build
+
+CORPUS = ROOT / "README.md"
+SECRETS = re.compile(r"(^|/)(\.netrc|\.git|id_rsa|credentials.*\.json|\.env|\.pypirc|pip\.conf)(/|$)")
+CACHES = re.compile(r"(^|/)(root/\.cache|tmp/.+|var/lib/apt/lists/.+|\.pytest_cache|\.ruff_cache)(/|$)")
+SMALL = [
+    *("--objective", "clm", "--model.type", "gpt2", "--model.config.n_embd", "32", "--model.config.n_layer", "1"),
+    *("--model.config.n_head", "2", "--train.steps", "6", "--train.batch_size", "4", "--schedule.warmup_steps", "1"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the host for the images' users, who are not root."""
+    folder = tmp_path_factory.mktemp("shared")
+    shutil.copy(CORPUS, folder / "corpus.txt")
+    for path in (folder, *folder.parents):
+        if path != Path("/") and path.owner() == "root" and path.is_relative_to(Path("/tmp")):
+            path.chmod(0o777 if path == folder else 0o755 | path.stat().st_mode)
+    return folder
+
+
+def done(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    return result.stdout
+
+
+def commands(folder: Path, output: str) -> list[list[str]]:
+    """Returns the arguments of the commands that make a tokenizer and a dataset of the folder's corpus."""
+    given = ["--input", f"{folder}/corpus.txt"]
+    tokenizer, made = f"{folder}/{output}-tokenizer", f"{folder}/{output}"
+    rows = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--append_eos"]
+    return [
+        ["train-tokenizer", *given, "--vocab_size", "400", "--output", tokenizer],
+        ["prepare", *given, "--tokenizer", tokenizer, "--output", made, *rows],
+    ]
+
+
+@pytest.fixture(scope="session")
+def dataset(pipeline: Image, shared: Path) -> Path:
+    """A dataset that the pipeline's image has made, as docs/running-on-google-cloud.md runs it outside Dataflow."""
+    for arguments in commands(shared, "in-image"):
+        done(pipeline.run("-m", "beam_pipeline", *arguments, folder=shared, entrypoint="python", user="1000"))
+    return shared / "in-image"
+
+
+def test_a_dataset_made_in_the_image_has_the_bytes_of_one_made_here(dataset: Path, shared: Path) -> None:
+    for arguments in commands(shared, "here"):
+        done(
+            subprocess.run(
+                [sys.executable, "-m", "beam_pipeline", *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        )
+    ours = {path.name: path.read_bytes() for path in (shared / "here").rglob("*.tfrecord")}
+    assert len(ours) >= 2
+    assert {path.name: path.read_bytes() for path in dataset.rglob("*.tfrecord")} == ours
+
+
+def test_a_model_is_trained_evaluated_and_exported_in_the_cpu_image(
+    trainer: Image, dataset: Path, shared: Path
+) -> None:
+    run, model = shared / "run", shared / "model"
+    data = ["--data.train", dataset / "train", "--data.validation", dataset / "validation"]
+    done(trainer.run("fit", *data, "--output_dir", run, *SMALL, folder=shared))
+    assert json.loads((run / "summary.json").read_text())["steps"] == 6
+    assert json.loads(done(trainer.run("evaluate", "--run", run, folder=shared)))["step"] == 6
+    done(trainer.run("export", "--run", run, "--output", model, folder=shared))
+    assert (model / "model.safetensors").stat().st_uid == 10001
+    answer = done(trainer.run("generate", "--model", model, "--text", "the", "--json", "true", folder=shared))
+    assert json.loads(answer)
+
+
+def test_the_tpu_image_imports_all_it_needs(tpu_trainer: Image, shared: Path) -> None:
+    code = "import libtpu, tensorflow, tf_keras, tpu_trainer.fit; print(tensorflow.__version__)"
+    version = done(
+        tpu_trainer.run(
+            "-c",
+            f"import os; os.environ['TPU_LOAD_LIBRARY'] = '0'; {code}",
+            folder=shared,
+            entrypoint="python",
+        )
+    )
+    assert version.startswith("2.")
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "most_gigabytes"),
+    [("pipeline", "", 2.0), ("trainer", "10001", 3.0), ("tpu_trainer", "", 4.0)],
+)
+def test_images_hold_neither_secrets_nor_caches(
+    request: pytest.FixtureRequest, name: str, user: str, most_gigabytes: float
+) -> None:
+    image: Image = request.getfixturevalue(name)
+    files = image.files()
+    gigabytes = sum(files.values()) / 1e9
+    print(f"{name}: {gigabytes:.2f} GB")
+    assert [path for path in files if SECRETS.search(path) or CACHES.search(path)] == []
+    assert not [path for path in files if "/tests/beam_pipeline/" in path or "/tests/tpu_trainer/" in path]
+    assert image.inspect()["config"].get("User", "") == user
+    assert gigabytes < most_gigabytes
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "target", "changed", "name"),
+    [
+        ("pipeline.Dockerfile", [], "beam_pipeline/errors.py", "pipeline"),
+        ("trainer.Dockerfile", ["--target", "cpu"], "trainer/tpu_trainer/errors.py", "trainer"),
+    ],
+)
+def test_a_change_of_the_source_keeps_the_layer_of_packages(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    dockerfile: str,
+    target: list[str],
+    changed: str,
+    name: str,
+) -> None:
+    before: Image = request.getfixturevalue(name)
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for path in filter(None, tracked.split("\0")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, tmp_path / path)
+    with (tmp_path / changed).open("a") as file:
+        file.write("# changed\n")
+    after = build(dockerfile, f"{name}:changed", *target, context=tmp_path)
+    layers = [image.inspect()["rootfs"]["diff_ids"] for image in (before, after)]
+    shared = [id for id in layers[0] if id in layers[1]]
+    assert 1 < len(shared) < len(layers[0])
+    assert "Using cache" in after.log
+    assert "Downloading" not in after.log
+    assert "Successfully installed" not in after.log.replace("Successfully installed tokenmill", "")
