@@ -140,7 +140,7 @@ lint: setup docs
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports --no-cache --no-logo
 	cd trainer && ../.venv/bin/lint-imports --no-cache --no-logo
-	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.git '^(<{7}|>{7}) ' .  # merge conflict markers
+	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.engines --exclude-dir=.git '^(<{7}|>{7}) ' .  # merge conflict markers
 
 LOCK := pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
   --no-emit-index-url --upgrade

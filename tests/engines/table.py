@@ -25,10 +25,12 @@ def main() -> None:
 
 
 def read_results() -> list[dict[str, str]]:
-    """Returns what each test recorded: runner, feature, fault, and its result if it passed."""
+    """Returns what each test of a runner recorded: runner, feature, fault, and its result if it passed."""
     found = []
     for case in ElementTree.parse(_RESULTS).iter("testcase"):
-        found.append({entry.get("name", ""): entry.get("value", "") for entry in case.iter("property")})
+        recorded = {entry.get("name", ""): entry.get("value", "") for entry in case.iter("property")}
+        if recorded:
+            found.append(recorded)
     return found
 
 
