@@ -27,7 +27,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
+from tpu_trainer.console import log_to_stderr
 from tpu_trainer.data.vocabulary import Vocabulary
+
+log_to_stderr()  # as the command does; some tests call a verb's function
 
 # Two devices, to test independence of their number. Must be set before TensorFlow uses a device.
 tf.config.set_logical_device_configuration(
@@ -35,14 +38,12 @@ tf.config.set_logical_device_configuration(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def released_memory() -> Iterator[None]:
-    """Frees the graphs that a module's tests have traced.
+def release_memory() -> None:
+    """Frees the graphs that were traced so far.
 
     TensorFlow's gradient registry keeps every graph with a custom gradient, and its model, until the process ends.
     XLA's programs are never freed, so the Makefile runs each part of the suite in new processes.
     """
-    yield
     registry = ops.gradient_registry._registry
     for name in [name for name in registry if name.startswith("CustomGradient")]:
         del registry[name]
@@ -50,6 +51,13 @@ def released_memory() -> Iterator[None]:
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def released_memory() -> Iterator[None]:
+    """Frees the graphs of each module's tests."""
+    yield
+    release_memory()
 
 
 @pytest.fixture(scope="session")

@@ -8,24 +8,20 @@ that the client trusts. Nothing outside the namespace can be reached.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
-import socket
-import ssl
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from tests.google_cloud.fake_gcs_server import serving
 from tests.google_cloud.gcs import Faults, Gcs
+from tests.google_cloud.private_network import bring_loopback_up, certificate, write_hosts
 from tests.tpu_trainer.faults import Fault, run_all
 
 _HOSTS = ("www.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com", "localhost")
@@ -61,7 +57,7 @@ def run_all_on_gcs(
     """
     folder.mkdir()
     hosts, plan = folder / "hosts", folder / "plan.json"
-    hosts.write_text(f"127.0.0.1 {' '.join(_HOSTS)}\n")
+    write_hosts(hosts, {"127.0.0.1": _HOSTS})
     named = [[[[str(item) for item in arguments], fault] for arguments, fault in chain] for chain in chains]
     server = {"fake_gcs_server": fake_gcs_server}
     stand_in = {"faults": faults, "page_size": page_size}
@@ -82,26 +78,6 @@ def run_all_on_gcs(
     return runs, folder / "bucket", outcome["requests"]
 
 
-def _certificate(folder: Path) -> ssl.SSLContext:
-    """Returns a server's TLS context for the hosts, and writes the authority's certificate to folder/ca.pem."""
-    names = ",".join(f"DNS:{host}" for host in _HOSTS)
-    key, certificate = folder / "key.pem", folder / "ca.pem"
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=stand-in"]
-    files = ["-keyout", key, "-out", certificate]
-    subprocess.run([*make, "-addext", f"subjectAltName={names}", *files], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context
-
-
-def _loopback_up() -> None:
-    """Brings the loopback interface up, which is down in a new network namespace; see netdevice(7)."""
-    get_flags, set_flags, up, layout = 0x8913, 0x8914, 0x1, "16sh14x"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        answer = fcntl.ioctl(control, get_flags, struct.pack(layout, b"lo", 0))
-        fcntl.ioctl(control, set_flags, struct.pack(layout, b"lo", struct.unpack(layout, answer)[1] | up))
-
-
 Served = tuple[list[str], Callable[[], dict[str, bytes]]]
 """The requests so far, and a function that returns the bucket's objects."""
 
@@ -109,7 +85,7 @@ Served = tuple[list[str], Callable[[], dict[str, bytes]]]
 @contextlib.contextmanager
 def _stand_in(folder: Path, plan: dict[str, Any]) -> Iterator[Served]:
     settings = {"faults": Faults(**plan["faults"]), "page_size": plan["page_size"]}
-    with Gcs(BUCKET, port=_PORT, tls=_certificate(folder), **settings) as gcs:
+    with Gcs(BUCKET, port=_PORT, tls=certificate(folder, _HOSTS), **settings) as gcs:
         objects = Path(plan["objects"])
         for path in objects.rglob("*"):
             if path.is_file():
@@ -122,23 +98,17 @@ def _fake_gcs_server(folder: Path, plan: dict[str, Any]) -> Iterator[Served]:
     buckets = folder / "buckets"
     shutil.copytree(plan["objects"], buckets / BUCKET)
     host = "storage.googleapis.com"
-    with serving(buckets, port=_PORT, tls=_certificate(folder), host=host) as relay:
+    with serving(buckets, port=_PORT, tls=certificate(folder, _HOSTS), host=host) as relay:
 
         def objects() -> dict[str, bytes]:
-            found = json.loads(relay.get(f"/storage/v1/b/{BUCKET}/o?maxResults=5000"))
-            assert "nextPageToken" not in found
-            names = [item["name"] for item in found["items"]]
-            return {
-                name: relay.get(f"/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}?alt=media")
-                for name in names
-            }
+            return {name: relay.read(f"gs://{BUCKET}/{name}") for name in relay.names(f"gs://{BUCKET}/")}
 
         yield relay.requests, objects
 
 
 def main(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
-    _loopback_up()
+    bring_loopback_up()
     authority = str(folder / "ca.pem")
     os.environ |= {
         "CURL_CA_BUNDLE": authority,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tomllib
 
 import tpu_trainer
 from tpu_trainer import options_page
@@ -187,14 +188,72 @@ def test_help_imports_no_heavy_library(words: list[str]) -> None:
 
 
 def test_invalid_options_are_rejected_before_tensorflow_is_imported(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    commands = [
+        ["fit", "--output_dir", "RUN", "--data.train", nowhere],
+        ["evaluate", "--run", nowhere],
+        ["export", "--run", nowhere, "--output", "MODEL"],
+        ["generate", "--model", nowhere, "--text", "x"],
+        ["fill-mask", "--model", nowhere, "--text", "x"],
+    ]
     code = (
-        "import sys; from tpu_trainer.__main__ import main; "
-        f"sys.argv = ['tpu_trainer', 'fit', '--output_dir', 'RUN', '--data.train', {str(tmp_path / 'nowhere')!r}]; "
-        "status = main(); assert 'tensorflow' not in sys.modules; sys.exit(status)"
+        "import sys; from tpu_trainer.__main__ import main\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['tpu_trainer', *command]; assert main() == 2; assert 'tensorflow' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 2, result.stderr
+    assert result.returncode == 0, result.stderr
     assert "nowhere: no such folder" in result.stderr
+    assert result.stderr.count("nowhere: no config") == 4
+
+
+def test_misspelt_verbs_and_options_are_named_with_those_that_were_meant(
+    run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, message in (
+        (["fitt"], "error: 'fitt' is not a verb; did you mean fit?"),
+        (["zzz"], "error: 'zzz' is not a verb"),
+        (
+            ["fit", "--train.step", "3"],
+            "error: unrecognized arguments: --train.step 3; did you mean --train.steps?",
+        ),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            run_verb(*arguments)
+        assert stop.value.code == 2
+        assert capsys.readouterr().err.endswith(f"{message}\n")
+
+
+def test_the_version_is_that_of_the_package(
+    run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("--version") == 0
+    project = tomllib.loads((Path(tpu_trainer.__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"tpu_trainer {project['version']}\n"
+
+
+def test_ctrl_c_shows_no_traceback(
+    run_verb: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tpu_trainer.generate.main", interrupted)
+    assert run_verb("generate", "--model", "model", "--text", "x") == 130
+    assert capsys.readouterr().err == "tpu_trainer: interrupted\n"
+
+
+def test_a_reader_that_closes_the_pipe_causes_no_traceback() -> None:
+    code = (
+        "import sys; from tpu_trainer import __main__, generate; generate.main = lambda _: sys.stdin.read() + "
+        "print('text', flush=True); sys.argv = ['tpu_trainer', 'generate', '--model', 'm']; sys.exit(__main__.main())"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    _, error = process.communicate()
+    assert (process.returncode, error) == (1, b"")
 
 
 def test_errors_of_a_verb_are_one_line_and_status_2(

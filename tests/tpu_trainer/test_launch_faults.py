@@ -190,7 +190,9 @@ import sys
 import requests
 from tpu_trainer.cloud.api import Api
 from tpu_trainer.command_line import parse
+from tpu_trainer.console import log_to_stderr
 from tpu_trainer.launch import launch
+log_to_stderr()
 url, storage, *arguments = sys.argv[1:]
 api = Api(session=requests.Session(), tpu=url, vertex=url, storage=storage)
 launch(parse(arguments)[1], api, sleep=lambda seconds: None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -374,17 +377,50 @@ def test_fill_mask(
     assert (first[1], first[2]) == ("'w3'", text_of(1, masked=(6,)))
     assert 0.5 < float(first[0]) <= 1
     assert "'w6'" in {line.split()[1] for line in lines[5:]}
-    monkeypatch.setattr("sys.stdin", [text_of(20, masked=(21,)) + "\n", text_of(30, masked=(31,)) + "\n"])
+    lines = text_of(20, masked=(21,)) + "\n" + text_of(30, masked=(31,)) + "\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 0
     filled = capsys.readouterr().out
     assert text_of(20) in filled
     assert text_of(30) in filled
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"w1 <mask>\n\xff\n"), encoding="utf-8"))
+    assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 2
+    assert "the standard input is not UTF-8" in capsys.readouterr().err
     for bad, message in (
         ("w1 w2", "no <mask> in the text 'w1 w2'"),
         ("<mask> " * 20, "a text has 22 tokens; the model takes 16"),
     ):
         assert run_verb("fill-mask", "--model", exported, "--text", bad) == 2
         assert message in capsys.readouterr().err
+
+
+def test_verbs_show_what_takes_seconds(
+    run_verb: Callable[..., int],
+    run_folder: Path,
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[str] = []
+
+    @contextmanager
+    def note(doing: str) -> Iterator[None]:
+        shown.append(doing)
+        yield
+
+    for verb in ("export", "evaluate", "fill_mask"):
+        monkeypatch.setattr(importlib.import_module(f"tpu_trainer.{verb}"), "elapsed", note)
+    run_verb("export", "--run", run_folder, "--output", tmp_path / "model")
+    run_verb("evaluate", "--run", run_folder, "--output", tmp_path / "figures.json", "--strategy", "cpu")
+    run_verb("fill-mask", "--model", exported, "--text", "w1 <mask>")
+    assert shown == [
+        "export: starting TensorFlow",
+        "export: writing the model",
+        "evaluate: starting TensorFlow",
+        "evaluate: building the model",
+        "fill-mask: loading the tokenizer",
+        "fill-mask: starting TensorFlow",
+    ]
 
 
 def test_fit_on_several_datasets(

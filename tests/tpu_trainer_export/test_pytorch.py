@@ -172,7 +172,7 @@ def test_initial_weights_follow_the_values_that_can_be_set(exports: Path, subtes
             compared = {name: std for name, std in spreads.items() if name in drawn}
             assert len(compared) > 4
             for name, std in compared.items():
-                assert std == pytest.approx(float(drawn[name].std()), rel=0.3), name
+                assert std == pytest.approx(float(drawn[name].detach().std()), rel=0.3), name
 
 
 def test_the_tokenizer_loads(exports: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
-from tpu_trainer import quiet
+from tpu_trainer import __version__, console, quiet
 from tpu_trainer.command_line import overview, parse, program
 from tpu_trainer.errors import ExitStatus, TrainerError
 from tpu_trainer.training.tpu_host import uses_local_tpu
@@ -14,10 +15,14 @@ from tpu_trainer.training.tpu_host import uses_local_tpu
 
 def main() -> int:
     """Runs the verb of the command line and returns the exit status."""
+    if sys.argv[1:2] == ["--version"]:
+        print(f"{program()} {__version__}")
+        return ExitStatus.DONE
     if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
         print(overview(), file=sys.stdout if sys.argv[1:] else sys.stderr)
         return ExitStatus.DONE if sys.argv[1:] else ExitStatus.USAGE
     quiet.set_log_levels()
+    console.log_to_stderr()
     # transformers finds TensorFlow by the name of its distribution and does not know tensorflow-tpu.
     os.environ.setdefault("FORCE_TF_AVAILABLE", "1")
     # The batches to tokenize are small: a thread pool would only compete with training for cores.
@@ -32,6 +37,12 @@ def main() -> int:
     except TrainerError as error:
         print(f"{program()}: error: {error}", file=sys.stderr)
         return error.status
+    except KeyboardInterrupt:
+        print(f"{program()}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return ExitStatus.DONE
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
+import re
 import sys
 from argparse import SUPPRESS, Action, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,6 +49,12 @@ def overview() -> str:
     return f"usage: {program()} VERB [options]\n\n{lines}\n\nVERB --help lists the options of a verb."
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Returns "; did you mean …?" with the known word that is most similar to a misspelt one, if any is similar."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
 def summary(config_class: type) -> str:
     """The first line of the docstring."""
     return inspect.cleandoc(config_class.__doc__).partition("\n")[0]
@@ -66,9 +74,19 @@ class _HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
         return text
 
 
+class _Parser(ArgumentParser):
+    """Names the option that was meant by a misspelt one."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        misspelt = re.match(r"unrecognized arguments: (--[\w.-]+)", message)
+        if misspelt:
+            message += suggestion(misspelt[1], self._option_string_actions)
+        super().error(message, ex)
+
+
 def _verb_parser(verb: str) -> ArgumentParser:
     config_class = VERBS[verb]
-    parser = ArgumentParser(
+    parser = _Parser(
         prog=f"{program()} {verb}",
         usage="%(prog)s [options]",
         description=inspect.cleandoc(config_class.__doc__),
@@ -90,7 +108,8 @@ def _verb_parser(verb: str) -> ArgumentParser:
 def _no_verb(arguments: Sequence[str]) -> NoReturn:
     print(overview(), file=sys.stderr)
     if arguments:
-        print(f"{program()}: error: {arguments[0]!r} is not a verb", file=sys.stderr)
+        meant = suggestion(arguments[0], VERBS)
+        print(f"{program()}: error: {arguments[0]!r} is not a verb{meant}", file=sys.stderr)
     raise SystemExit(ExitStatus.USAGE)
 
 

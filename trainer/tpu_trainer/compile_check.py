@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from tpu_trainer.config import CompileCheckConfig, FitConfig
 from tpu_trainer.config_files import load_compile_check_config
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from tpu_trainer.tpu_check.cache import Cache
@@ -50,7 +52,7 @@ def main(config: CompileCheckConfig) -> None:
         f"A {chip.name} chip: {chip.peak_flops / 1e12:,.0f} TFLOP/s in bfloat16, "
         f"{chip.hbm_bytes / 2**30:,.0f} GiB of HBM at {chip.hbm_bandwidth / 1e9:,.0f} GB/s ({chip.source}).\n{LIMITS}"
     )
-    print(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}", file=sys.stderr)
+    _log.info(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}")
     if config.output is not None:
         document = {"versions": found, "reports": [{"name": name} | report for name, report in columns]}
         files.write_text(config.output, json.dumps(document, indent=1) + "\n")
@@ -107,10 +109,9 @@ def _check(
     from tpu_trainer.tpu_check.figures import figures
     from tpu_trainer.tpu_check.rules import check_and_lower
 
-    print(
+    _log.info(
         f"compile-check: {config.model.type}, {replica_rows} rows of {max_length} tokens on each of "
-        f"{topology.replicas} replica(s), {topology.name}",
-        file=sys.stderr,
+        f"{topology.replicas} replica(s), {topology.name}"
     )
     try:
         with elapsed("compile-check: lowering the step"):

@@ -45,7 +45,7 @@ def main(config: EvaluateConfig) -> None:
     vocabulary = load_vocabulary(split, run.objective)
     check_records(split, vocabulary)
     strategy = build_strategy(config.strategy)
-    with strategy.scope():
+    with elapsed("evaluate: building the model"), strategy.scope():
         # Build only the weights to evaluate, not a second set for the average.
         alone = replace(run, optimizer=replace(run.optimizer, ema=None))
         task = build_task(alone, vocabulary=vocabulary, max_length=max_length, strategy=strategy)

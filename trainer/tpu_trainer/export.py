@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpu_trainer import files, quiet
 from tpu_trainer.config import ExportConfig
+from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.checkpoint_export import export_checkpoint
-from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from tpu_trainer.runs.checkpoint import Checkpoints
 
 
 def main(config: ExportConfig) -> None:
@@ -19,7 +22,6 @@ def main(config: ExportConfig) -> None:
     Raises:
         UsageError: If the run lacks the checkpoint, or the output folder contains something else.
     """
-    quiet.silence_abseil()
     folder = RunFolder(config.run)
     folder.config()
     names = files.list_names(config.output)
@@ -27,8 +29,17 @@ def main(config: ExportConfig) -> None:
         raise UsageError(
             f"--output is {config.output!r}: it contains {names[0]!r} but no exported model; use a new or empty folder"
         )
+    # TensorFlow takes seconds to import: the checks above come first.
+    with elapsed("export: starting TensorFlow"):
+        from tpu_trainer.exports.checkpoint_export import export_checkpoint
+        from tpu_trainer.runs.checkpoint import Checkpoints
+
+        quiet.silence_abseil()
     step = chosen_step(Checkpoints(folder.checkpoints), config.checkpoint)
-    with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
+    with (
+        elapsed("export: writing the model"),
+        tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary,
+    ):
         export_checkpoint(folder, step, Path(temporary))
         files.copy_tree(temporary, config.output)
     print(f"{config.output}: the model after {step} steps")

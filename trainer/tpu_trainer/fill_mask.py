@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpu_trainer.config import FillMaskConfig
+from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.exported import open_model, open_tokenizer, read_prompts
 
@@ -30,10 +31,13 @@ def main(config: FillMaskConfig) -> None:
     Raises:
         UsageError: If the folder has no masked model, or a text has no mask token or is too long.
     """
-    tokenizer, vocabulary = open_tokenizer(config.model, "mlm")
+    with elapsed("fill-mask: loading the tokenizer"):
+        tokenizer, vocabulary = open_tokenizer(config.model, "mlm")
     if config.text is not None:
         _encode(config.text, tokenizer)  # rejects it before the model is loaded
-    filler = MaskFiller(open_model(config.model, vocabulary, "mlm"), tokenizer)
+    with elapsed("fill-mask: starting TensorFlow"):
+        model = open_model(config.model, vocabulary, "mlm")
+    filler = MaskFiller(model, tokenizer)
     for prompt in read_prompts(config.text, json_lines=config.json):
         masks = list(filler.fill(prompt.text, config.top_k))
         if prompt.record is not None:

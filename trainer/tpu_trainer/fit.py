@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from dataclasses import replace
 
 from tpu_trainer.config import FitConfig
@@ -13,6 +13,8 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.cluster import cluster_from_environment
+
+_log = logging.getLogger(__name__)
 
 
 def main(config: FitConfig) -> None:
@@ -54,10 +56,7 @@ def main(config: FitConfig) -> None:
                 "use another folder"
             )
         if summary["steps"] >= config.train.steps:
-            print(
-                f"{folder.path}: already finished, with {summary['steps']} steps; nothing to do",
-                file=sys.stderr,
-            )
+            _log.info(f"fit: {folder.path}: already finished, with {summary['steps']} steps; nothing to do")
             if config.hub_model_id is not None and folder.writable:
                 HubPusher(config.hub_model_id, private=config.hub_private, folder=folder).finish(
                     summary["steps"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpu_trainer.config import GenerateConfig
+from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.exported import open_model, open_tokenizer, read_prompts
 from tpu_trainer.exports.sampling import Sampling
@@ -23,11 +24,14 @@ def main(config: GenerateConfig) -> None:
     Raises:
         UsageError: If the folder has no causal model, or a text is too long, or empty without a begin token.
     """
-    tokenizer, vocabulary = open_tokenizer(config.model, "clm")
+    with elapsed("generate: loading the tokenizer"):
+        tokenizer, vocabulary = open_tokenizer(config.model, "clm")
     if config.text is not None:
         encode(config.text, tokenizer, config.max_new_tokens)  # rejects it before the model is loaded
+    with elapsed("generate: starting TensorFlow"):
+        model = open_model(config.model, vocabulary, "clm")
     generator = Generator(
-        open_model(config.model, vocabulary, "clm"),
+        model,
         tokenizer,
         Sampling(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, seed=config.seed),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,10 @@ from tpu_trainer.cloud.signals import InterruptedBySignal
 from tpu_trainer.cloud.tpu_training import TpuTraining
 from tpu_trainer.cloud.vertex import custom_job
 from tpu_trainer.cloud.vertex_training import VertexTraining
-from tpu_trainer.cloud.watch import Watch, say
+from tpu_trainer.cloud.watch import Watch
 from tpu_trainer.errors import InterruptedRun
+
+_log = logging.getLogger(__name__)
 
 
 def main(config: LaunchConfig) -> None:
@@ -35,7 +38,7 @@ def main(config: LaunchConfig) -> None:
 
 def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = time.sleep) -> None:
     """Trains `config` through `api`; `sleep` waits between two status checks."""
-    lease = Lease(api, config, sleep=sleep, say=say)
+    lease = Lease(api, config, sleep=sleep)
     watch = Watch(api, config, lease, sleep)
     kind = VertexTraining if config.cloud.service == "vertex" else TpuTraining
     training = kind(config, api, watch)
@@ -46,7 +49,7 @@ def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = ti
         raise InterruptedRun(
             f"{config.name}: interrupted; run the same command to continue from the last checkpoint"
         ) from None
-    say(f"{config.name}: finished: {config.output_dir}")
+    _log.info(f"launch: {config.name}: finished: {config.output_dir}")
 
 
 def _follow(config: LaunchConfig, training: TpuTraining | VertexTraining, lease: Lease, watch: Watch) -> None:
@@ -55,7 +58,7 @@ def _follow(config: LaunchConfig, training: TpuTraining | VertexTraining, lease:
         lease.acquire()
         training.run()
     except InterruptedBySignal as interruption:
-        say(f"{config.name}: {interruption}: deleting its resources")
+        _log.info(f"launch: {config.name}: {interruption}: deleting its resources")
         training.cancel()
         raise
     except LostLeaseError:
@@ -65,4 +68,4 @@ def _follow(config: LaunchConfig, training: TpuTraining | VertexTraining, lease:
         if watch.cleanup_command is None:
             lease.release()
         else:
-            say(f"{config.name}: {watch.cleanup_hint()}")
+            _log.info(f"launch: {config.name}: {watch.cleanup_hint()}")

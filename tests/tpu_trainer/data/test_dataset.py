@@ -112,7 +112,7 @@ def test_a_missing_shard(split_folder: Path) -> None:
 def test_a_shard_cut_off(split_folder: Path) -> None:
     path = split_folder / "train-00001-40.tfrecord"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: \d+ bytes, but .* says \d+"):
+    with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: \d+ bytes, but .* specifies \d+"):
         open_split(str(split_folder))
 
 
@@ -137,7 +137,7 @@ def test_a_shard_with_another_checksum_than_the_manifest(
 def test_an_empty_bare_shard(split_folder: Path) -> None:
     (split_folder / "manifest.json").unlink()
     (split_folder / "train-00001-40.tfrecord").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: empty, but its name says 40 rows"):
+    with pytest.raises(UsageError, match=r"train-00001-40.tfrecord: empty, but its name specifies 40 rows"):
         open_split(str(split_folder))
 
 
@@ -158,13 +158,13 @@ def test_a_tokenizer_that_does_not_fit(split_folder: Path, tokenizer_folder: Pat
     tokenizer = load_tokenizer(str(tokenizer_folder))
     tokenizer.add_tokens(["more"])
     tokenizer.save_pretrained(tmp_path / "larger")
-    with pytest.raises(UsageError, match=r"larger: 51 tokens, but the manifest says 50"):
+    with pytest.raises(UsageError, match=r"larger: 51 tokens, but the manifest specifies 50"):
         load_vocabulary(open_split(str(split_folder), tokenizer=str(tmp_path / "larger")))
     changed = tmp_path / "changed"
     load_tokenizer(str(tokenizer_folder)).save_pretrained(changed)
     text = (changed / "tokenizer.json").read_text()
     (changed / "tokenizer.json").write_text(text.replace('"w44"', '"v44"'))
-    with pytest.raises(UsageError, match=r"tokenizer.json: its SHA-256 is .*, but the manifest says"):
+    with pytest.raises(UsageError, match=r"tokenizer.json: its SHA-256 is .*, but the manifest specifies"):
         load_vocabulary(open_split(str(split_folder), tokenizer=str(changed)))
 
 

@@ -116,5 +116,7 @@ def test_bare_shards_with_another_count(split: Split, vocabulary: Vocabulary) ->
     Path(split.path, "manifest.json").unlink()
     path = Path(split.shards[0].path)
     path.rename(path.with_name("train-00000-41.tfrecord"))
-    with pytest.raises(UsageError, match=r"train-00000-41.tfrecord: 40 records, but its name .* says 41"):
+    with pytest.raises(
+        UsageError, match=r"train-00000-41.tfrecord: 40 records, but its name .* specifies 41"
+    ):
         check_records(open_split(split.path), vocabulary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,7 +179,7 @@ def test_the_verb(
 ) -> None:
     expected = continued(generator_of(causal), TEXTS)
     capsys.readouterr()
-    monkeypatch.setattr("sys.stdin", [f"{text}\n" for text in TEXTS])
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{text}\n" for text in TEXTS)))
     assert run_verb("generate", "--model", causal, "--max_new_tokens", 10, "--batch_size", 3) == 0
     assert capsys.readouterr().out.splitlines() == expected
     options = ("--temperature", 1.5, "--top_k", 20, "--top_p", 0.9)

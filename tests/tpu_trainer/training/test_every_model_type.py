@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.tpu_trainer.conftest import release_memory
 from tests.tpu_trainer.model_types import ALL, dropout_config, small_config
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, OptimizerConfig, TrainConfig
@@ -39,6 +42,13 @@ def task_of(objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, t
     return build_task(
         config, vocabulary=vocabulary, max_length=MAX_LENGTH, strategy=tf.distribute.get_strategy()
     )
+
+
+@pytest.fixture(autouse=True)
+def released_after_each_test() -> Iterator[None]:
+    """Frees each model's graphs: those of all types together take 5 GB."""
+    yield
+    release_memory()
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ synchronized clocks.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import socket
@@ -19,6 +20,8 @@ from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.errors import CloudError
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
+
+_log = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 60.0
 """A live holder writes within two of its polling intervals and this many seconds."""
@@ -39,11 +42,9 @@ class Lease:
         config: LaunchConfig,
         *,
         sleep: Callable[[float], Any],
-        say: Callable[[str], None],
     ) -> None:
         self._api = api
         self._sleep = sleep
-        self._say = say
         self._url = files.join(config.output_dir, LAUNCH_FOLDER, "launcher.json")
         self._poll = config.cloud.poll_seconds
         self._target = f"{config.cloud.service} {config.cloud.project}/{config.cloud.zone}/{config.name}"
@@ -56,9 +57,9 @@ class Lease:
         if generation != "0":
             holder = self._holder()
             seconds = 2 * float(holder.get("poll_seconds", 0)) + _GRACE_SECONDS
-            self._say(
-                f"{self._url}: another `launch` ({_describe_holder(holder)}) manages this run or was killed; waiting "
-                f"{seconds:.0f} s to see whether it still updates this file"
+            _log.info(
+                f"launch: {self._url}: another `launch` ({_describe_holder(holder)}) manages this run or was "
+                f"killed; waiting {seconds:.0f} s to see whether it still updates this file"
             )
             for _ in range(_CHECKS):
                 self._sleep(seconds / _CHECKS)
@@ -86,7 +87,7 @@ class Lease:
         try:
             self._write(self._generation)
         except UnansweredError as error:
-            self._say(f"{self._url}: not renewed yet: {error}")
+            _log.warning(f"launch: {self._url}: not renewed yet: {error}")
 
     def release(self) -> None:
         """Releases the lease, if held. If that fails, the next `launch` waits as it does for a killed one."""
@@ -95,7 +96,7 @@ class Lease:
         try:
             self._api.delete_object(self._url, generation=self._generation)
         except CloudError as error:
-            self._say(f"{self._url}: not removed: {error}")
+            _log.warning(f"launch: {self._url}: not removed: {error}")
         self._generation = None
 
     def _holder(self) -> dict[str, Any]:

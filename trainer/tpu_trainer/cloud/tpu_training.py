@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import signal
 
@@ -16,9 +17,11 @@ from tpu_trainer.cloud.queued_resource import (
     QueuedResource,
     state_of,
 )
-from tpu_trainer.cloud.watch import Watch, say
+from tpu_trainer.cloud.watch import Watch
 from tpu_trainer.errors import CloudError, ExitStatus
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
+
+_log = logging.getLogger(__name__)
 
 _STOPPED = (ExitStatus.INTERRUPTED, 128 + signal.SIGTERM)
 """Exit statuses of a container that got SIGTERM, as it does before a preemption."""
@@ -98,9 +101,9 @@ class TpuTraining:
             )
         if self._watch.cleanup_command is None:
             cloud = self._config.cloud
-            say(
-                f"{self._name}: requesting a {cloud.accelerator_type} in {cloud.zone}; if this command is killed, "
-                f"delete it with: {self._resource.delete_command}"
+            _log.info(
+                f"launch: {self._name}: requesting a {cloud.accelerator_type} in {cloud.zone}; if this command is "
+                f"killed, delete it with: {self._resource.delete_command}"
             )
         self._watch.cleanup_command = self._resource.delete_command
         before, self._unanswered = self._unanswered, True
@@ -165,7 +168,7 @@ class TpuTraining:
 
     def _restart(self, preemptions: int) -> None:
         if preemptions <= self._config.cloud.max_preemptions:
-            say(f"{self._name}: the TPU was preempted; the run continues on a new one")
+            _log.info(f"launch: {self._name}: the TPU was preempted; the run continues on a new one")
         self._delete()
         if preemptions > self._config.cloud.max_preemptions:
             raise CloudError(

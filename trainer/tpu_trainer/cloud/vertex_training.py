@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.vertex import CANCELLING, RUNNING, CustomJobs, state_of
-from tpu_trainer.cloud.watch import Watch, say
+from tpu_trainer.cloud.watch import Watch
 from tpu_trainer.errors import CloudError
+
+_log = logging.getLogger(__name__)
 
 _CHECKS = 3
 """How often to check, after a signal, whether an unanswered request was executed."""
@@ -24,7 +28,7 @@ class VertexTraining:
     def run(self) -> None:
         """Trains to the end; raises CloudError if training fails."""
         name = self._find_or_create()
-        say(f"{self._config.name}: {name}")
+        _log.info(f"launch: {self._config.name}: {name}")
         while (
             state := state_of(job := self._watch.retry_until_answered(lambda: self._jobs.get(name)))
         ) in RUNNING:
@@ -69,9 +73,9 @@ class VertexTraining:
         """Returns a new job; None if there is no response, so that the caller lists the run's jobs again."""
         if self._watch.cleanup_command is None:
             cloud = self._config.cloud
-            say(
-                f"{self._config.name}: requesting a {cloud.machine_type} in {cloud.region}; if this command is killed, "
-                f"cancel the job with: {self._jobs.cancel_commands}"
+            _log.info(
+                f"launch: {self._config.name}: requesting a {cloud.machine_type} in {cloud.region}; if this command is "
+                f"killed, cancel the job with: {self._jobs.cancel_commands}"
             )
         self._watch.cleanup_command = self._jobs.cancel_commands
         before, self._unanswered = self._unanswered, True
@@ -94,6 +98,6 @@ class VertexTraining:
         jobs = self._watch.retry_until_answered(self._jobs.active)
         for job in jobs:
             if job["name"] != name and state_of(job) != CANCELLING:
-                say(f"{self._config.name}: cancelling {job['name']}")
+                _log.info(f"launch: {self._config.name}: cancelling {job['name']}")
                 self._watch.retry_until_answered(lambda job=job: self._jobs.cancel(job["name"]))
         return bool(jobs)

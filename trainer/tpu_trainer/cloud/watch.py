@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
+import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from tpu_trainer import files
@@ -15,15 +13,9 @@ from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.lease import Lease
 from tpu_trainer.cloud.signals import Signals
 
+_log = logging.getLogger(__name__)
+
 _Answer = TypeVar("_Answer")
-
-
-def say(text: str) -> None:
-    """Prints a line to stderr."""
-    try:
-        print(f"launch: {text}", file=sys.stderr, flush=True)
-    except OSError:  # the terminal or other reader is gone; deleting the TPU is more important
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 class Watch:
@@ -84,5 +76,5 @@ class Watch:
 
     def _log_if_changed(self, topic: str, text: str) -> None:
         if self._logged.get(topic) != text:
-            say(text)
+            _log.info(f"launch: {text}")
             self._logged[topic] = text

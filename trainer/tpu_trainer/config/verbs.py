@@ -138,7 +138,7 @@ class CompileCheckConfig(FitConfig):
 
     Examples:
         tokenmill-trainer compile-check --config trainer/configs/roberta-base.yaml --topology v5e:2x4
-        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --topology v4:2x2x1 --find-batch-size
+        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --topology v4:2x2x1 --find_batch_size
         tokenmill-trainer compile-check --compare a.yaml b.yaml
     """
 

@@ -163,7 +163,7 @@ def _rows_of(split: Split, windows: tf.data.Dataset, *, first_row_id: int = 0) -
         found = tf.size(read, out_type=tf.int64)
         check = tf.debugging.Assert(
             found == records,
-            ["The shards have", found, "records; their names say", records, ":", paths],
+            ["The shards have", found, "records; their names specify", records, ":", paths],
             summarize=64,
         )
         with tf.control_dependencies([check]):

@@ -87,7 +87,7 @@ def open_split(path: str, *, tokenizer: str | None = None) -> Split:
     else:
         split = _from_names(path, tokenizer)
     if split.num_rows == 0:
-        raise UsageError(f"{path}: the split has no rows")
+        raise UsageError(f"{path}: the split has no rows; prepare it with more text, or with other --splits")
     if split.num_rows >= 2**31:
         raise UsageError(
             f"{path}: {split.num_rows} rows; a split can have at most 2**31 - 1: prepare several splits"
@@ -139,11 +139,12 @@ def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, toke
             raise UsageError(f"{shard_path}: listed in {manifest_path} but missing; {remedy}")
         if found.size != entry["bytes"]:
             raise UsageError(
-                f"{shard_path}: {found.size} bytes, but {manifest_path} says {entry['bytes']}; {remedy}"
+                f"{shard_path}: {found.size} bytes, but {manifest_path} specifies {entry['bytes']}; {remedy}"
             )
         if found.crc32c is not None and "crc32c" in entry and found.crc32c != entry["crc32c"]:
             raise UsageError(
-                f"{shard_path}: its CRC-32C is {found.crc32c}, but {manifest_path} says {entry['crc32c']}; {remedy}"
+                f"{shard_path}: its CRC-32C is {found.crc32c}, but {manifest_path} specifies {entry['crc32c']}; "
+                f"{remedy}"
             )
         shards.append(Shard(path=shard_path, rows=entry["records"]))
     return Split(
@@ -179,7 +180,9 @@ def _from_names(path: str, tokenizer: str | None) -> Split:
         )
     for match in matches:
         if int(match["count"]) and not listed[match[0]].size:
-            raise UsageError(f"{files.join(path, match[0])}: empty, but its name says {match['count']} rows")
+            raise UsageError(
+                f"{files.join(path, match[0])}: empty, but its name specifies {match['count']} rows"
+            )
     shards = tuple(Shard(path=files.join(path, match[0]), rows=int(match["count"])) for match in matches)
     max_length, features = _first_record(next((shard for shard in shards if shard.rows), None), path)
     beside = files.join(path, "..", "tokenizer")
@@ -198,10 +201,10 @@ def _first_record(shard: Shard | None, path: str) -> tuple[int, frozenset[str]]:
     import tensorflow as tf  # imported here: folders with a manifest do not need it
 
     if shard is None:
-        raise UsageError(f"{path}: the split has no rows")
+        raise UsageError(f"{path}: the split has no rows; prepare it with more text, or with other --splits")
     record = next(iter(tf.data.TFRecordDataset(shard.path).take(1).as_numpy_iterator()), None)
     if record is None:
-        raise UsageError(f"{shard.path}: empty, but its name says {shard.rows} rows")
+        raise UsageError(f"{shard.path}: empty, but its name specifies {shard.rows} rows")
     features = tf.train.Example.FromString(record).features.feature
     if "input_ids" not in features:
         raise UsageError(f"{shard.path}: its records have no input_ids, only {sorted(features)}")

@@ -72,7 +72,7 @@ def _fault(
         said = _PLACE_IN_TENSORFLOW.sub("", error.message)
         return f"{shard.path}: cannot be read after {found} records ({said}); {remedy}"
     if found != (shard.rows if limit is None else min(limit, shard.rows)):
-        return f"{shard.path}: {found} records, but its name or the manifest says {shard.rows}; {remedy}"
+        return f"{shard.path}: {found} records, but its name or the manifest specifies {shard.rows}; {remedy}"
     return None
 
 

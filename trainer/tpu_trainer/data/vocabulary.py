@@ -111,7 +111,7 @@ def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset:
     )
     if vocabulary.size != expected["vocab_size"]:
         raise UsageError(
-            f"{path}: {vocabulary.size} tokens, but the manifest says {expected['vocab_size']}: {remedy}"
+            f"{path}: {vocabulary.size} tokens, but the manifest specifies {expected['vocab_size']}: {remedy}"
         )
     json_path = files.join(path, "tokenizer.json")
     if not files.is_file(json_path):
@@ -119,5 +119,5 @@ def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset:
     found = hashlib.sha256(files.read_text(json_path).encode()).hexdigest()
     if found != expected["sha256"]:
         raise UsageError(
-            f"{json_path}: its SHA-256 is {found}, but the manifest says {expected['sha256']}: {remedy}"
+            f"{json_path}: its SHA-256 is {found}, but the manifest specifies {expected['sha256']}: {remedy}"
         )

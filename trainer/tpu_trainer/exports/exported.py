@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from tpu_trainer import files, quiet
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
 from tpu_trainer.errors import UsageError
+
+_log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 # The second is the suffix of XLM's and Flaubert's classes.
@@ -69,6 +72,14 @@ def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> A
     return LanguageModel(network=network, vocabulary=vocabulary, objective=objective)
 
 
+def _lines() -> Iterator[str]:
+    """Yields the lines of standard input."""
+    try:
+        yield from sys.stdin
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the standard input is not UTF-8: {error}") from None
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A text to complete or continue."""
@@ -87,7 +98,11 @@ def read_prompts(text: str | None, *, json_lines: bool) -> Iterator[Prompt]:
     if text is not None:
         yield Prompt(text, {"text": text} if json_lines else None)
         return
-    for number, line in enumerate(sys.stdin, start=1):
+    if sys.stdin.isatty():
+        _log.info(
+            "reading a text from each line of standard input; Ctrl-D ends it, --text gives a single one"
+        )
+    for number, line in enumerate(_lines(), start=1):
         if not json_lines:
             yield Prompt(line.rstrip("\n"))
             continue

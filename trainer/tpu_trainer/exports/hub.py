@@ -5,6 +5,7 @@ A failed push, such as for a wrong token or an exceeded quota, does not end trai
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 from threading import Thread
@@ -15,6 +16,8 @@ from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
 from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.run_folder import RunFolder
+
+_log = logging.getLogger(__name__)
 
 
 def check_model_id(model_id: str) -> None:
@@ -58,7 +61,6 @@ class HubPusher:
     def _push(self, step: int, suffix: str) -> None:
         # Imported here, so that check_model_id does not import TensorFlow.
         from tpu_trainer.exports.checkpoint_export import export_checkpoint
-        from tpu_trainer.runs.metrics import say
 
         disable_progress_bars()  # the trainer shows its own
         api = HfApi()
@@ -71,9 +73,11 @@ class HubPusher:
                     repo_id=repository.repo_id, folder_path=temporary, commit_message=f"Step {step}"
                 )
         except Exception as error:  # the client passes on exceptions of several libraries
-            say(f"fit: step {step} was not pushed to {self._model_id} ({_first_line(error)}); {suffix}")
+            _log.warning(
+                f"fit: step {step} was not pushed to {self._model_id} ({_first_line(error)}); {suffix}"
+            )
         else:
-            say(f"fit: step {step} pushed to {repository}")
+            _log.info(f"fit: step {step} pushed to {repository}")
 
 
 def _first_line(error: Exception) -> str:

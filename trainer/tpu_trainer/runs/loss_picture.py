@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpu_trainer import files
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.curves import loss_picture
-from tpu_trainer.runs.metrics import say
 from tpu_trainer.runs.run_folder import RunFolder
+
+_log = logging.getLogger(__name__)
 
 
 class LossPicture:
@@ -29,4 +31,4 @@ class LossPicture:
             picture = loss_picture(records, title=self._title, baselines=self._baselines)
             files.write_text(self._folder.loss_picture, picture)
         except WriteErrors as error:
-            say(f"fit: {self._folder.loss_picture} cannot be written ({error}); training continues")
+            _log.warning(f"fit: {self._folder.loss_picture} cannot be written ({error}); training continues")

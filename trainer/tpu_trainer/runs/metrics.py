@@ -6,21 +6,16 @@ A full disk does not end training: records that cannot be written are kept and w
 from __future__ import annotations
 
 import json
-import sys
+import logging
 from typing import Any
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from tpu_trainer import files
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.run_folder import RunFolder
 
-
-def say(text: str) -> None:
-    """Prints a line on stderr without disturbing the progress bar."""
-    tqdm.write(text, file=sys.stderr)
-    sys.stderr.flush()
+_log = logging.getLogger(__name__)
 
 
 class MetricsLog:
@@ -69,7 +64,7 @@ class MetricsLog:
         except WriteErrors as error:
             # The file may now end with an incomplete line: rewrite it next time.
             self._whole = False
-            say(f"fit: {self._folder.metrics_log} cannot be written ({error}); training continues")
+            _log.warning(f"fit: {self._folder.metrics_log} cannot be written ({error}); training continues")
 
     def _show(self, record: dict[str, Any]) -> None:
         if self._tensorboard is not None:
@@ -79,7 +74,9 @@ class MetricsLog:
         try:
             write()
         except WriteErrors as error:
-            say(f"fit: {self._folder.tensorboard} cannot be written ({error}); training continues without it")
+            _log.warning(
+                f"fit: {self._folder.tensorboard} cannot be written ({error}); training continues without it"
+            )
             self._tensorboard = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import sys
 from collections.abc import Callable
@@ -19,10 +20,12 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.elapsed import MOMENT, ticking
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.loss_picture import LossPicture
-from tpu_trainer.runs.metrics import MetricsLog, say
+from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.training.executor import StepExecutor, check_batch_size
 from tpu_trainer.training.progress import Stopwatch, passes
 from tpu_trainer.training.saving import Saver
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +158,7 @@ class Validation:
                 return None
             self._log.append({"step": step, "eval": figures.to_json()})
             if step < self._config.steps:
-                say(f"step {step}: validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}")
+                _log.info(f"step {step}: validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}")
             self._picture.draw(self._log.records)
         self._saver.save_if_best(step, figures.loss)
         return figures

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 
 from tpu_trainer import files
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.errors import DivergedError
 from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
-from tpu_trainer.runs.metrics import say
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.executor import NonFinite
+
+_log = logging.getLogger(__name__)
 
 _SHOWN = 4
 
@@ -32,7 +34,7 @@ def diverged(
     try:
         files.write_text(folder.failure, json.dumps(failure, indent=1) + "\n")
     except WriteErrors as error:
-        say(f"fit: {folder.failure} cannot be written ({error}): {json.dumps(failure)}")
+        _log.warning(f"fit: {folder.failure} cannot be written ({error}): {json.dumps(failure)}")
     shown = ", ".join(f"{shard} slot {slot}" for shard, slot in records[:_SHOWN])
     more = f" and {len(records) - _SHOWN} more, all in {folder.failure}" if len(records) > _SHOWN else ""
     kept = f"the checkpoint of step {good[-1]} is usable" if good else "there is no checkpoint yet"

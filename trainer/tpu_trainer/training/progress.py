@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -16,6 +17,8 @@ from tpu_trainer.config import TrainConfig
 from tpu_trainer.elapsed import ticking
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.training.executor import StepExecutor, StepOutput
+
+_log = logging.getLogger(__name__)
 
 
 def passes(steps: range, every: int) -> bool:
@@ -178,7 +181,7 @@ class ProgressLog:
         if self._terminal:
             self._bar.set_postfix_str(shown)
         else:
-            print(f"step {step}/{self._config.steps} {shown}", file=sys.stderr, flush=True)
+            _log.info(f"step {step}/{self._config.steps} {shown}")
 
     def _speed(self, step: int, tokens: float) -> dict[str, Any]:
         """Returns the figures of the timed steps in the interval that ends now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +24,8 @@ from tpu_trainer.training.profiling import Profiler
 from tpu_trainer.training.progress import ModelFigures, ProgressLog, Stopwatch
 from tpu_trainer.training.saving import Saver
 from tpu_trainer.training.schedule import schedule_of
+
+_log = logging.getLogger(__name__)
 
 
 class Run:
@@ -80,17 +82,13 @@ class Run:
     def _announce(self) -> None:
         """Prints model, data and steps."""
         config, train = self._config, self._rows.data
-        print(
+        _log.info(
             f"fit: {config.model.type} of {self._model.parameters:,} parameters, {train.num_rows:,} rows of "
             f"{train.max_length} tokens, steps {self.first_step + 1} to {config.train.steps} of "
-            f"{config.train.batch_size} rows on {self._executor.replicas} replica(s)",
-            file=sys.stderr,
+            f"{config.train.batch_size} rows on {self._executor.replicas} replica(s)"
         )
         for feature in self._model.ignored_features:
-            print(
-                f"fit: models of type {config.model.type!r} ignore the rows' {feature}",
-                file=sys.stderr,
-            )
+            _log.info(f"fit: models of type {config.model.type!r} ignore the rows' {feature}")
 
     def train(self) -> dict[str, Any]:
         """Trains, evaluates, and writes and returns the summary. Raises the exceptions of `train_run`."""
@@ -189,4 +187,4 @@ def _report(summary: dict[str, Any], folder: RunFolder) -> None:
         text += f", validation loss {summary['eval']['loss']:.3f} accuracy {summary['eval']['accuracy']:.3f}"
     if summary["unigram_entropy"] is not None:
         text += f"; unigram entropy {summary['unigram_entropy']:.3f}"
-    print(f"{text} ({folder.path})", file=sys.stderr)
+    _log.info(f"{text} ({folder.path})")

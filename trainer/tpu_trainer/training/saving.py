@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from typing import Any
@@ -11,10 +12,11 @@ from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.errors import NotSavedError, UsageError
 from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.checkpoint import BackgroundSaver, Checkpoints
-from tpu_trainer.runs.metrics import say
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.executor import StepExecutor
 from tpu_trainer.training.progress import Stopwatch, passes
+
+_log = logging.getLogger(__name__)
 
 
 class Saver:
@@ -69,7 +71,7 @@ class Saver:
                 "use another --output_dir"
             )
         self._executor.load_state(self.checkpoints.read(step, self._executor.state_shapes()))
-        say(f"fit: continues after step {step}")
+        _log.info(f"fit: continues after step {step}")
         return step
 
     def start_clock(self) -> None:
@@ -145,4 +147,6 @@ class Saver:
             self._pusher.push_in_background(step)
 
     def _report_failure(self, step: int, message: str) -> None:
-        say(f"fit: the checkpoint of step {step} could not be written ({message}); training continues")
+        _log.warning(
+            f"fit: the checkpoint of step {step} could not be written ({message}); training continues"
+        )

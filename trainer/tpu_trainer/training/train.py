@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ from tpu_trainer.training.task import Task
 from tpu_trainer.training.tf_executor import TensorFlowExecutor
 from tpu_trainer.training.tpu_host import UnknownTpuError, tpu_generation
 from tpu_trainer.training.utilization import peak_flops, training_flops_per_row
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,7 @@ def _generation(config: FitConfig) -> str | None:
     except UnknownTpuError as error:
         if config.train.attention_kernel:
             raise UsageError(f"--train.attention_kernel: {error}") from error
-        print(f"fit: without mfu: {error}", file=sys.stderr)
+        _log.warning(f"fit: without mfu: {error}")
         return None
 
 
@@ -215,10 +217,7 @@ def _build(
             precision=config.train.precision,
             tpu=tpu,
         )
-        print(
-            f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}",
-            file=sys.stderr,
-        )
+        _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
         load_weights(task.network, config.model.init_from, data.vocabulary)
     if task.average is not None:
