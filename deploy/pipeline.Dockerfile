@@ -16,9 +16,12 @@ FROM apache/beam_python3.11_sdk:${BEAM}
 
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
-# The largest layer. It changes only with the lock.
+# The largest layer. It changes only with the lock. 0.4 GB are only for building custom operations of TensorFlow: its
+# headers, and libclang.
 COPY requirements.lock /opt/tokenmill/
-RUN pip install --no-cache-dir --require-hashes --requirement /opt/tokenmill/requirements.lock
+RUN pip install --no-cache-dir --require-hashes --requirement /opt/tokenmill/requirements.lock \
+    && cd "$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" \
+    && rm -r tensorflow/include clang
 
 COPY setup.py pyproject.toml README.md /opt/tokenmill/
 COPY beam_pipeline /opt/tokenmill/beam_pipeline
@@ -28,6 +31,9 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation /opt/tokenmill \
     && python -m beam_pipeline --help
 
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/tokenmill/template_main.py \
+    # Workers need no virtual environments of their own, since they install nothing. The workers of a pool would create
+    # the same one: each of Flink's task managers gives its first worker the same id.
+    RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1 \
     # The pipeline sets the number of threads; an additional pool in each process would only contend.
     TOKENIZERS_PARALLELISM=false
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -44,6 +45,28 @@ def resolved(text: str, values: Mapping[str, str]) -> str:
     while VARIABLE.search(text):
         text = VARIABLE.sub(lambda match: values[match[1] or match[2]], text)
     return text
+
+
+def start_step(
+    step: cloudbuild_v1.BuildStep,
+    values: Mapping[str, str],
+    workspace: Path,
+    environment: Mapping[str, str],
+    **options: Any,
+) -> subprocess.Popen:
+    """Starts a step's script in the repository.
+
+    Args:
+        step: The step.
+        values: The substitutions.
+        workspace: The folder in place of /workspace.
+        environment: Variables in addition to those of the step.
+        options: Of `subprocess.Popen`.
+    """
+    path = workspace.parent / f"{step.id}.sh"
+    path.write_text(step.script.replace("/workspace", str(workspace)))
+    given = dict(resolved(each, values).split("=", 1) for each in step.env)
+    return subprocess.Popen(["bash", path], env={**environment, **given}, cwd=ROOT, text=True, **options)
 
 
 def run_trainer(*words: str) -> str:
@@ -94,23 +117,14 @@ class Machine:
         self._calls.touch()
         self._answers.write_text(json.dumps(answers))
 
-    def start(self, step: cloudbuild_v1.BuildStep, values: Mapping[str, str]) -> subprocess.Popen:
-        """Starts a step's script."""
-        script = step.script.replace("/workspace", str(self.workspace))
-        environment = dict(resolved(each, values).split("=", 1) for each in step.env)
-        tools = {"CALLS": str(self._calls), "ANSWERS": str(self._answers)}
+    def start(
+        self, step: cloudbuild_v1.BuildStep, values: Mapping[str, str], **variables: str
+    ) -> subprocess.Popen:
+        """Starts a step's script, with additional variables."""
+        tools = {"CALLS": str(self._calls), "ANSWERS": str(self._answers), **variables}
         tools["PATH"] = f"{self.tools}:{os.environ['PATH']}"
-        path = self.workspace.parent / "script"
-        path.write_text(script)
-        return subprocess.Popen(
-            ["bash", path],
-            env=tools | environment,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return start_step(step, values, self.workspace, tools, **streams)
 
     def run(self, build: cloudbuild_v1.Build, **values: str) -> Outcome:
         """Runs the steps of a build in order, up to the first failure. `values` are substitutions."""

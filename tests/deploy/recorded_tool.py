@@ -64,13 +64,19 @@ def main() -> int:
         return 64
     with Path(os.environ["CALLS"]).open("a") as file:
         file.write(json.dumps([tool, *words]) + "\n")
-    stopped = Path(os.environ["CALLS"]).with_name("stopped")
+    running, stopped = (Path(os.environ["CALLS"]).with_name(name) for name in ("running", "stopped"))
     if words[0] == "stop":
+        if not running.exists():
+            print(f"Error response from daemon: No such container: {words[-1]}", file=sys.stderr)
+            return 1
         stopped.touch()
     for pattern, status, output in json.loads(Path(os.environ["ANSWERS"]).read_text()):
         if re.search(pattern, " ".join([tool, *words])):
-            while output == "until stopped" and not stopped.exists():
-                time.sleep(0.02)
+            if output == "until stopped":
+                time.sleep(float(os.environ.get("SECONDS_TO_START", 0)))
+                running.touch()
+                while not stopped.exists():
+                    time.sleep(0.02)
             sys.stdout.write(output)
             return status
     return 0

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
+import json
 import re
 import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.google_cloud.loopback import Loopback, Request, Response, free_port
 
@@ -57,6 +59,26 @@ class Relay(Loopback):
         answer = self._ask("GET", target, {}, b"")
         assert answer.status == http.HTTPStatus.OK, answer
         return answer.body
+
+    def read(self, url: str) -> bytes:
+        """Returns the bytes of the object gs://bucket/name."""
+        bucket, _, name = url.removeprefix("gs://").partition("/")
+        return self.get(f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
+
+    def delete(self, url: str) -> None:
+        """Deletes the object gs://bucket/name."""
+        bucket, _, name = url.removeprefix("gs://").partition("/")
+        answer = self._ask("DELETE", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}", {}, b"")
+        assert answer.status in (http.HTTPStatus.OK, http.HTTPStatus.NO_CONTENT), answer
+
+    def names(self, url: str) -> list[str]:
+        """Returns the names of the objects below gs://bucket/folder/, relative to it, sorted."""
+        bucket, _, prefix = url.removeprefix("gs://").partition("/")
+        found = json.loads(
+            self.get(f"/storage/v1/b/{bucket}/o?maxResults=5000&prefix={quote(prefix, safe='')}")
+        )
+        assert "nextPageToken" not in found
+        return sorted(item["name"].removeprefix(prefix) for item in found.get("items", []))
 
     def _ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Response:
         connection = http.client.HTTPConnection("127.0.0.1", self._server_port, timeout=60)

@@ -134,6 +134,11 @@ class Gcs(Loopback):
             blob = Blob(bytes(data), content_type, next(self._counts["generation"]), time.time())
             self.objects[bucket, name] = blob
 
+    def read(self, url: str) -> bytes:
+        """Returns the bytes of the object gs://bucket/name."""
+        bucket, name = url.removeprefix("gs://").split("/", 1)
+        return self.objects[bucket, name].data
+
     def age(self, url: str, seconds: float) -> None:
         """Moves the creation time of an object back."""
         bucket, name = url.removeprefix("gs://").split("/", 1)

@@ -65,13 +65,14 @@ class Loopback:
     Args:
         port: The port; 0 selects a free one.
         tls: A context with a certificate, to serve TLS.
+        address: The loopback address to listen on.
 
     Attributes:
         url: The base URL, without a trailing slash.
     """
 
-    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None):
-        self._server = _Server(("127.0.0.1", port), type("Handler", (_Handler,), {"stand_in": self}))
+    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1"):
+        self._server = _Server((address, port), type("Handler", (_Handler,), {"stand_in": self}))
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.url = f"{'https' if tls else 'http'}://localhost:{self._server.server_port}"

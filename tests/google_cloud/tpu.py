@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from tests.google_cloud.loopback import Loopback, Request, Response
-
-_PATH = "/v2/projects/p/locations/europe-west4-b"
 
 
 class Tpu(Loopback):
@@ -19,14 +18,26 @@ class Tpu(Loopback):
         lives: For each queued resource in turn, the answers to successive requests for its state. An answer is a state,
             or the states of the resource and its node. A function is called with the metadata before the next
             answer. The last answer is repeated.
+        project: The only project that the stand-in serves.
+        port: See `Loopback`.
+        tls: See `Loopback`.
+        address: See `Loopback`.
 
     Attributes:
         created: The bodies of the requests that created resources.
         existing: The existing resource, or None.
     """
 
-    def __init__(self, *lives: Sequence[Any]):
-        super().__init__()
+    def __init__(
+        self,
+        *lives: Sequence[Any],
+        project: str = "p",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        address: str = "127.0.0.1",
+    ):
+        super().__init__(port, tls, address)
+        self._path = f"/v2/projects/{project}/locations/europe-west4-b"
         self._lives = [list(life) for life in lives]
         self.created: list[dict] = []
         self.existing: dict | None = None
@@ -45,7 +56,7 @@ class Tpu(Loopback):
 
     def serve(self, request: Request) -> Response:
         name = self.existing and self.existing["tpu"]["nodeSpec"][0]["nodeId"]
-        match request.method, request.path.removeprefix(_PATH):
+        match request.method, request.path.removeprefix(self._path):
             case "POST", "/queuedResources":
                 if self.existing is not None:
                     return Response.error(409, f"{name} exists")
@@ -55,6 +66,8 @@ class Tpu(Loopback):
                 self.created.append(body)
                 self.create(body)
                 return Response.of_json({"name": "operations/1"})
+            case "GET", "/queuedResources":
+                return Response.of_json({"queuedResources": self._list()})
             case _ if self.existing is None:
                 return Response.error(404, f"nothing at {request.path}")
             case "GET", path if path == f"/queuedResources/{name}":
@@ -68,6 +81,12 @@ class Tpu(Loopback):
             case "GET", path if path == f"/nodes/{name}":
                 return Response.of_json({"name": name, "state": self._node_state})
         return Response.error(404, f"nothing at {request.path}")
+
+    def _list(self) -> list[dict]:
+        if self.existing is None:
+            return []
+        name = f"{self._path.removeprefix('/v2/')}/queuedResources/{self.existing['tpu']['nodeSpec'][0]['nodeId']}"
+        return [self.existing | {"name": name}]
 
     def _show(self) -> Response:
         if self._deleting:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import ssl
 from typing import Any
 
 from tests.google_cloud.loopback import Loopback, Request, Response
 
-_PLACE = "/v1/projects/p/locations/europe-west4/customJobs"
 _ACTIVE = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_CANCELLING")
 
 
@@ -18,13 +18,26 @@ class Vertex(Loopback):
     Args:
         states: The states of a job in the answers to successive requests. The last one is repeated.
         page_size: Maximum number of jobs in a page of a listing.
+        project: The only project that the stand-in serves.
+        port: See `Loopback`.
+        tls: See `Loopback`.
+        address: See `Loopback`.
 
     Attributes:
         jobs: The jobs by name, in the format of the API.
     """
 
-    def __init__(self, *states: str, page_size: int = 1):
-        super().__init__()
+    def __init__(
+        self,
+        *states: str,
+        page_size: int = 1,
+        project: str = "p",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        address: str = "127.0.0.1",
+    ):
+        super().__init__(port, tls, address)
+        self._place = f"/v1/projects/{project}/locations/europe-west4/customJobs"
         self._states, self._page_size = states, page_size
         self._numbers = itertools.count(7)
         self._to_come: dict[str, list[str]] = {}
@@ -38,9 +51,9 @@ class Vertex(Loopback):
     def serve(self, request: Request) -> Response:
         name = request.path.removeprefix("/v1/").removesuffix(":cancel")
         match request.method, request.path:
-            case "POST", path if path == _PLACE:
+            case "POST", path if path == self._place:
                 return self._create(json.loads(request.body))
-            case "GET", path if path == _PLACE:
+            case "GET", path if path == self._place:
                 return self._list(request)
             case _ if name not in self.jobs:
                 return Response.error(404, f"no job {name}")
@@ -71,7 +84,7 @@ class Vertex(Loopback):
     def _list(self, request: Request) -> Response:
         label, _, value = request.query["filter"].removeprefix("labels.").partition("=")
         names = sorted(name for name, job in self.jobs.items() if job["labels"].get(label) == value)
-        first = int(request.query["pageToken"] or 0)
+        first = int(request.query.get("pageToken") or 0)
         last = first + self._page_size
         page: dict[str, Any] = {"customJobs": [self.jobs[name] for name in names[first:last]]}
         return Response.of_json(page | ({"nextPageToken": str(last)} if last < len(names) else {}))

@@ -24,15 +24,17 @@ if [[ ! -e $work/debian/.made ]]; then
   touch "$work/debian/.made"
 fi
 
-# commit BASE IMAGE [FILE PATH]: BASE with a file.
+# commit BASE IMAGE SOURCE PATH: BASE with a program, or with a folder's files.
 commit() {
-  local container
+  local container certificates
   if "${buildah[@]}" inspect --type image "$2" &> /dev/null; then return; fi
   container=$("${buildah[@]}" from --pull-never "$1")
-  if [[ $# == 4 ]]; then "${buildah[@]}" add --quiet --chmod 755 "$container" "$3" "$4" > /dev/null; fi
-  if [[ $1 == scratch && $2 == "$python" ]]; then
+  if [[ -d $3 ]]; then
+    cp -a "$3/." "$("${buildah[@]}" mount "$container")$4"  # `buildah add` changes the modes of folders
     certificates=/etc/ssl/certs/ca-certificates.crt
     "${buildah[@]}" config --env "SSL_CERT_FILE=$certificates" --env "PIP_CERT=$certificates" "$container"
+  else
+    "${buildah[@]}" add --quiet --chmod 755 "$container" "$3" "$4" > /dev/null
   fi
   "${buildah[@]}" commit --quiet --rm "$container" "$2" > /dev/null
 }

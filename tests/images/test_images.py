@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.images.conftest import ROOT, Image, build
+from tests.images.buildah import DOCKERFILES, ROOT, Image, build
 
 CORPUS = ROOT / "README.md"
 SECRETS = re.compile(r"(^|/)(\.netrc|\.git|id_rsa|credentials.*\.json|\.env|\.pypirc|pip\.conf)(/|$)")
@@ -117,21 +117,16 @@ def test_images_hold_neither_secrets_nor_caches(
 
 
 @pytest.mark.parametrize(
-    ("dockerfile", "target", "changed", "name"),
+    ("fixture", "name", "changed"),
     [
-        ("pipeline.Dockerfile", [], "beam_pipeline/errors.py", "pipeline"),
-        ("trainer.Dockerfile", ["--target", "cpu"], "trainer/tpu_trainer/errors.py", "trainer"),
+        ("pipeline", "pipeline", "beam_pipeline/errors.py"),
+        ("trainer", "trainer:cpu", "trainer/tpu_trainer/errors.py"),
     ],
 )
 def test_a_change_of_the_source_keeps_the_layer_of_packages(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    dockerfile: str,
-    target: list[str],
-    changed: str,
-    name: str,
+    request: pytest.FixtureRequest, tmp_path: Path, fixture: str, name: str, changed: str
 ) -> None:
-    before: Image = request.getfixturevalue(name)
+    before: Image = request.getfixturevalue(fixture)
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -140,7 +135,7 @@ def test_a_change_of_the_source_keeps_the_layer_of_packages(
         shutil.copy2(ROOT / path, tmp_path / path)
     with (tmp_path / changed).open("a") as file:
         file.write("# changed\n")
-    after = build(dockerfile, f"{name}:changed", *target, context=tmp_path)
+    after = build(DOCKERFILES[name], f"localhost/{fixture}:changed", context=tmp_path)
     layers = [image.inspect()["rootfs"]["diff_ids"] for image in (before, after)]
     shared = [id for id in layers[0] if id in layers[1]]
     assert 1 < len(shared) < len(layers[0])
