@@ -9,10 +9,12 @@ table, and fails if the two datasets differ.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import filecmp
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from prepare import write_text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from beam_pipeline.run import _processes
+from beam_pipeline.processes import descendants
 from tests.engines.clusters import Flink
 
 
@@ -58,25 +60,43 @@ def main() -> None:
         differences = different_files(folder / "local", folder / "flink")
         if differences:
             raise SystemExit(f"the datasets differ: {differences[:5]}")
+        largest = {
+            "launcher": launcher.peak_bytes,
+            "task manager": max(peak_bytes([server.pid for server in flink.task_managers])),
+            "Python worker": max(peak_bytes(descendants(flink.pool.server.pid))),
+            "job manager": max(peak_bytes([flink.job_manager.pid])),
+            "job server": max(peak_bytes([flink.job_server.pid])),
+        }
         rows = [
-            ["this process", f"{local.cpu_seconds:.0f}", "", f"{local.peak_bytes / 1e9:.2f} GB"],
-            ["Flink", f"{launcher.cpu_seconds:.0f}", f"{cluster:.0f}", f"{launcher.peak_bytes / 1e9:.2f} GB"],
+            ["in this process", f"{local.cpu_seconds:.0f}", "", f"{local.peak_bytes / 1e9:.2f}"],
+            [
+                "Flink",
+                f"{launcher.cpu_seconds:.0f}",
+                f"{cluster:.0f}",
+                ", ".join(f"{name} {peak / 1e9:.2f}" for name, peak in largest.items()),
+            ],
         ]
         print(f"{size / 1e6:.0f} MB of text, parallelism {args.parallelism}; the same bytes\n")
-        print(
-            table(["runner", "CPU s of the launcher", "CPU s of the cluster", "launcher's peak memory"], rows)
-        )
+        print(table(["runner", "launcher, CPU s", "cluster, CPU s", "peak memory of a process, GB"], rows))
+
+
+def peak_bytes(processes: Iterable[int]) -> list[int]:
+    """Returns the peak memory of each of these processes, without those that have ended."""
+    found = []
+    for pid in processes:
+        with contextlib.suppress(FileNotFoundError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            found += [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM")]
+    return found
 
 
 def cpu_seconds() -> float:
     """Returns the CPU time of all descendants of this process, including those that have ended and were waited for."""
-    parents = dict(_processes())
     ticks = 0
-    for pid in parents:
-        above = pid
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        if above == os.getpid() and pid != os.getpid():
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # it has just ended, and its parent's figures include its own
             statistics = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, statistics[11:15]))  # its own, and its children's
     return ticks / os.sysconf("SC_CLK_TCK")

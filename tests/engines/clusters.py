@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from tests.engines.servers import ENGINES, Server, free_port
+from beam_pipeline.processes import kill_descendants
+from tests.engines.jvm import java
+from tests.engines.servers import ENGINES, ROOT, Server, free_port, wait_for
 
 SLOTS = 2
 _TASK_MANAGERS = 2
-
-# Flink's own scripts, which PyPI's package lacks, open these packages to it on Java 17.
-_OPENS = [
-    f"--add-opens=java.base/{name}=ALL-UNNAMED"
-    for name in (
-        *("java.lang", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.text", "java.time"),
-        *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks"),
-        "sun.nio.ch",
-    )
-]
+_ENDED = ("FINISHED", "FAILED", "CANCELED")
 
 # Memory of a task manager in MiB: 1.4 GB in all. Flink's scripts would compute most of these values.
 _MEMORY = {
@@ -40,6 +35,13 @@ _MEMORY = {
 }
 
 
+class Pool(Protocol):
+    """Python workers for an engine."""
+
+    def options(self, job_port: int) -> list[str]:
+        """Returns Beam's options for a job service on this port that uses these workers."""
+
+
 class WorkerPool:
     """Starts Python workers for an engine, by Beam's `boot`.
 
@@ -51,7 +53,7 @@ class WorkerPool:
     def __init__(self, folder: Path, stack: ExitStack):
         self.port = free_port()
         command = [
-            *(sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main"),
+            *(sys.executable, ROOT / "tests" / "engines" / "worker_pool.py"),
             *("--service_port", self.port, "--container_executable", ENGINES / "boot"),
         ]
         # `boot` runs the `python` on the path. It would install Beam's files into a new environment for each worker.
@@ -60,6 +62,10 @@ class WorkerPool:
         self.server = Server("worker-pool", command, folder=folder, env=env)
         stack.callback(self.server.kill)
         self.server.wait_for_port(self.port)
+
+    def kill_workers(self) -> None:
+        """Kills all workers. `boot` would start those of a killed task manager again, several times."""
+        kill_descendants(self.server.pid)
 
     def options(self, job_port: int) -> list[str]:
         """Returns Beam's options for a job service on this port, whose workers this pool starts."""
@@ -98,19 +104,20 @@ class Flink:
     Args:
         folder: Folder for its files and output.
         stack: Ends its processes.
+        pool: The workers; by default, a pool in this environment.
     """
 
     name = "Flink"
 
-    def __init__(self, folder: Path, stack: ExitStack):
+    def __init__(self, folder: Path, stack: ExitStack, pool: Pool | None = None):
         self._folder = folder
         self._stack = stack
         self._rest = free_port()
         self._job_port = free_port()
-        self.pool = WorkerPool(folder, stack)
+        self.pool = pool or WorkerPool(folder, stack)
         self._configure()
         entry = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
-        self._start("job-manager", ["-Xmx512m"], entry, "--configDir", folder / "conf")
+        self.job_manager = self._start("job-manager", ["-Xmx512m"], entry, "--configDir", folder / "conf")
         self.task_managers = [self._start_task_manager(number) for number in range(_TASK_MANAGERS)]
         self.job_server = self._start_job_server()
         self.task_managers[0].wait_for("both task managers in the cluster", self._all_registered)
@@ -118,6 +125,19 @@ class Flink:
     def options(self, parallelism: int) -> list[str]:
         """Returns Beam's options for a job with this parallelism."""
         return [*self.pool.options(self._job_port), "--parallelism", str(parallelism)]
+
+    def task_manager_of(self, job: str, step: str) -> int:
+        """Returns the number of a task manager that runs a subtask, if possible of a stage with this step."""
+
+        def find() -> int | None:
+            running: list[tuple[bool, int]] = []
+            for vertex in self._ask(f"/jobs/{job}")["vertices"]:
+                for subtask in self._ask(f"/jobs/{job}/vertices/{vertex['id']}")["subtasks"]:
+                    if subtask["status"] == "RUNNING":
+                        running.append((step in vertex["name"], int(subtask["taskmanager-id"].split("-")[0])))
+            return max(running)[1] if running else None
+
+        return wait_for("a task manager that runs a subtask", find)
 
     def kill_task_manager(self, number: int) -> None:
         self.task_managers[number].kill()
@@ -136,8 +156,24 @@ class Flink:
         return {job["id"]: job["status"] for job in self._ask("/jobs")["jobs"]}
 
     def running_job(self) -> str | None:
-        """Returns the id of the running job; None if no job runs."""
-        return next((job for job, state in self.jobs().items() if state == "RUNNING"), None)
+        """Returns the id of a job that has not ended, even if it is about to restart or to fail; None if all have."""
+        return next((job for job, state in self.jobs().items() if state not in _ENDED), None)
+
+    def wait_for_the_end(self, job: str) -> str:
+        """Waits until a job has ended, and returns its last state."""
+        wait_for("the end of the job", lambda: self.jobs()[job] in _ENDED or None)
+        return self.jobs()[job]
+
+    def failures(self, job: str) -> list[str]:
+        """Returns the errors, with their stack traces, that made the cluster restart or fail a job."""
+        history = self._ask(f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
+        return [entry["stacktrace"] for entry in history]
+
+    def end_jobs(self) -> None:
+        """Cancels all jobs that have not ended."""
+        while job := self.running_job():
+            self.cancel(job)
+            self.wait_for_the_end(job)
 
     def cancel(self, job: str) -> None:
         """Cancels a job, as the button on its web page does."""
@@ -164,6 +200,7 @@ class Flink:
             "rest.address": "127.0.0.1",
             "rest.bind-address": "127.0.0.1",
             "rest.port": self._rest,
+            "web.refresh-interval": 100,  # answers about a job may be this old, in milliseconds
             "taskmanager.host": "127.0.0.1",
             "taskmanager.bind-host": "127.0.0.1",
             "taskmanager.numberOfTaskSlots": SLOTS,
@@ -173,22 +210,16 @@ class Flink:
             "taskmanager.network.sort-shuffle.min-buffers": 64,
             "classloader.resolve-order": "parent-first",
             "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": 4,  # a lost task manager takes two
-            "restart-strategy.fixed-delay.delay": "1 s",
+            "restart-strategy.fixed-delay.attempts": 6,  # a lost task manager takes up to three
+            "restart-strategy.fixed-delay.delay": "15 s",  # a task manager keeps a dead worker for a minute
+            "pekko.startup-timeout": "300 s",  # other processes may use the cores
+            "pekko.ask.timeout": "60 s",
             "heartbeat.interval": 1000,
             "heartbeat.timeout": 10_000,
             "io.tmp.dirs": self._folder,
         }
         lines = "".join(f"{name}: {value}\n" for name, value in settings.items())
         (self._folder / "conf" / "config.yaml").write_text(lines)
-        (self._folder / "conf" / "log4j2.properties").write_text(
-            "rootLogger.level = INFO\n"
-            "rootLogger.appenderRef.console.ref = Console\n"
-            "appender.console.type = CONSOLE\n"
-            "appender.console.name = Console\n"
-            "appender.console.layout.type = PatternLayout\n"
-            "appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} - %m%n\n"
-        )
 
     def _start(self, name: str, memory: list[str], main: str, *arguments: object) -> Server:
         """Starts a JVM. Beam's jars are on the class path of all, so that the workers outlive the stages of a job."""
@@ -199,10 +230,7 @@ class Flink:
         else:
             flink = [jar for jar in flink if jar.name.startswith("log4j-")]
             beam += sorted((ENGINES / "jars").glob("slf4j-*.jar"))
-        logging = f"-Dlog4j.configurationFile=file:{self._folder / 'conf' / 'log4j2.properties'}"
-        # Short-lived processes: the first compiler and the simple collector take the least CPU time.
-        flags = [*memory, *_OPENS, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", logging]
-        command = ["java", *flags, "-cp", ":".join(map(str, [*flink, *beam])), main, *arguments]
+        command = java(main, *arguments, jars=[*flink, *beam], flags=memory, folder=self._folder)
         server = Server(
             name, command, folder=self._folder, env={"FLINK_CONF_DIR": str(self._folder / "conf")}
         )
@@ -212,7 +240,11 @@ class Flink:
     def _start_task_manager(self, number: int) -> Server:
         limits = ["-Xmx384m", "-XX:MaxDirectMemorySize=384m", "-XX:MaxMetaspaceSize=384m"]
         entry = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
-        return self._start(f"task-manager-{number}", limits, entry, "--configDir", self._folder / "conf")
+        # The cluster must be able to distinguish a task manager from a killed one with the same number.
+        name = f"-Dtaskmanager.resource-id={number}-{uuid.uuid4().hex}"
+        return self._start(
+            f"task-manager-{number}", limits, entry, "--configDir", self._folder / "conf", name
+        )
 
     def _start_job_server(self) -> Server:
         server = self._start(

@@ -15,6 +15,7 @@ import pytest
 from tests.beam_pipeline.conftest import make_documents
 from tests.end_to_end.conftest import Pipeline, made, pipeline  # noqa: F401
 from tests.engines.clusters import Flink, Prism
+from tests.engines.spark import Spark
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,12 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
 def prism(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prism]:
     with ExitStack() as stack:
         yield Prism(tmp_path_factory.mktemp("prism"), stack)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
+    with ExitStack() as stack:
+        yield Spark(tmp_path_factory.mktemp("spark"), stack)
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +58,3 @@ def tokenizer(made: Pipeline, corpus: Path, tmp_path_factory: pytest.TempPathFac
         "train-tokenizer", "--input", corpus / "*", "--model", "bpe", "--vocab_size", 2000, "--output", folder
     )
     return folder
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Returns the bytes of every file below a folder, by name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

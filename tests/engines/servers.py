@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from beam_pipeline.run import _kill_children
+from beam_pipeline.processes import kill_descendants
 from beam_pipeline.worker_process import exit_with_launcher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,11 +60,11 @@ class Server:
 
     def wait_for_port(self, port: int) -> None:
         """Waits until the server accepts connections."""
-        self.wait_for(f"port {port}", lambda: _connects(port) or None)
+        self.wait_for(f"port {port}", lambda: connects(port) or None)
 
     def kill(self) -> None:
         """Ends the server and its children with SIGKILL."""
-        _kill_children(self.pid)
+        kill_descendants(self.pid)
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
@@ -106,7 +106,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _connects(port: int) -> bool:
+def connects(port: int) -> bool:
+    """Returns whether a server listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

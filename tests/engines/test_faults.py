@@ -5,86 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from beam_pipeline.run import _processes
 from beam_pipeline.verify import check_dataset
 from tests.beam_pipeline.conftest import make_documents
+from tests.beam_pipeline.runs import content
 from tests.end_to_end.conftest import Pipeline
 from tests.engines.clusters import Flink
-from tests.engines.conftest import content
-from tests.engines.servers import ROOT, wait_for
+from tests.engines.launched import STAGES, Run, Start, python_workers
+from tests.engines.servers import wait_for
 from tests.engines.test_same_bytes import Record, record
 
 UNITS = 60  # at least
-Start = Callable[..., "Run"]
-
-
-class Run:
-    """`prepare` on Flink, in a process of its own.
-
-    Args:
-        arguments: Its arguments.
-        output: Its output folder.
-    """
-
-    def __init__(self, arguments: list[object], output: Path):
-        self.output = output
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "beam_pipeline", *map(str, arguments), "--output", str(output)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A shell's background jobs inherit an ignored SIGINT, and so would this.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-
-    def wait_for(self, stage: str) -> None:
-        """Waits until the run is in the middle of a stage."""
-        pattern = {"tokenizing": "_staging/*/units/*.rows", "writing": "*/*.tfrecord"}[stage]
-
-        def begun() -> bool | None:
-            return len(list(self.output.glob(pattern))) >= 5 or None
-
-        wait_for(f"the middle of {stage}", begun, self._check_running)
-        self._check_running()
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-
-    def end(self) -> tuple[int, str]:
-        """Waits until the run ends, and returns its exit status and its messages."""
-        _, messages = self._process.communicate(timeout=500)
-        return self._process.returncode, messages
-
-    def _check_running(self) -> None:
-        assert self._process.poll() is None, self._process.communicate()[1]
-        assert not list(self.output.glob("*/manifest.json")), "the dataset is already finished"
 
 
 @pytest.fixture(scope="module")
 def arguments(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """The arguments of runs that take a while: the slow engine, many units, many shards."""
+    """The arguments of runs with all stages that take a while: the slow engine, many units, many shards."""
     text = tmp_path_factory.mktemp("text") / "lines.txt"
-    text.write_text("\n".join(make_documents(40_000, seed=2)) + "\n", encoding="utf-8")
+    documents = make_documents(40_000, seed=2)
+    text.write_text("\n".join(documents + documents[::10]) + "\n", encoding="utf-8")
     return [
         *("prepare", "--input", text, "--tokenizer", tokenizer, "--splits", "train=0.9,test=0.1"),
-        *(
-            "--engine",
-            "hf",
-            "--unit_bytes",
-            text.stat().st_size // UNITS,
-            "--max_length",
-            64,
-            "--shard_size",
-            100,
-        ),
+        *("--dedup", "exact", "--engine", "hf", "--unit_bytes", text.stat().st_size // UNITS),
+        *("--max_length", 64, "--shard_size", 100),
     ]
 
 
@@ -100,30 +47,36 @@ def expected(
 
 @pytest.fixture
 def start(flink: Flink, arguments: list[object], tmp_path: Path) -> Iterator[Start]:
-    """Returns a function that starts `prepare` with parallelism 2. Its process ends with the test."""
+    """Returns a function that starts `prepare` with parallelism 2. Its processes end with the test."""
     with contextlib.ExitStack() as stack:
 
         def begin(*options: str) -> Run:
             run = Run([*arguments, *flink.options(2), *options], tmp_path / "out")
-            stack.callback(run._process.kill)
+            stack.callback(run.kill)
             return run
 
         yield begin
+    flink.end_jobs()
+    flink.pool.kill_workers()
 
 
-@pytest.mark.parametrize("stage", ["tokenizing", "writing"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_job_outlives_a_killed_task_manager(
     stage: str, flink: Flink, start: Start, expected: dict[str, bytes], record_property: Record
 ) -> None:
     record(record_property, flink, "`prepare`", f"a task manager is killed while {stage}")
     run = start()
     run.wait_for(stage)
-    flink.kill_task_manager(0)  # both have a subtask of each stage
+    with stopped(python_workers(flink)):  # so that the stage does not end
+        job = flink.running_job()
+        number = flink.task_manager_of(job, STAGES[stage].step)
+        flink.kill_task_manager(number)
     try:
         status, messages = run.end()
     finally:
-        flink.restart_task_manager(0)
+        flink.restart_task_manager(number)
     assert status == 0, messages
+    assert flink.failures(job), "the job did not notice"
     assert_whole(run.output, expected)
     record_property("result", "the other one takes over: the same bytes")
 
@@ -134,11 +87,17 @@ def test_a_job_outlives_a_killed_worker(
     record(record_property, flink, "`prepare`", "a Python worker is killed while tokenizing")
     run = start()
     run.wait_for("tokenizing")
+    job = flink.running_job()
     os.kill(python_workers(flink)[0], signal.SIGKILL)
     status, messages = run.end()
-    assert status == 0, messages
-    assert_whole(run.output, expected)
-    record_property("result", "the same bytes")
+    assert flink.failures(job), "the job did not notice"
+    if status == 0:
+        assert_whole(run.output, expected)
+        record_property("result", "the same bytes")
+    else:  # the restart strategy gave up before the task manager replaced the worker
+        assert "--resume keeps them" in messages, messages
+        assert_resumes(run, start, expected)
+        record_property("result", "no dataset; `--resume` gives the same bytes")
 
 
 def test_a_cancelled_job_leaves_no_dataset_and_can_be_resumed(
@@ -146,7 +105,7 @@ def test_a_cancelled_job_leaves_no_dataset_and_can_be_resumed(
 ) -> None:
     record(record_property, flink, "`prepare`", "the job is cancelled on Flink's web page")
     run = start()
-    run.wait_for("writing")
+    run.wait_for("writing shards")
     flink.cancel(flink.running_job())
     status, messages = run.end()
     assert (status, messages.splitlines()[-1]) == (1, "prepare: the job was cancelled"), messages
@@ -160,6 +119,7 @@ def test_a_restarted_job_server_leaves_no_dataset_and_the_run_can_be_resumed(
     record(record_property, flink, "`prepare`", "the job server is restarted")
     run = start()
     run.wait_for("tokenizing")
+    job = flink.running_job()
     flink.restart_job_server()
     status, messages = run.end()
     assert status == 1 and messages.splitlines()[-1].startswith("prepare: the job service does not know"), (
@@ -167,12 +127,12 @@ def test_a_restarted_job_server_leaves_no_dataset_and_the_run_can_be_resumed(
     )
     assert "Traceback" not in messages
     # The job still runs on the cluster, but stops at the next file that it would publish.
-    wait_for("the end of the job", lambda: None if flink.running_job() else True)
+    assert flink.wait_for_the_end(job) == "FAILED"
     assert_resumes(run, start, expected)
     record_property("result", "no dataset; `--resume` gives the same bytes")
 
 
-def test_an_interrupt_cancels_the_job(
+def test_an_interrupt_stops_the_job(
     flink: Flink, start: Start, expected: dict[str, bytes], record_property: Record
 ) -> None:
     record(record_property, flink, "`prepare`", "Ctrl-C")
@@ -182,9 +142,61 @@ def test_an_interrupt_cancels_the_job(
     run.interrupt()
     status, messages = run.end()
     assert status == 130 and "job: cancelling it, as requested" in messages, messages
-    assert flink.jobs()[job] == "CANCELED"
+    # The job server does not cancel the job on the cluster. It stops at the next file that it would publish.
+    assert flink.wait_for_the_end(job) in ("CANCELED", "FAILED")
     assert_resumes(run, start, expected)
-    record_property("result", "the job is cancelled; `--resume` gives the same bytes")
+    record_property("result", "the job stops; `--resume` gives the same bytes")
+
+
+def test_a_job_whose_launcher_was_killed_finishes_the_dataset(
+    flink: Flink, start: Start, expected: dict[str, bytes], record_property: Record
+) -> None:
+    record(record_property, flink, "`prepare`", "the launcher is killed")
+    run = start()
+    run.wait_for("tokenizing")
+    job = flink.running_job()
+    run.kill()
+    assert flink.wait_for_the_end(job) == "FINISHED"
+    status, messages = start("--resume").end()  # of a finished dataset: adds the report
+    assert status == 0 and "job: " not in messages, messages
+    assert_whole(run.output, expected)
+    record_property("result", "the job finishes the dataset: the same bytes")
+
+
+def test_a_job_whose_launcher_was_killed_stops_if_another_run_takes_over(
+    flink: Flink, start: Start, expected: dict[str, bytes], record_property: Record
+) -> None:
+    record(record_property, flink, "`prepare`", "the launcher is killed, and at once run again")
+    run = start()
+    run.wait_for("hashing documents")
+    job = flink.running_job()
+    with stopped(python_workers(flink)):  # until the second run has begun
+        run.kill()
+        second = start("--resume")
+        lock = run.output / "_staging" / "run.lock"
+        wait_for("the second run", lambda: f'"pid": {second.pid},' in lock.read_text() or None)
+    status, messages = second.end()
+    assert status == 0, messages
+    assert flink.wait_for_the_end(job) == "FAILED"
+    assert any("another run has taken it over" in failure for failure in flink.failures(job))
+    assert_whole(run.output, expected)
+    record_property("result", "the first job stops; `--resume` gives the same bytes")
+
+
+@contextlib.contextmanager
+def stopped(processes: Sequence[int]) -> Iterator[None]:
+    """Stops processes while the block runs, if they have not ended yet."""
+
+    def send(number: signal.Signals) -> None:
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT)
 
 
 def assert_resumes(run: Run, start: Start, expected: dict[str, bytes]) -> None:
@@ -199,22 +211,3 @@ def assert_resumes(run: Run, start: Start, expected: dict[str, bytes]) -> None:
 def assert_whole(output: Path, expected: dict[str, bytes]) -> None:
     assert [defects for _, defects in check_dataset(str(output))] == [[], []]
     assert content(output) == expected
-
-
-def python_workers(flink: Flink) -> list[int]:
-    """Returns the process ids of the running Python workers."""
-    parents = dict(_processes())
-
-    def is_worker(pid: int) -> bool:
-        while pid in parents and pid != flink.pool.server.pid:
-            pid = parents[pid]
-        return pid == flink.pool.server.pid
-
-    return [pid for pid in parents if b"sdk_worker_main" in command_of(pid) and is_worker(pid)]
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:  # it has just ended
-        return b""

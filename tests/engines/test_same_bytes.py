@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.beam_pipeline.runs import content
 from tests.end_to_end.conftest import Pipeline
 from tests.engines.clusters import Flink, Prism
-from tests.engines.conftest import content
+from tests.engines.spark import Spark
 
-Engine = Flink | Prism
+Engine = Flink | Spark | Prism
 Record = Callable[[str, object], None]
 
 CASES = {
@@ -26,7 +28,11 @@ CASES = {
 WIDE = "ENGINES_WIDE" in os.environ
 
 
-@pytest.fixture(params=["Flink", "Prism"])
+# Spark and Prism decide on their own parallelism.
+PARALLELISMS = [("Flink", 2), ("Spark", 2), ("Prism", 2)] + ([("Flink", 1), ("Flink", 4)] if WIDE else [])
+
+
+@pytest.fixture(params=["Flink", "Spark", "Prism"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     return request.getfixturevalue(request.param.lower())
 
@@ -55,7 +61,7 @@ def arguments_of(case: str, corpus: Path, tokenizer: Path) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 4] if WIDE else [2])
+@pytest.mark.parametrize(("engine", "parallelism"), PARALLELISMS, indirect=["engine"])
 @pytest.mark.parametrize("case", CASES)
 def test_prepare_writes_what_the_in_process_runner_writes(
     engine: Engine,
@@ -69,7 +75,7 @@ def test_prepare_writes_what_the_in_process_runner_writes(
     record_property: Record,
 ) -> None:
     local = expected(case)
-    record(record_property, engine, f"`prepare`: {case}", f"parallelism {parallelism}")
+    record(record_property, engine, f"`prepare`: {case}", how(engine, parallelism))
     result = made(
         *arguments_of(case, corpus, tokenizer), "--output", tmp_path / "out", *engine.options(parallelism)
     )
@@ -84,7 +90,7 @@ def test_prepare_writes_what_the_in_process_runner_writes(
 def test_train_tokenizer_writes_what_the_in_process_runner_writes(
     engine: Engine, made: Pipeline, corpus: Path, tokenizer: Path, tmp_path: Path, record_property: Record
 ) -> None:
-    record(record_property, engine, "`train-tokenizer`", "parallelism 2")
+    record(record_property, engine, "`train-tokenizer`", how(engine))
     made(
         *("train-tokenizer", "--input", corpus / "*", "--model", "bpe", "--vocab_size", 2000),
         *("--output", tmp_path / "out", *engine.options(2)),
@@ -93,13 +99,40 @@ def test_train_tokenizer_writes_what_the_in_process_runner_writes(
     record_property("result", "the same bytes")
 
 
-def test_verify_and_analyze_accept_the_dataset(
+def test_verify_on_the_engine_accepts_the_dataset(
     engine: Engine, made: Pipeline, expected: Callable[[str], Path], tmp_path: Path, record_property: Record
 ) -> None:
-    record(record_property, engine, "`verify`, on the engine", "parallelism 2")
+    record(record_property, engine, "`verify`, on the engine", how(engine))
     result = made("verify", expected(next(iter(CASES))), *engine.options(2), "--temp_location", tmp_path)
     assert "train" in result.out
     record_property("result", "the dataset is whole")
+
+
+def test_analyze_computes_what_it_computes_after_a_local_run(
+    engine: Engine,
+    made: Pipeline,
+    expected: Callable[[str], Path],
+    corpus: Path,
+    tokenizer: Path,
+    tmp_path: Path,
+    record_property: Record,
+) -> None:
+    case = next(iter(CASES))
+    record(record_property, engine, "`prepare --analyze`", how(engine))
+    local = Path(shutil.copytree(expected(case), tmp_path / "local"))
+    analyzed = made("analyze", local).out
+    result = made(
+        *arguments_of(case, corpus, tokenizer), "--analyze", "--output", tmp_path / "out", *engine.options(2)
+    )
+    assert analyzed.count("transform_fn written; the median document has") == 3
+    assert analyzed in result.out
+    assert functions(tmp_path / "out") == functions(local)
+    record_property("result", "the same vocabulary and lengths")
+
+
+def functions(dataset: Path) -> dict[str, bytes]:
+    """Returns what `analyze` saved, except for TensorFlow's files, whose bytes vary."""
+    return {name: data for name, data in content(dataset).items() if "transform_fn/assets/" in name}
 
 
 def test_a_broken_record_gives_the_message_of_a_local_run(
@@ -127,6 +160,10 @@ def test_a_broken_record_gives_the_message_of_a_local_run(
     assert "Traceback" not in result.err
     assert not (tmp_path / "out" / "train" / "manifest.json").exists()
     record_property("result", "the message of a local run, no dataset")
+
+
+def how(engine: Engine, parallelism: int = 2) -> str:
+    return f"parallelism {parallelism}" if engine.name == "Flink" else "its own parallelism"
 
 
 def record(record_property: Record, engine: Engine, feature: str, fault: str) -> None:
