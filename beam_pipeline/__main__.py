@@ -12,11 +12,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from beam_pipeline import __version__
 from beam_pipeline.console import log_to_stderr
 from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
+from beam_pipeline.lean_beam import import_beam
 from beam_pipeline.option_fields import parser_of, program
 from beam_pipeline.options import VERBS
+from beam_pipeline.spelling import suggestion
 
+_USE_BEAM = ("prepare", "train-tokenizer", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
@@ -25,13 +29,20 @@ _log = logging.getLogger("beam_pipeline")
 
 def main() -> int:
     """Runs the verb that the command line names. Returns the exit status; see `run`."""
+    words = sys.argv[1:]
+    if words[:1] == ["--version"]:
+        print(f"{program()} {__version__}")
+        return 0
     verbs = "\n".join(f"  {verb:<16} {config.summary()}" for verb, config in VERBS.items())
     usage = f"usage: {program()} VERB [options]\n\n{verbs}\n\nVERB --help lists the options of a verb."
-    if len(sys.argv) < 2 or sys.argv[1] not in VERBS:
-        asked = len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help")
-        print(usage, file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 2
-    return run(sys.argv[1], sys.argv[2:])
+    if words and words[0] in VERBS:
+        return run(words[0], words[1:])
+    asked = words[:1] in (["-h"], ["--help"])
+    print(usage, file=sys.stdout if asked else sys.stderr)
+    if words and not asked:
+        log_to_stderr()
+        _log.error("%r is not a verb%s", words[0], suggestion(words[0], VERBS))
+    return 0 if asked else 2
 
 
 def run(verb: str, argv: Sequence[str]) -> int:
@@ -80,6 +91,8 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         if "-h" in argv or "--help" in argv:
             parser_of(VERBS[verb]).print_help()
         else:
+            if verb in _USE_BEAM and not any(word.startswith("--runner") for word in argv):
+                import_beam()
             importlib.import_module(f"beam_pipeline.{_MODULES.get(verb, verb)}").main(argv)
     except UsageError as error:
         _log.error("%s: %s", verb, error)

@@ -15,6 +15,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.spelling import suggestion
 
 _LOCAL_RUNNERS = (
     "",
@@ -30,8 +31,12 @@ _SECONDS_TO_ANSWER = 30
 _RUNNERS_WITH_WORKERS = ("", "directrunner", "switchingdirectrunner", "fnapirunner")
 
 
-def parse(argv: Sequence[str]) -> PipelineOptions:
+def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
     """Parses Beam's options from the rest of a command line.
+
+    Args:
+        argv: The rest.
+        flags: The verb's own flags, one of which the user may have misspelt.
 
     Raises:
         UsageError: If neither this program nor Beam knows an option, nor the job service of a runner.
@@ -49,7 +54,8 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
         unknown = [name for name in unknown if name not in known]
     if unknown:
         raise UsageError(
-            f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it; see --help"
+            f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it"
+            f"{suggestion(unknown[0], flags)}; see --help"
         )
     return options
 

@@ -16,15 +16,11 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, BinaryIO
 
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.io.gcp.gcsio import GcsIO
-from apache_beam.io.gcp.gcsio_retry import get_retry
-from apache_beam.options.pipeline_options import PipelineOptions
-from requests.adapters import HTTPAdapter
-
 from beam_pipeline.file_errors import plain_errors
 
 if TYPE_CHECKING:
+    from apache_beam.io.gcp.gcsio import GcsIO
+    from apache_beam.options.pipeline_options import PipelineOptions
     from google.api_core.retry import Retry
     from google.cloud import storage
 
@@ -224,6 +220,11 @@ def client() -> tuple[storage.Client, Retry]:
 
 @functools.cache
 def _client() -> tuple[storage.Client, Retry]:
+    # Imported late: Beam takes seconds, and a verb that reads a local dataset does not need it.
+    from apache_beam.io.gcp.gcsio import GcsIO
+    from apache_beam.io.gcp.gcsio_retry import get_retry
+    from requests.adapters import HTTPAdapter
+
     options = _options()
     made = GcsIO(pipeline_options=options).client
     made._http.mount(made.api_endpoint, HTTPAdapter(pool_maxsize=_CONNECTIONS))
@@ -231,10 +232,15 @@ def _client() -> tuple[storage.Client, Retry]:
 
 
 def _options() -> PipelineOptions:
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
+
     return FileSystems.get_filesystem(SCHEME)._pipeline_options or PipelineOptions()
 
 
 def _beam() -> GcsIO:
+    from apache_beam.io.gcp.gcsio import GcsIO
+
     return GcsIO(client()[0], _options())
 
 

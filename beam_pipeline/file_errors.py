@@ -13,9 +13,14 @@ def plain_errors(path: str) -> Iterator[None]:
         with path_in_errors(path):
             yield
     except Exception as error:
-        if not type(error).__module__.startswith("google."):
+        if not is_service_error(error):
             raise
         raise OSError(f"{path}: {_service_message(error)}") from error
+
+
+def is_service_error(error: Exception) -> bool:
+    """Returns whether an exception is of one of Google's clients. Importing their classes would take longer."""
+    return type(error).__module__.startswith("google.")
 
 
 @contextlib.contextmanager

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
-
-from beam_pipeline import buckets
+from beam_pipeline import beam_files, buckets
 from beam_pipeline.file_errors import path_in_errors, plain_errors
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 _REQUESTS_AT_ONCE = 64
 _SYNCS_AT_ONCE = 8
@@ -35,7 +34,7 @@ def configure(options: PipelineOptions) -> None:
 
     Call it before the first access.
     """
-    FileSystems.set_options(options)
+    beam_files.configure(options)
 
 
 def join(folder: str, *names: str) -> str:
@@ -52,12 +51,8 @@ def match(pattern: str) -> list[tuple[str, int]]:
     """
     if is_local(pattern) and Path(pattern).is_dir():
         return []  # Beam would return the folder as a file
-    try:
-        with plain_errors(pattern):
-            found = FileSystems.match([pattern])[0].metadata_list
-    except BeamIOError as error:
-        raise OSError(f"{pattern}: {error}") from error
-    return sorted((file.path, file.size_in_bytes) for file in found)
+    with plain_errors(pattern):
+        return sorted(beam_files.match(pattern))
 
 
 def list_files(folder: str, *, recursive: bool = True) -> list[tuple[str, int]]:
@@ -125,7 +120,7 @@ def size_of(path: str) -> int | None:
     if not exists(path):
         return None
     with plain_errors(path):
-        return FileSystems.get_filesystem(path).metadata(path).size_in_bytes
+        return beam_files.size(path)
 
 
 def open_file(path: str) -> BinaryIO:
@@ -134,10 +129,12 @@ def open_file(path: str) -> BinaryIO:
     Raises:
         OSError: If there is no such file, or it is a pipe, which would block until another process writes to it.
     """
-    if is_local(path) and stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 (as the rest of this module)
-        raise OSError(errno.EINVAL, "Is a pipe, not a regular file", path)
+    if is_local(path):
+        if stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 (as the rest of this module)
+            raise OSError(errno.EINVAL, "Is a pipe, not a regular file", path)
+        return Path(path).open("rb")
     with plain_errors(path):
-        return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+        return beam_files.open_file(path)
 
 
 def versions(paths: Sequence[str]) -> list[int]:
@@ -158,7 +155,7 @@ def _version(path: str) -> int:
     if is_bucket(path):
         return buckets.RemoteObject(path).generation()
     with plain_errors(path):
-        return int(1000 * FileSystems.get_filesystem(path).last_updated(path))
+        return int(1000 * beam_files.last_updated(path))
 
 
 def read_bytes(path: str) -> bytes:
@@ -170,7 +167,7 @@ def read_bytes(path: str) -> bytes:
 def create(path: str) -> Iterator[BinaryIO]:
     """Creates a file and opens it for writing. Creates a local file's folder if it is missing."""
     make_parent(path)
-    with plain_errors(path), FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+    with plain_errors(path), Path(path).open("wb") if is_local(path) else beam_files.create(path) as file:
         yield file
 
 
@@ -245,16 +242,13 @@ def rename(source: str, target: str) -> None:
     """Moves a file, and replaces an existing one. Atomic on local file systems.
 
     Raises:
-        OSError: If it fails. Beam reports some failures of remote file systems only in its exception's details, so this
-            function checks that the target exists.
+        OSError: If it fails.
     """
     make_parent(target)
     if is_local(target):
         Path(source).replace(target)
-        return
-    FileSystems.rename([source], [target])
-    if not exists(target):
-        raise OSError(f"{source} was renamed to {target}, but {target} does not exist")
+    else:
+        beam_files.rename(source, target)
 
 
 def make_durable(paths: Iterable[str]) -> None:
@@ -288,8 +282,10 @@ def _sync(path: str) -> None:
 
 
 def exists(path: str) -> bool:
+    if is_local(path):
+        return Path(path).exists()
     with plain_errors(path):
-        return FileSystems.exists(path)
+        return beam_files.exists(path)
 
 
 def delete(paths: Iterable[str]) -> None:
@@ -307,7 +303,7 @@ def delete(paths: Iterable[str]) -> None:
         if is_local(path):
             Path(path).unlink(missing_ok=True)
         elif not is_bucket(path) and exists(path):
-            FileSystems.delete([glob.escape(path)])
+            beam_files.delete([path])
 
 
 def delete_folder(folder: str) -> None:

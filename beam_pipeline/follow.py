@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from beam_pipeline import beam_options, filesystem
 from beam_pipeline.dataflow.following import CancelRequest, JobFollower
 from beam_pipeline.dataflow.launch import new_client
-from beam_pipeline.option_fields import parse
+from beam_pipeline.option_fields import flags_of, parse
 from beam_pipeline.options import FollowConfig
 
 
@@ -19,7 +19,9 @@ def main(argv: Sequence[str]) -> None:
         DataError: If the job failed, was cancelled, or cannot be found.
     """
     config, rest = parse(FollowConfig, argv)
-    options = beam_options.parse([*rest, "--project", config.project, "--region", config.region])
+    options = beam_options.parse(
+        [*rest, "--project", config.project, "--region", config.region], flags_of(FollowConfig)
+    )
     filesystem.configure(options)
     request = CancelRequest()
     with request.watched() if config.cancel_on_signal else contextlib.nullcontext():

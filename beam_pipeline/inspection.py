@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from beam_pipeline import filesystem
+from beam_pipeline.amounts import counted
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import InspectConfig
@@ -45,7 +46,7 @@ def _summary(splits: Sequence[Split]) -> Iterator[str]:
     tokenizer = first["tokenizer"]
     sources = len(first["inputs"])
     size = sum(file["bytes"] for file in first["inputs"])
-    yield f"inputs     {sources:,} file{'s' * (sources != 1)}, {size:,} bytes"
+    yield f"inputs     {counted(sources, 'file')}, {size:,} bytes"
     yield f"tokenizer  {splits[0].tokenizer_folder}, {tokenizer['vocab_size']:,} tokens"
     yield f"rows       {first['max_length']} tokens: {', '.join(first['features'])}"
     excluded = {name.replace("_", " "): count for name, count in first.get("excluded", {}).items()}

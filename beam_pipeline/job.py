@@ -95,8 +95,10 @@ class Job:
         return filesystem.join(self.staging, FINISHED)
 
     def describe_finished(self) -> str:
-        """Describes how many work units and shards are finished."""
+        """Describes how many work units and shards are finished; "" after the commit, which deletes their files."""
         files = filesystem.list_folder(self.staging)
+        if not files:
+            return ""
         shards = sum(path.startswith(f"{self.finished_folder}/") for path in files)
         return f"{count_finished(files):,} of {self.num_units:,} work units, {shards:,} shards"
 

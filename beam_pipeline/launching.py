@@ -17,6 +17,8 @@ from beam_pipeline.dataflow import job_options
 from beam_pipeline.dataflow.launch import is_active
 from beam_pipeline.dataset import lock
 from beam_pipeline.input_options import InputConfig
+from beam_pipeline.option_fields import flags_of
+from beam_pipeline.options import VERBS
 from beam_pipeline.progress import Address, ProgressDisplay
 from beam_pipeline.sources.plan import Plan, describe_plan, plan
 
@@ -116,7 +118,7 @@ def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
     Raises:
         UsageError: If an option is unknown, or the options of a Dataflow job are wrong.
     """
-    options = beam_options.parse(beam_args)
+    options = beam_options.parse(beam_args, flags_of(VERBS[verb]))
     filesystem.configure(options)
     launch = Launch(verb, options, filesystem.absolute(output))
     if launch.on_dataflow:

@@ -153,6 +153,11 @@ def parser_of(config: type[Options]) -> argparse.ArgumentParser:
     return parser
 
 
+def flags_of(config: type[Options]) -> list[str]:
+    """Returns the flags of a verb, such as --output."""
+    return [f"--{each.flag}" for each in options_of(config) if not each.positional]
+
+
 def program() -> str:
     """Returns the program's name, as the user called it."""
     return "python -m beam_pipeline" if Path(sys.argv[0]).name == "__main__.py" else "tokenmill"

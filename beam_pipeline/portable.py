@@ -38,6 +38,8 @@ _SECONDS_TO_CANCEL = 30.0
 _ENVIRONMENT_CACHE_MILLIS = 60_000
 
 _ENDED = {PipelineResult.runner_api_state_to_pipeline_state(state) for state in TERMINAL_STATES}
+# Beam's Flink runner reports that a job failed, even if someone cancelled it on the cluster.
+_CANCELLED_ON_FLINK = "org.apache.flink.runtime.client.JobCancellationException"
 _SHOWN = {
     beam_job_api_pb2.JobMessage.JOB_MESSAGE_WARNING: logging.WARNING,
     beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR: logging.ERROR,
@@ -109,16 +111,20 @@ class JobFollower:
         self._show_messages(state)
         if state == PipelineState.DONE:
             self._show_counters()
-        elif state == PipelineState.CANCELLED:
+        elif state == PipelineState.CANCELLED or any(_CANCELLED_ON_FLINK in error for error in self._errors):
             raise DataError("the job was cancelled")
         else:
             reason = last_error(self._errors) or "the job service reports no reason; see the runner's logs"
             raise DataError(quoted_message(self._errors) or f"the job ended as {state}: {reason}")
 
     def cancel(self) -> None:
-        """Cancels the job, and waits a while until it has ended."""
+        """Cancels the job, and waits a while until it has ended.
+
+        Beam's job server for Flink (2.62 to 2.70) only ends the job in its own books, not on the cluster. But the job
+        stops anyway as soon as it misses this run's lock.
+        """
         _log.info("job: cancelling it, as requested")
-        with contextlib.suppress(grpc.RpcError):  # the job stops anyway as soon as it misses this run's lock
+        with contextlib.suppress(grpc.RpcError):
             self._result.cancel()
             give_up = time.monotonic() + _SECONDS_TO_CANCEL
             while self._result.state not in _ENDED and time.monotonic() < give_up:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from beam_pipeline import __version__, beam_options, filesystem, graph, launching, memory
+from beam_pipeline.amounts import counted, megabytes
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataset import manifest, output_folder
 from beam_pipeline.dataset.lock_holder import Lock
@@ -292,8 +293,9 @@ def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> Non
         total_bytes += totals["bytes"]
         fill = totals["tokens"] / max(1, totals["tokens"] + totals["padding"])
         print(
-            f"{name}: {totals['documents']:,} documents, {totals['tokens']:,} tokens, {totals['rows']:,} rows of "
-            f"{found['max_length']} ({fill:.2%} full), {len(found['shards'])} shards"
+            f"{name}: {counted(totals['documents'], 'document')}, {counted(totals['tokens'], 'token')}, "
+            f"{counted(totals['rows'], 'row')} of {found['max_length']} ({fill:.2%} full), "
+            f"{counted(len(found['shards']), 'shard')}"
         )
         if not totals["rows"]:
             print(f"{name}: WARNING: this split is empty: it received no document")
@@ -308,5 +310,5 @@ def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> Non
         print(f"left out of {found['excluded']['records']:,} records: {counts}")
     if seconds is not None:
         print(
-            f"{total_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
+            f"{megabytes(total_bytes)} of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
         )

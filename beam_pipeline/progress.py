@@ -27,6 +27,8 @@ NAMESPACES = ("prepare", "train-tokenizer")
 _SECONDS_BETWEEN_LINES = 10
 MOMENT = 2.0  # seconds; nothing is shown of what takes less
 _BAR = "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f}{unit} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
+_BAR_WITH_TENTHS = _BAR.replace(",.0f", ",.1f")
+_FEW = 10  # of fewer large units, such as MB, tenths are shown
 
 
 def tracked(items: Iterable[Item], total: int, *, doing: str, unit: str) -> Iterator[Item]:
@@ -46,21 +48,14 @@ def tracked(items: Iterable[Item], total: int, *, doing: str, unit: str) -> Iter
 
 
 @contextlib.contextmanager
-def elapsed(doing: str, *, at_once: bool = False) -> Iterator[None]:
-    """Shows on a terminal how long the work in this context takes, whose end cannot be foreseen.
-
-    Args:
-        doing: The work.
-        at_once: Whether to show it before a moment has passed: for work that lets no other thread run.
-    """
+def elapsed(doing: str) -> Iterator[None]:
+    """Shows on a terminal how long the work in this context takes, whose end cannot be foreseen."""
     if not sys.stderr.isatty():
         yield
         return
-    done, shown = threading.Event(), threading.Event()
-    thread = threading.Thread(target=_show_elapsed, args=(doing, done, shown, at_once), daemon=True)
+    done = threading.Event()
+    thread = threading.Thread(target=_show_elapsed, args=(doing, done), daemon=True)
     thread.start()
-    if at_once:
-        shown.wait()
     try:
         yield
     finally:
@@ -68,14 +63,13 @@ def elapsed(doing: str, *, at_once: bool = False) -> Iterator[None]:
         thread.join()
 
 
-def _show_elapsed(doing: str, done: threading.Event, shown: threading.Event, at_once: bool) -> None:
+def _show_elapsed(doing: str, done: threading.Event) -> None:
     from tqdm import tqdm
 
     began = time.monotonic()
-    if not at_once and done.wait(MOMENT):
+    if done.wait(MOMENT):
         return
     with tqdm(desc=doing, bar_format="{desc}", leave=False) as line:
-        shown.set()
         while not done.wait(1.0):
             line.set_description_str(f"{doing} [{tqdm.format_interval(time.monotonic() - began)}]")
 
@@ -173,6 +167,7 @@ class ProgressDisplay:
     def _draw(self, stage: str) -> None:
         _, unit, scale = next(entry for entry in self._stages if entry[0] == stage)
         done, total = self._done[stage] / scale, self._total.get(stage, 0) / scale
+        tenths = scale > 1 and total < _FEW
         if self._stream.isatty():
             from tqdm import tqdm
 
@@ -183,7 +178,7 @@ class ProgressDisplay:
                     total=total,
                     desc=stage,
                     unit=f" {unit}",
-                    bar_format=_BAR,
+                    bar_format=_BAR_WITH_TENTHS if tenths else _BAR,
                     file=self._stream,
                     delay=self._delay,
                     leave=not self._delay,
@@ -197,5 +192,6 @@ class ProgressDisplay:
             or done >= total
         ):
             self._shown, self._last_line = stage, time.monotonic()
-            share = f"{100 * done / total:.0f}%" if total else ""
-            print(f"{stage}: {done:,.0f} of {total:,.0f} {unit} {share}", file=self._stream, flush=True)
+            share = f" {100 * done / total:.0f}%" if total else ""
+            numbers = f"{done:,.1f} of {total:,.1f}" if tenths else f"{done:,.0f} of {total:,.0f}"
+            print(f"{stage}: {numbers} {unit}{share}", file=self._stream, flush=True)

@@ -7,12 +7,9 @@ import logging
 import os
 import queue
 import shlex
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import apache_beam as beam
 import grpc
@@ -23,6 +20,7 @@ from beam_pipeline import beam_options, portable
 from beam_pipeline.dataflow import launch
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.errors import DataError, WorkerDied, user_message
+from beam_pipeline.processes import kill_descendants
 
 
 def run(
@@ -111,35 +109,12 @@ def _wait(pipeline: beam.Pipeline) -> str:
     except (KeyboardInterrupt, WorkerDied):
         # Or the runner would log errors of the killed workers. Our own messages do not reach the root logger.
         logging.getLogger().handlers = [logging.NullHandler()]
-        _kill_children(os.getpid())
+        kill_descendants(os.getpid())
         raise  # Our excepthook stays, because the runner's threads fail while the process ends.
     threading.excepthook = before
     if isinstance(end, BaseException):
         raise end
     return end
-
-
-def _kill_children(parent: int) -> None:
-    """Kills all processes below `parent`, so that they write nothing more."""
-    for pid in [pid for pid, above in _processes() if above == parent]:
-        _kill_children(pid)
-        with contextlib.suppress(ProcessLookupError):  # it has already ended
-            os.kill(pid, signal.SIGKILL)
-
-
-def _processes() -> list[tuple[int, int]]:
-    """Returns the process id and the parent's process id of each running process."""
-    if not Path("/proc/self/stat").exists():  # macOS
-        listing = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-        ).stdout
-        return [(int(pid), int(parent)) for pid, parent in map(str.split, listing.splitlines())]
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended in the meantime
-            # "PID (NAME) STATE PARENT …"; a name may contain any characters, including ")"
-            found.append((int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])))
-    return found
 
 
 @contextlib.contextmanager

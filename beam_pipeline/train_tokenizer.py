@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 
 from beam_pipeline import __version__, corpus_sample, filesystem, launching
+from beam_pipeline.amounts import counted, megabytes
 from beam_pipeline.corpus_sample import Sample, SampleJob
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.output_folder import refuse_overlap
@@ -85,11 +86,13 @@ def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Pla
         sample = Sample(staging, job.share, config.sample_bytes)
         if not sample.bytes:
             raise DataError(
-                f"nothing to train on: the sample has none of the documents of the input ({len(planned.files)} files, "
-                f"{planned.bytes:,} bytes); check that the files contain text and that --sample_bytes is large enough"
+                "nothing to train on: the sample has none of the documents of the input "
+                f"({counted(len(planned.files), 'file')}, {planned.bytes:,} bytes); check that the files contain text "
+                "and that --sample_bytes is large enough"
             )
-        size = f"{sample.bytes / 1e6:,.1f} MB"
-        _log.info(f"training: a {config.model} model of {config.vocab_size:,} tokens on {size}")
+        _log.info(
+            f"training: a {config.model} model of {config.vocab_size:,} tokens on {megabytes(sample.bytes)}"
+        )
         trained = _train(config, sample)
         files = trained.files()
         bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
@@ -104,8 +107,9 @@ def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Pla
     finally:
         _clear(held, output, fingerprint)
     return (
-        f"{config.model} tokenizer of {trained.tokenizer.get_vocab_size():,} tokens from {sample.documents:,} "
-        f"documents ({sample.bytes / 1e6:,.1f} of {planned.bytes / 1e6:,.1f} MB), {bytes_per_token:.2f} bytes per token"
+        f"{config.model} tokenizer of {trained.tokenizer.get_vocab_size():,} tokens from "
+        f"{counted(sample.documents, 'document')} ({megabytes(sample.bytes)} of {megabytes(planned.bytes)}), "
+        f"{bytes_per_token:.2f} bytes per token"
     )
 
 
@@ -145,7 +149,7 @@ def _shown(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
         def texts() -> Iterator[str]:
             training.close()
             yield from tracked(sample.texts(), sample.documents, doing="count", unit="documents")
-            training.enter_context(elapsed("training the model", at_once=True))
+            training.enter_context(elapsed("training the model"))
 
         yield texts
 

@@ -9,14 +9,15 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 
-from beam_pipeline import beam_options, filesystem, worker_process
+from beam_pipeline import filesystem, worker_process
+from beam_pipeline.amounts import counted
 from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, WorkerDied
-from beam_pipeline.option_fields import parse
+from beam_pipeline.option_fields import flags_of, parse
 from beam_pipeline.options import VerifyConfig
 from beam_pipeline.progress import MOMENT, ProgressDisplay, Reporter, print_above
 from beam_pipeline.run_folder import is_run_folder
@@ -37,12 +38,14 @@ def main(argv: Sequence[str]) -> None:
     """
     config, rest = parse(VerifyConfig, argv)
     dataset = filesystem.absolute(config.dataset)
-    options = beam_options.parse(rest)
-    filesystem.configure(options)
     read = _read_with_progress
     if rest:
+        # Imported late: Beam takes seconds, and checks on this machine do not need it.
+        from beam_pipeline import beam_options
         from beam_pipeline.checks import at_scale
 
+        options = beam_options.parse(rest, flags_of(VerifyConfig))
+        filesystem.configure(options)
         read = partial(at_scale.read_shards, dataset=dataset, options=options)
     defects = 0
     for folder, found, notes in _check_all(dataset, read):
@@ -51,9 +54,9 @@ def main(argv: Sequence[str]) -> None:
         for defect in found:
             print_above(f"DEFECT {defect}")
         defects += len(found)
-        print_above(f"{folder}: {f'{len(found)} defects' if found else 'whole'}")
+        print_above(f"{folder}: {counted(len(found), 'defect') if found else 'whole'}")
     if defects:
-        raise DataError(f"{dataset} has {defects} defects")
+        raise DataError(f"{dataset} has {counted(defects, 'defect')}")
 
 
 def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
@@ -74,11 +77,7 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
     present = [path[len(dataset) :].lstrip("/").split("/") for path in filesystem.list_folder(dataset)]
     names = {parts[0] for parts in present if len(parts) == 2 and parts[1] == manifests.MANIFEST}
     if not names:
-        yield (
-            dataset,
-            [f"{dataset}: is not a finished dataset: no split in it has a {manifests.MANIFEST}"],
-            [],
-        )
+        yield dataset, [manifests.no_dataset_reason(dataset)], []
         return
     for name in sorted(names):  # the manifest of one split also names a split whose folder is missing
         try:

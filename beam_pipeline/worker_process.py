@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from beam_pipeline.lean_beam import import_beam
+
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
 
@@ -21,6 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the launcher, which ends its workers
     exit_with_launcher(int(sys.argv[1]))
 
+    import_beam()
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)

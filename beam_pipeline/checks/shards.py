@@ -114,18 +114,18 @@ def _check_shard(
         yield f"{path}: cannot be read: {error}"
         return
     if summed.bytes != shard["bytes"]:
-        yield f"{path}: {summed.bytes} bytes, the manifest says {shard['bytes']}"
+        yield f"{path}: {summed.bytes} bytes, the manifest specifies {shard['bytes']}"
     crc = f"{summed.crc:08x}"
     if crc != shard["crc32c"]:
-        yield f"{path}: CRC-32C {crc}, the manifest says {shard['crc32c']}"
+        yield f"{path}: CRC-32C {crc}, the manifest specifies {shard['crc32c']}"
     if wrong:
         yield wrong
         return
     if own.rows != shard["records"]:
-        yield f"{path}: {own.rows} records, the manifest says {shard['records']}"
+        yield f"{path}: {own.rows} records, the manifest specifies {shard['records']}"
     checksum = f"{own.rows_checksum:016x}"
     if checksum != shard["rows_checksum"]:
-        yield f"{path}: the rows' checksum is {checksum}, the manifest says {shard['rows_checksum']}"
+        yield f"{path}: the rows' checksum is {checksum}, the manifest specifies {shard['rows_checksum']}"
     statistics.merge(own)
 
 

@@ -118,9 +118,9 @@ def _check_file(folder: str, entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{path}: cannot be read: {error}"
         return
     if size != entry["bytes"]:
-        yield f"{path}: {size} bytes, the manifest says {entry['bytes']}"
+        yield f"{path}: {size} bytes, the manifest specifies {entry['bytes']}"
     if crc != entry["crc32c"]:
-        yield f"{path}: CRC-32C {crc}, the manifest says {entry['crc32c']}"
+        yield f"{path}: CRC-32C {crc}, the manifest specifies {entry['crc32c']}"
 
 
 def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, Any]) -> list[str]:
@@ -186,7 +186,7 @@ def _check_statistics(
             yield what or f"its {key} does not match the shards and the manifest"
     for name, histogram in histograms.items():
         if sum(histogram["counts"]) != totals["documents"]:
-            yield f"{name} counts {sum(histogram['counts'])} documents, the manifest says {totals['documents']}"
+            yield f"{name} counts {sum(histogram['counts'])} documents, the manifest specifies {totals['documents']}"
         elif totals["documents"] and not histogram["edges"][-2] <= histogram["max"] < histogram["edges"][-1]:
             yield f"{name}.max is {histogram['max']}, which is not in the last bin that holds documents"
     if sum(ratios) > totals["documents"]:
@@ -235,7 +235,7 @@ def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
         expected["all_special_ids"] = list(tokenizer.all_special_ids)
         expected["control_ids"] = sorted(tokenizer.control_ids)
     defects = [
-        f"{place}: has the {name} {value}, the manifest says {described[name]}"
+        f"{place}: has the {name} {value}, the manifest specifies {described[name]}"
         for name, value in expected.items()
         if described[name] != value
     ]
@@ -246,5 +246,5 @@ def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
             eos = tokenizer.special_token_ids["eos"]
             allowed = (0 if eos is None else eos,)
         if said not in allowed:
-            defects.append(f"{place}: its {name} token has the id {own}, the manifest says {said}")
+            defects.append(f"{place}: its {name} token has the id {own}, the manifest specifies {said}")
     return defects

@@ -96,6 +96,13 @@ def finished_splits(dataset: str) -> list[str]:
     return [name for name in names if filesystem.exists(filesystem.join(dataset, name, MANIFEST))]
 
 
+def no_dataset_reason(path: str) -> str:
+    """Describes why a folder in which no split has a manifest is not a dataset."""
+    if not filesystem.list_folder(path):
+        return f"{path}: no such folder, or it is empty"
+    return f"{path}: is not a finished dataset: no split in it has a {MANIFEST}"
+
+
 def read_manifest(folder: str) -> dict[str, Any]:
     """Reads and checks the manifest of the split in `folder`.
 

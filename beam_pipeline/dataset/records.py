@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
+import pyarrow as pa
 
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import segments_and_positions
@@ -209,12 +210,15 @@ def decode_examples(
     columns = {}
     for name in features:
         column = batch.column(batch.schema.names.index(name))
-        lengths = np.asarray(column.value_lengths().fill_null(0))
+        if pa.types.is_null(column.type):  # in all records
+            raise RecordError(f"record 0: {name} has no values, not {max_length}")
+        # As DLPack, since other conversions of Arrow's to NumPy import pandas.
+        lengths = np.diff(np.from_dlpack(column.offsets))
         if (lengths != max_length).any():
             bad = int(np.flatnonzero(lengths != max_length)[0])
-            raise RecordError(f"record {bad}: {name} has {int(lengths[bad])} values, not {max_length}")
-        values = np.asarray(column.flatten())
-        if values.dtype != np.int64:
-            raise RecordError(f"{name} holds {values.dtype} values, not int64")
-        columns[name] = values.reshape(-1, max_length)
+            raise RecordError(f"record {bad}: {name} has {lengths[bad]} values, not {max_length}")
+        values = column.flatten()
+        if values.type != pa.int64():
+            raise RecordError(f"{name} holds {values.type} values, not int64")
+        columns[name] = np.from_dlpack(values).reshape(-1, max_length)
     return columns

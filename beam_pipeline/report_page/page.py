@@ -16,9 +16,10 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from beam_pipeline.amounts import counted, human_bytes
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.report_page.rows import shown_rows
-from beam_pipeline.report_page.text import count, human_bytes, option_value
+from beam_pipeline.report_page.text import count, option_value
 from beam_pipeline.views.decoding import RowDecoder, visible
 from beam_pipeline.views.reading import Split
 
@@ -113,12 +114,12 @@ class _ShownSplit:
         if not shards:
             return "none"
         if len(shards) == 1:
-            return f"one, of {shards[0]['records']:,} records"
+            return f"one shard of {counted(shards[0]['records'], 'record')}"
         full = [shard["bytes"] for shard in shards if shard["records"] == shards[0]["records"]]
         spread = (max(full) - min(full)) / (sum(full) / len(full))
         return (
-            f"{len(shards):,} of {shards[0]['records']:,} records, the last one of {shards[-1]['records']:,}; sizes of "
-            f"full shards differ by {spread:.2%}"
+            f"{len(shards):,} shards of {shards[0]['records']:,} records, the last one of {shards[-1]['records']:,}; "
+            f"sizes of full shards differ by {spread:.2%}"
         )
 
 
@@ -156,7 +157,7 @@ def _tokens(shown: Sequence[_ShownSplit], decoder: RowDecoder) -> dict[str, Any]
 
     def described(token: int) -> dict[str, Any]:
         times = int(counts[token])
-        return {"id": token, "text": decoder.token(token), "times": times, "share": times / total}
+        return {"id": token, "text": decoder.label(token), "times": times, "share": times / total}
 
     special = shown[0].split.manifest["tokenizer"]["special_token_ids"]
     return {

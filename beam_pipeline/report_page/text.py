@@ -16,17 +16,6 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def human_bytes(size: float) -> str:
-    """Formats a size: 1234567 → 1.23 MB."""
-    if size < 1000:
-        return f"{size:.0f} B"
-    for unit in ("kB", "MB", "GB", "TB"):
-        size /= 1000
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-    return f"{size / 1000:,.3g} PB"
-
-
 def count(number: int) -> str:
     """Formats a count: in full below a million, else shortened."""
     return f"{number:,}" if number < 10**6 else short(number)

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from google.api_core.exceptions import GoogleAPIError
 
 from beam_pipeline import filesystem
 from beam_pipeline.errors import DataError, one_line
+from beam_pipeline.file_errors import is_service_error
 from beam_pipeline.hashing import place_hashes
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources import arrow, jsonl, parquet, text
@@ -52,7 +52,9 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
                     yield _batch(unit, part.name, records, options.seed)
         except EOFError as error:
             raise DataError(f"{path}: {error}; the file has changed since") from error
-        except (OSError, pa.ArrowException, GoogleAPIError) as error:
+        except Exception as error:
+            if not (isinstance(error, OSError | pa.ArrowException) or is_service_error(error)):
+                raise
             raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
 
 

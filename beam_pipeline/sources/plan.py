@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from beam_pipeline import filesystem
+from beam_pipeline.amounts import counted, megabytes
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import Document, InputConfig, MixItem
 from beam_pipeline.progress import elapsed, tracked
@@ -89,7 +90,7 @@ def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
 def describe_plan(planned: Plan, config: InputConfig) -> str:
     """Describes in one line what is read, and what a document is in it."""
     files, formats = planned.files, {file.format for file in planned.files}
-    size = f"{planned.bytes / 1e6:,.1f} MB{' of text' if formats == {'text'} else ''}"
+    size = f"{megabytes(planned.bytes)}{' of text' if formats == {'text'} else ''}"
     if any(codec_of(file.path) for file in files):
         size = f"about {size}"
     if any(unit.repeat for unit in planned.units):
@@ -102,7 +103,7 @@ def describe_plan(planned: Plan, config: InputConfig) -> str:
         documents.append(f'a document is a record, its text under "{config.text_key}" (--text_key)')
     if len(documents) == 2:
         documents = [f"in text files, {documents[0]}", f"in other files, {documents[1]}"]
-    return "; ".join([f"input: {len(files):,} file{'s' * (len(files) != 1)}, {size}", *documents])
+    return "; ".join([f"input: {counted(len(files), 'file')}, {size}", *documents])
 
 
 def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
@@ -138,7 +139,7 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     _check_contents(files, config)
     if config.document != "line" and not any(file.format == "text" for file in files):
         raise UsageError(
-            f"--document {config.document}: applies to text files only, and none of the {len(files)} files is one "
+            f"--document {config.document}: applies to text files only, and the input has none "
             f"({files[0].path} is {files[0].format}); leave it out"
         )
     pieces = _cut_files(files, config)

@@ -140,6 +140,7 @@ class HashDocuments(beam.DoFn):
         hashes = np.concatenate([np.empty((0, 2), np.uint64), *batches])
         with create_sections(path) as sections:
             sections.end({**identity, "hashes": sections.add(hashes.tobytes())})
+            self._job.check_lock()  # the file appears at the end of this block
         return hashes
 
 

@@ -67,6 +67,7 @@ class PackTails(beam.DoFn):
         with create_sections(tails_path(job.staging, split, number)) as sections:
             section = sections.add(block.to_bytes())
             sections.end({"fingerprint": job.fingerprint, "tails": [split, number]})
+            job.check_lock()  # the file appears at the end of this block
         yield TaggedOutput(BLOCKS, BlockPlace(split, job.num_units, number * block_rows, len(block), section))
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))

@@ -110,6 +110,7 @@ class TokenizeUnit(beam.DoFn):
             except EngineMismatch as error:
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
+            job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,
                 statistics=rows.statistics,

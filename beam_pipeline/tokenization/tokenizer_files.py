@@ -23,6 +23,7 @@ JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
 )
 SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 
+_REMEDY = "to make a tokenizer from your text, use train-tokenizer"
 _SUFFIXES = (".json", ".txt", ".model", ".jinja")
 _MAX_FILE_BYTES = 256 << 20
 
@@ -124,14 +125,18 @@ def _read_folder(path: str) -> dict[str, bytes]:
 
 def _download(name: str) -> dict[str, bytes]:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
 
     try:
         folder = snapshot_download(
             name, allow_patterns=[f"*{suffix}" for suffix in _SUFFIXES], ignore_patterns="*/*"
         )
+    except HFValidationError as error:  # a path, not the name of a repository
+        raise UsageError(f"--tokenizer {name}: no such folder; {_REMEDY}") from error
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"--tokenizer {name}: neither a folder with a tokenizer nor a repository on the hub: {_first_line(error)}"
+            f"--tokenizer {name}: neither a folder with a tokenizer nor a repository on the hub "
+            f"({_first_line(error)}); {_REMEDY}"
         ) from error
     files = _read_folder(folder)
     if not files:

@@ -1,15 +1,11 @@
 """Training a tokenizer: texts → the files that AutoTokenizer loads. The same texts always give the same bytes.
 
-Unigram models are trained by SentencePiece on counted words. The trainer in `tokenizers` iterates over a hash map whose
-order changes from run to run, which gives different scores, and so different vocabularies, each time. SentencePiece's
-result depends only on its input, and it takes a sixth of the time. BPE and WordPiece models are trained by
-`tokenizers`. There the result depends only on the word counts, once the alphabet is given to the trainer.
+BPE and WordPiece models are trained by `tokenizers`. There the result depends only on the word counts, once the
+alphabet is given to the trainer. Unigram models are trained by SentencePiece, see unigram_pieces.py.
 """
 
 from __future__ import annotations
 
-import io
-import re
 import tempfile
 import unicodedata
 from collections import Counter
@@ -17,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import sentencepiece
 from tokenizers import (
     AddedToken,
     Regex,
@@ -32,18 +27,7 @@ from tokenizers import (
 
 from beam_pipeline.errors import DataError
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
-
-# The vocabulary includes ASCII and the most frequent characters that together make up this share of the sample. This is
-# SentencePiece's default. Other characters are unknown. (Byte-level BPE knows every byte.)
-_COVERAGE = 0.9995
-_ASCII = [chr(code) for code in range(0x21, 0x7F)]
-
-# SentencePiece adds up its threads' sums in order, so its result depends on the number of threads. Therefore this is a
-# constant, not the number of cores.
-_THREADS = 16
-
-# In languages without spaces a "word" may be a whole document, and the training time grows faster than its length.
-_MAX_WORD_CHARS = 1 << 10
+from beam_pipeline.tokenization.unigram_pieces import ASCII, COVERAGE, too_small, train_pieces
 
 # `tokenizers`' trainers get texts in pieces of this many characters, since they use 100 bytes of memory per character.
 _MAX_TEXT_CHARS = 1 << 16
@@ -128,7 +112,7 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     words: Counter[str] = Counter()
     for text in texts:
         words.update(unicodedata.normalize("NFKC", text).split())
-    pieces = _train_sentencepiece(words, vocab_size, len(special) - 1)[1:]  # without its unknown piece
+    pieces = train_pieces(words, vocab_size, len(special) - 1)[1:]  # without its unknown piece
     # SentencePiece never joins letters and symbols, so it cannot learn a special token from text.
     if not {piece for piece, _ in pieces}.isdisjoint(special):
         raise AssertionError(f"one of {special} was learnt from text")
@@ -149,61 +133,6 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     _add_template(tokenizer, "<s>", "</s>")
     roles = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>"}
     return TrainedTokenizer(tokenizer, _roles(**roles, pad="<pad>", unk="<unk>", mask="<mask>"))
-
-
-def _train_sentencepiece(words: Counter[str], vocab_size: int, added: int) -> list[tuple[str, float]]:
-    """Trains a Unigram model on counted words.
-
-    Args:
-        added: How many of these are not pieces of this model.
-
-    Returns:
-        The pieces and their scores, the unknown piece first.
-    """
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_weighted_lines(words),
-            input_format="tsv",
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=vocab_size - added,
-            character_coverage=_COVERAGE,
-            required_chars="".join(_ASCII),
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            unk_id=0,
-            bos_id=-1,
-            eos_id=-1,
-            pad_id=-1,
-            num_threads=_THREADS,
-            max_sentence_length=2 * 4 * _MAX_WORD_CHARS + 1,  # bytes
-            hard_vocab_limit=False,  # otherwise a vocabulary that is too large is an error at the end of the training
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        found = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
-        if found:
-            raise _too_small(vocab_size, int(found[1]) + added + 1) from error
-        raise
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]
-
-
-def _weighted_lines(words: Counter[str]) -> Iterator[str]:
-    """Yields lines of a text and a count, the most frequent first, and sorted by word if counts are equal.
-
-    SentencePiece starts from the strings that occur twice in the lines. So a word with a count of 2 or more is written
-    twice; otherwise the most frequent words would not become pieces. (Writing all occurrences, or the text itself, does
-    not give better vocabularies.)
-    """
-    for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])):
-        for start in range(0, len(word), _MAX_WORD_CHARS):
-            part = word[start : start + _MAX_WORD_CHARS]
-            if count > 1:
-                yield f"{part} {part}\t{count // 2}"
-            if count % 2:
-                yield f"{part}\t1"
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
@@ -243,7 +172,7 @@ def _train_wordpiece(
     alphabet = _alphabet(texts(), tokenizer.normalizer)
     minimum = len(special) + 2 * len(alphabet)
     if vocab_size < minimum:
-        raise _too_small(vocab_size, minimum)
+        raise too_small(vocab_size, minimum)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=_MIN_FREQUENCY,
@@ -268,15 +197,15 @@ def _train_wordpiece(
 
 
 def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """Returns the characters of normalized words, sorted, without the rarest (see `_COVERAGE`)."""
+    """Returns the characters of normalized words, sorted, without the rarest (see `COVERAGE`)."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
     counts: Counter[str] = Counter()
     for char, count in raw.items():  # the normalizer handles each character independently
         counts.update({made: count for made in normalizer.normalize_str(char) if not made.isspace()})
-    wanted = _COVERAGE * counts.total()
-    kept = {made for char in _ASCII for made in normalizer.normalize_str(char)}
+    wanted = COVERAGE * counts.total()
+    kept = {made for char in ASCII for made in normalizer.normalize_str(char)}
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if wanted > 0:
             kept.add(char)
@@ -288,13 +217,6 @@ def _split_texts(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for start in range(0, len(text), _MAX_TEXT_CHARS):
             yield text[start : start + _MAX_TEXT_CHARS]
-
-
-def _too_small(vocab_size: int, minimum: int) -> DataError:
-    return DataError(
-        f"--vocab_size {vocab_size}: too small for the characters of this sample, which together with the special "
-        f"tokens need {minimum}"
-    )
 
 
 def _roles(**tokens: str) -> dict[str, str]:

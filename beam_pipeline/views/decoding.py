@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class RowDecoder:
 
     def __init__(self, tokenizer_json: str):
         self._tokenizer = Tokenizer.from_str(tokenizer_json)
+        self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer_json).get("decoder"))
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each row."""
@@ -45,6 +47,15 @@ class RowDecoder:
         """Returns the token as it is in the vocabulary, or its id in angle brackets if it is not."""
         token = self._tokenizer.id_to_token(token_id)
         return f"<{token_id}>" if token is None else token
+
+    def label(self, token_id: int) -> str:
+        """Returns the token for lists of tokens, where a reader must see its spaces.
+
+        Byte-level vocabularies write a space as Ġ and a newline as Ċ. Here they are ␣ and a newline. A token that is a
+        part of a character only is returned as it is in the vocabulary.
+        """
+        text = self._tokenizer.decode([token_id], skip_special_tokens=False) if self._is_byte_level else ""
+        return self.token(token_id) if not text or "\ufffd" in text else text.replace(" ", "␣")
 
     def pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Returns the row's tokens with their texts, which together are the row's text."""

@@ -241,7 +241,7 @@ def open_dataset(path: str) -> list[Split]:
         return [open_split(path)]
     found = manifests.finished_splits(path)
     if not found:
-        raise DataError(f"{path}: is not a finished dataset: no split in it has a {manifests.MANIFEST}")
+        raise DataError(manifests.no_dataset_reason(path))
     names = open_split(filesystem.join(path, found[0])).manifest["splits"]
     return [open_split(filesystem.join(path, name)) for name in names]
 

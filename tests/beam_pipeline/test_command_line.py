@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from beam_pipeline import __main__, options_page
+from beam_pipeline import __main__, __version__, options_page
 from beam_pipeline.errors import UsageError
 from beam_pipeline.option_fields import TOPICS, options_of, parse
 from beam_pipeline.options import VERBS, PrepareConfig
@@ -39,6 +40,37 @@ def test_the_installed_command_lists_every_verb_in_a_line() -> None:
     assert all(len(line) < 120 for line in asked.stdout.splitlines())
 
 
+def test_a_word_that_is_not_a_verb_is_named_with_the_verb_that_was_meant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for word, named in (
+        ("prepair", "'prepair' is not a verb; did you mean prepare?"),
+        ("zzz", "'zzz' is not a verb"),
+    ):
+        monkeypatch.setattr("sys.argv", ["tokenmill", word])
+        assert __main__.main() == 2
+        assert capsys.readouterr().err.endswith(f"{named}\n")
+    monkeypatch.setattr("sys.argv", ["tokenmill", "--version"])
+    assert __main__.main() == 0
+    assert capsys.readouterr().out == f"tokenmill {__version__}\n"
+
+
+def test_a_misspelt_option_is_named_with_the_option_that_was_meant(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    needed = ["--input", "a", "--tokenizer", "t", "--output", "o"]
+    for verb, argv, meant in (
+        (
+            "prepare",
+            [*needed, "--max_lenght", "9"],
+            "--max_lenght: .*; did you mean --max_length[?]; see --help",
+        ),
+        ("verify", ["o", "--runer", "x"], "--runer: neither this verb nor Beam has it; see --help"),
+    ):
+        assert __main__.run(verb, argv) == 2
+        assert re.search(f"unknown option {meant}", capsys.readouterr().err)
+
+
 def test_python_m_names_itself_in_its_usage() -> None:
     asked = run(sys.executable, "-m", "beam_pipeline", "verify", "--help")
     assert asked.stdout.startswith("usage: python -m beam_pipeline verify OUT [options]")
@@ -51,6 +83,28 @@ def test_help_imports_no_heavy_library() -> None:
         "print({'apache_beam', 'tensorflow', 'transformers', 'numpy', 'jinja2'} & set(sys.modules))"
     )
     assert run(sys.executable, "-c", code).stdout.endswith("set()\n")
+
+
+@pytest.mark.parametrize("arguments", [["verify"], ["report"], ["inspect", "--record", "train:0:0"]])
+def test_a_local_dataset_is_read_without_beam(arguments: list[str], dataset: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(dataset, tmp_path / "out")  # report writes into it
+    verb, *options = arguments
+    code = (
+        f"import sys; from beam_pipeline.__main__ import run; assert run({verb!r}, {[str(copy), *options]}) == 0; "
+        "print({'apache_beam', 'tensorflow', 'transformers', 'pandas', 'google.api_core'} & set(sys.modules))"
+    )
+    assert run(sys.executable, "-c", code).stdout.endswith("set()\n")
+
+
+def test_beam_is_imported_without_unused_libraries_which_can_be_imported_later() -> None:
+    code = (
+        "import sys; from beam_pipeline.lean_beam import import_beam; import_beam(); import apache_beam; "
+        "print({'pandas', 'pymongo', 'google.cloud.bigquery'} & set(sys.modules)); "
+        "from apache_beam.io.filesystems import FileSystems; print(FileSystems.get_filesystem('gs://a/b').scheme()); "
+        "import pandas, apache_beam.io.gcp.bigquery; print(pandas.__name__)"
+    )
+    asked = run(sys.executable, "-c", code)
+    assert (asked.stdout, asked.stderr) == ("set()\ngs\npandas\n", "")
 
 
 @pytest.mark.parametrize("verb", VERBS)

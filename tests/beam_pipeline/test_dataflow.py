@@ -193,7 +193,7 @@ def test_the_log_of_a_templates_launcher_is_shown(gcs: Gcs, tokenizer_folder: Pa
 def test_a_signal_cancels_the_job(gcs: Gcs, tokenizer_folder: Path, number: signal.Signals):
     def work(dataflow: Dataflow, job: api.Job) -> None:
         os.kill(os.getpid(), number)
-        assert dataflow.cancelled.wait(20)
+        assert dataflow.cancelled[job.id].wait(20)
 
     before = signal.getsignal(number)
     with (

@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from beam_pipeline import __main__, prepare
+from beam_pipeline.errors import DataError
+from beam_pipeline.steps import deduplicate, tails, tokenize
 from tests.beam_pipeline.runs import PROGRAM, arguments, content, defects, of_session, wait_for_the_end
 
 OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "64", "--unit_bytes", "20000"]
@@ -114,3 +117,33 @@ def test_damaged_shards_are_noticed_and_made_again(
     assert corrupted.name in found and deleted.name in found
     prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS, "--overwrite"))
     assert content(out) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "files"),
+    [
+        (deduplicate, "read_unit", "unit-*.hashes"),
+        (tokenize, "read_unit", "unit-*.rows"),
+        (tails, "pack_pieces", "tails-*.rows"),
+    ],
+)
+def test_a_step_that_lost_the_lock_of_its_run_publishes_nothing_more(
+    step: ModuleType,
+    name: str,
+    files: str,
+    tmp_path: Path,
+    corpus: Path,
+    tokenizer_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    step_before = getattr(step, name)
+
+    def lose_the_lock(*given: object, **options: object) -> object:
+        (tmp_path / "out" / "_staging" / "run.lock").unlink(missing_ok=True)
+        return step_before(*given, **options)
+
+    monkeypatch.setattr(step, name, lose_the_lock)
+    given = arguments(corpus, tokenizer_folder, tmp_path / "out", *OPTIONS, "--dedup", "exact")
+    with pytest.raises(DataError, match="so this run stops"):
+        prepare.main(given)
+    assert not list(tmp_path.glob(f"out/_staging/*/units/{files}"))

@@ -1,24 +1,22 @@
-"""Runs on a job service: Beam's own, in this process. tests/engines/ has those on Flink and Prism."""
+"""Runs on a job service: Beam's own, in this process. tests/engines/ has those on Flink, Spark and Prism."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineState
 
-from beam_pipeline import __main__, beam_options, portable
+from beam_pipeline import __main__, beam_options, job, portable
 from beam_pipeline.errors import DataError, StillRunning, UsageError
+from tests.beam_pipeline.runs import content
 
 EMBEDDED = ["--runner", "PortableRunner", "--job_endpoint", "embed", "--environment_type", "LOOPBACK"]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_run_shows_states_and_counters_and_ends_with_the_summary_of_a_local_run(
@@ -87,6 +85,10 @@ def follow(states: list[str | Exception], errors: Sequence[str] = ()) -> None:
     ("error", "message"),
     [
         ("java.io.IOException: Insufficient number of network buffers", "the job ended as FAILED: java.io"),
+        (
+            "org.apache.flink.runtime.client.JobCancellationException: Job was cancelled.",
+            "^the job was cancelled$",
+        ),
         ('Traceback …\nbeam_pipeline.errors.DataError: a.txt: bad [while running "x"]', "a.txt: bad"),
     ],
 )
@@ -103,6 +105,10 @@ def test_a_job_that_someone_cancelled_is_no_bug(capsys: pytest.CaptureFixture[st
         "job: 3 of 9 work units",
         "job: cancelled",
     ]
+
+
+def test_no_progress_is_shown_after_the_commit_has_deleted_the_files_that_show_it(tmp_path: Path) -> None:
+    assert job.Job.describe_finished(SimpleNamespace(staging=str(tmp_path / "deleted"))) == ""
 
 
 def test_a_restarted_job_server_that_does_not_know_the_job_ends_the_run_but_not_its_finished_work() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import select
@@ -77,14 +78,9 @@ def test_work_without_a_foreseeable_end_shows_its_time() -> None:
         waits_for(r"listing \[00:\d\d\]", shown)
 
 
-def test_work_that_lets_no_thread_run_is_named_before_it_starts() -> None:
-    with terminal() as shown, elapsed("training", at_once=True):
-        assert "training" in shown()
-
-
 def test_a_file_or_pipe_gets_nothing(capsys: pytest.CaptureFixture) -> None:
     assert list(tracked(slow(3, 0.05), 3, doing="check", unit="files")) == [0, 1, 2]
-    with elapsed("listing", at_once=True):
+    with elapsed("listing"):
         time.sleep(0.1)
     with ProgressDisplay([("verify", "MB", 1e6)], 1, delay=60.0):
         pass
@@ -101,3 +97,16 @@ def test_verify_shows_a_bar_and_prints_its_lines_above_it(
     assert re.findall(r"^\S+: whole$", printed, re.MULTILINE) == [
         f"{dataset}/{name}: whole" for name in ("train", "validation")
     ]
+
+
+def test_small_totals_are_shown_with_tenths() -> None:
+    for total, unit, scale, line in (
+        (400_000, "MB", 1e6, "read: 0.0 of 0.4 MB 0%"),
+        (20_000_000, "MB", 1e6, "read: 0 of 20 MB 0%"),
+        (3, "rows", 1.0, "read: 0 of 3 rows 0%"),
+        (0, "MB", 1e6, "read: 0.0 of 0.0 MB"),
+    ):
+        stream = io.StringIO()
+        with ProgressDisplay([("read", unit, scale)], total, stream):
+            pass
+        assert stream.getvalue() == f"{line}\n"

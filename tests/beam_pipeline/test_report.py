@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import prepare, report
+from beam_pipeline.amounts import human_bytes
 from beam_pipeline.errors import DataError
 from beam_pipeline.report_page.charts import Histogram
 from beam_pipeline.report_page.page import quantile
-from beam_pipeline.report_page.text import human_bytes
 from beam_pipeline.views.reading import open_dataset
 from tests.beam_pipeline.runs import arguments
 

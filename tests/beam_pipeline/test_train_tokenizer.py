@@ -177,7 +177,7 @@ def test_wrong_options(options: list[str], message: str, corpus_files: Path, tmp
 
 def test_a_corpus_without_text(tmp_path: Path):
     (tmp_path / "blank.txt").write_text("\n \n\t\n")
-    with pytest.raises(DataError, match=r"nothing to train on: .* of the input \(1 files, 5 bytes\)"):
+    with pytest.raises(DataError, match=r"nothing to train on: .* of the input \(1 file, 5 bytes\)"):
         train_tokenizer.main(["--input", str(tmp_path / "blank.txt"), "--output", str(tmp_path / "out")])
     assert [path.name for path in tmp_path.iterdir()] == ["blank.txt"]
 

@@ -171,7 +171,7 @@ DAMAGE = {
 def test_each_defect_is_named(dataset: Path, damage: str, capsys):
     apply, message = DAMAGE[damage]
     apply(dataset)
-    with pytest.raises(DataError, match="defects"):
+    with pytest.raises(DataError, match=r"has \d+ defect"):
         verify.main([str(dataset)])
     named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DEFECT ")]
     assert any(message in line for line in named), named
@@ -230,6 +230,8 @@ def test_splits_of_two_runs_are_told_apart(dataset: Path):
 
 
 def test_what_is_no_dataset_is_said(tmp_path: Path):
+    assert "no such folder, or it is empty" in defects(tmp_path / "nowhere")[0]
+    (tmp_path / "letter.txt").touch()
     assert "is not a finished dataset" in defects(tmp_path)[0]
 
 

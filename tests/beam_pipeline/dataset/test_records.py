@@ -113,6 +113,13 @@ def test_errors_name_wrong_features():
         decode_examples(records, max_length=8, features=("input_ids",))
     with pytest.raises(RecordError, match="has 8 values, not 9"):
         decode_examples(records, max_length=9, features=PLAIN)
+    import tensorflow as tf
+
+    empty = tf.train.Example()
+    empty.features.feature["input_ids"].int64_list.value.extend(range(8))
+    empty.features.feature["attention_mask"].SetInParent()
+    with pytest.raises(RecordError, match="record 0: attention_mask has no values, not 8"):
+        decode_examples([empty.SerializeToString()], max_length=8, features=PLAIN)
 
 
 def test_masks_of_long_rows_are_not_cached():

@@ -56,6 +56,8 @@ def test_small_files_take_a_request_each_and_are_read_ahead(gcs: Gcs) -> None:
 
     def count(method: str, path: str) -> None:
         nonlocal most
+        if "/o/" not in path:  # a listing, or a request of the client for itself
+            return
         with lock:
             open_now.add(path)
             most = max(most, len(open_now))

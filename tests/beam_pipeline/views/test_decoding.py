@@ -78,3 +78,14 @@ def test_what_a_terminal_would_obey_is_written_out():
 @given(st.text())
 def test_visible_text_holds_no_control_characters(text):
     assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 for c in visible(text, one_line=True))
+
+
+def test_labels_show_spaces_and_newlines_of_byte_level_tokens(documents):
+    tokenizer = byte_level(["if a:\n    b b b\n    c"] * 9)
+    decoder = RowDecoder(tokenizer.to_str())
+    ids = tokenizer.encode("a:\n    b 🎉").ids
+    labels = [decoder.label(token) for token in ids]
+    assert "".join(labels[:-4]).replace("␣", " ") == "a:\n    b "
+    assert labels[-4:] == [tokenizer.id_to_token(token) for token in ids[-4:]]  # parts of a character
+    others = RowDecoder(wordpiece(["ab ab abc abc"]).to_str())
+    assert others.label(0) == "[PAD]"

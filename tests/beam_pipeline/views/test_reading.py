@@ -89,10 +89,13 @@ def test_what_is_not_there_is_a_usage_error_that_says_what_is(dataset: Path, sha
 
 
 def test_no_dataset(tmp_path: Path):
-    with pytest.raises(DataError, match="finished dataset"):
+    with pytest.raises(DataError, match="no such folder, or it is empty"):
         open_dataset(str(tmp_path))
-    with pytest.raises(DataError, match="finished dataset"):
+    with pytest.raises(DataError, match="not a finished dataset"):
         open_split(str(tmp_path / "absent"))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DataError, match="not a finished dataset: no split"):
+        open_dataset(str(tmp_path))
 
 
 def test_a_split_that_is_missing_is_noticed(broken: Path):

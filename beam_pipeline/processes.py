@@ -1,0 +1,43 @@
+"""The running processes of this machine, and what is below one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Returns the ids of all running processes below `ancestor`: its children, their children, and so on."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _processes():
+        children.setdefault(parent, []).append(pid)
+    found = [ancestor]
+    for pid in found:  # grows while it is iterated over
+        found += children.pop(pid, [])
+    return found[1:]
+
+
+def kill_descendants(ancestor: int) -> None:
+    """Kills all processes below `ancestor` with SIGKILL, so that they write nothing more."""
+    for pid in [pid for pid, parent in _processes() if parent == ancestor]:
+        kill_descendants(pid)
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
+            os.kill(pid, signal.SIGKILL)
+
+
+def _processes() -> list[tuple[int, int]]:
+    """Returns the process id and the parent's process id of each running process."""
+    if not Path("/proc/self/stat").exists():  # macOS
+        listing = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+        ).stdout
+        return [(int(pid), int(parent)) for pid, parent in map(str.split, listing.splitlines())]
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended in the meantime
+            # "PID (NAME) STATE PARENT …"; a name may contain any characters, including ")"
+            found.append((int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])))
+    return found
