@@ -6,8 +6,9 @@
 # make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
-# make test-engines     run on Flink, Prism and fake-gcs-server: a quarter of an hour; needs Java 11 or 17, Maven and Go
+# make test-engines     run on Flink, Spark, Prism and fake-gcs-server: half an hour; needs Java 11 or 17, Maven and Go
 # make test-images      build the images of deploy/ and run them; needs root, Go, buildah and debootstrap
+# make test-cloud-build run Cloud Build's files from a tag to a model in a sandbox; needs the above, Java 11 or 17, and Maven
 # make lint             run CI's linters, and build the docs
 # make docs             build the site of the docs into build/site and check its links (in a separate environment)
 # make docs-options     generate docs/options.md and docs/trainer-options.md from the declarations of the options
@@ -32,7 +33,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines test-engines-quick test-images compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -60,7 +61,7 @@ trainer/.venv-tpu-check/.ready: $(UV) trainer/requirements-tpu-check.lock traine
 	$(UV) pip install --quiet --python $(TPU_CHECK) --no-deps -e trainer
 	@touch $@
 
-# OPTIONS are further options of compile-check: OPTIONS="--find-batch-size --output figures.json".
+# OPTIONS are further options of compile-check: OPTIONS="--find_batch_size --output figures.json".
 compile-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m tpu_trainer compile-check --config $(CONFIG) --topology $(TOPOLOGY) $(OPTIONS)
 
@@ -100,24 +101,33 @@ test-tpu-check: trainer/.venv-tpu-check/.ready
 	tests/engines/setup/flink.sh .engines $(PIPELINE)
 	@touch $@
 
+.engines/.spark: tests/engines/setup/jars.sh $(wildcard tests/engines/setup/spark/*)
+	tests/engines/setup/jars.sh tests/engines/setup/spark .engines/spark/jars
+	@touch $@
+
 .engines/prism: PACKAGE := github.com/apache/beam/sdks/v2/go/cmd/prism
 .engines/boot: PACKAGE := github.com/apache/beam/sdks/v2/python/container
 .engines/fake-gcs-server: PACKAGE := github.com/fsouza/fake-gcs-server
 .engines/prism .engines/boot .engines/fake-gcs-server: tests/engines/setup/go.sum
-	mkdir -p .engines && cd tests/engines/setup && go build -o $(CURDIR)/$@ $(PACKAGE)
+	mkdir -p .engines && cd tests/engines/setup && ./retry.sh go build -o $(CURDIR)/$@ $(PACKAGE)
 
 # ENGINES_WIDE=1 also runs each case with parallelism 1 and 4.
-test-engines: setup .engines/.flink .engines/prism .engines/boot .engines/fake-gcs-server
+test-engines: setup .engines/.flink .engines/.spark .engines/prism .engines/boot .engines/fake-gcs-server
 	$(PIPELINE) -m pytest tests/engines tests/google_cloud --junitxml .engines/results.xml
 	$(TRAINER) -m pytest tests/tpu_trainer/test_gcs.py -k fake-gcs-server
 
-# The part that CI runs.
+# One killed task manager.
 test-engines-quick: setup .engines/.flink .engines/boot
 	$(PIPELINE) -m pytest "tests/engines/test_faults.py::test_a_job_outlives_a_killed_task_manager[tokenizing]"
 
 # Builds without a daemon, on stand-ins of the base images. STORAGE_DRIVER=vfs, if the file system has no overlays.
 test-images: setup .engines/boot
 	$(PIPELINE) -m pytest tests/images
+
+# In namespaces of its own: nothing outside this machine can be reached, and no process survives.
+test-cloud-build: setup .engines/.flink .engines/boot .engines/fake-gcs-server
+	$(PIPELINE) -m tests.images.buildah
+	unshare --mount --net --pid --fork --kill-child --mount-proc $(PIPELINE) -m pytest tests/cloud_build
 
 kernels: trainer/.venv-tpu-check/.ready
 	JAX_PLATFORMS=cpu $(TPU_CHECK) -m tpu_trainer.tpu_check.kernel_sources trainer/tpu_trainer/network/attention_kernels.zip

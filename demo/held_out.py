@@ -8,33 +8,43 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from beam_pipeline.views.decoding import RowDecoder
 from beam_pipeline.views.reading import open_split
 
 _QUESTIONS = 3
-_GIVEN = 32  # tokens that the model continues
-_COMPARED = 64  # tokens of the real text that are shown beside the model's
+# Tokens that the model continues, and tokens of the real text that are shown beside its own. The shorter ones are for
+# texts of short documents.
+_LENGTHS = ((32, 64), (16, 32), (8, 8), (4, 4))
 
 
 def choose(split_folder: str) -> Iterator[dict[str, str]]:
-    """Takes the first rows, in shuffled order, that begin with enough tokens of one document."""
+    """Takes the first rows, in shuffled order, that have enough successive tokens of one document."""
     split = open_split(split_folder)
     decoder = RowDecoder(split.tokenizer_json())
-    special = set(split.manifest["tokenizer"]["all_special_ids"])
-    found = 0
-    for shard in range(len(split.manifest["shards"])):
-        for row in split.rows(shard):
-            ids = row.ids[: _GIVEN + _COMPARED].tolist()
-            if len(ids) < _GIVEN + _COMPARED or not special.isdisjoint(ids):
-                continue
-            text, actual = decoder.texts([ids[:_GIVEN], ids[_GIVEN:]])
-            yield {"text": text, "actual": actual}
-            found += 1
-            if found == _QUESTIONS:
-                return
+    special = split.manifest["tokenizer"]["all_special_ids"]
+    chosen: set[tuple[int, int]] = set()
+    for given, compared in _LENGTHS:
+        for shard in range(len(split.manifest["shards"])):
+            for number, row in enumerate(split.rows(shard)):
+                ids = _longest_stretch(row.ids, special)[: given + compared].tolist()
+                if len(ids) < given + compared or (shard, number) in chosen:
+                    continue
+                chosen.add((shard, number))
+                text, actual = decoder.texts([ids[:given], ids[given:]])
+                yield {"text": text, "actual": actual}
+                if len(chosen) == _QUESTIONS:
+                    return
+
+
+def _longest_stretch(ids: np.ndarray, special: Sequence[int]) -> np.ndarray:
+    """Returns the first of the longest stretches of `ids` without special tokens."""
+    stretches = np.split(ids, np.flatnonzero(np.isin(ids, special)))
+    return max((each[np.isin(each, special, invert=True)] for each in stretches), key=len)
 
 
 def show(summary: dict, answers: list[dict[str, str]]) -> Iterator[str]:

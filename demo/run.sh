@@ -43,6 +43,11 @@ step "Write the dataset: rows of 128 tokens in shards" \
   tokenmill prepare "${text[@]}" --tokenizer "$out/tokenizer" --append_eos --max_length 128 \
   --splits train=0.95,validation=0.05 --output "$out/dataset" --resume
 
+if ! compgen -G "$out/dataset/validation/*.tfrecord" > /dev/null; then
+  echo "demo: too little text: no document is left for validation; use more (100 kB is enough to see the model learn)" >&2
+  exit 2
+fi
+
 step "Check that the dataset is whole" \
   tokenmill verify "$out/dataset"
 

@@ -6,11 +6,15 @@ import json
 import os
 import random
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from beam_pipeline import __file__ as package
+from beam_pipeline.views.reading import Row, Split
+from demo import held_out
 
 ROOT = Path(package).parents[1]
 
@@ -66,12 +70,12 @@ def test_the_model_learns_more_than_frequencies_and_the_demo_says_how_much(first
 
 
 def test_it_continues_texts_that_were_not_trained_on(first, place: Path) -> None:
-    held_out = (place / "out" / "answers.jsonl").read_text().splitlines()
-    assert len(held_out) == 3
+    answers = (place / "out" / "answers.jsonl").read_text().splitlines()
+    assert len(answers) == 3
     documents = [
         text for name in ("a.txt", "b.md") for text in (place / "text" / name).read_text().splitlines()
     ]
-    for answer in map(json.loads, held_out):
+    for answer in map(json.loads, answers):
         assert any(answer["text"] + answer["actual"] in document for document in documents)
         assert answer["continuation"] and answer["continuation"].strip() in first.stdout
 
@@ -88,6 +92,33 @@ def test_a_second_run_skips_what_is_done_and_says_the_same(first, place: Path) -
     assert "step 1/60" not in again.stdout and "tokenize" not in again.stderr
     assert (place / "out" / "model" / "model.safetensors").read_bytes() == weights
     assert again.stdout.partition("held-out text")[2] == first.stdout.partition("held-out text")[2]
+
+
+def test_beginnings_of_short_documents_are_chosen_too(
+    first, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Split.rows
+
+    def cut(split: Split, shard: int) -> Iterator[Row]:
+        for row in rows(split, shard):
+            ids = row.ids.copy()
+            ids[6::20] = split.manifest["tokenizer"]["special_token_ids"]["eos"]
+            yield replace(row, ids=ids)
+
+    monkeypatch.setattr(Split, "rows", cut)
+    chosen = list(held_out.choose(str(place / "out" / "dataset" / "validation")))
+    assert len(chosen) == 3
+    for question in chosen:
+        assert question["text"].strip() and question["actual"].strip()
+        assert "<|endoftext|>" not in question["text"] + question["actual"]
+
+
+def test_too_little_text_is_an_error_before_training(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "note.md").write_text("A note of a single line.\n")
+    ended = demo(tmp_path / "out", tmp_path / "note.md")
+    assert ended.returncode == 2
+    assert "demo: too little text: no document is left for validation" in ended.stderr
+    assert "[3/6]" not in ended.stdout
 
 
 def test_a_failing_step_stops_the_demo_with_its_message_and_the_way_on(place: Path, tmp_path: Path) -> None:
