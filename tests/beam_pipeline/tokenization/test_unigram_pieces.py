@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,6 +24,14 @@ WORDS = Counter(
 @pytest.fixture
 def always_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unigram_pieces, "_FEW_WORDS", 0)
+
+
+@pytest.fixture
+def sigint_interrupts() -> Iterator[None]:
+    """A shell's background jobs, which the tests may be, inherit an ignored SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def once_it_runs(act: Callable[[], None]) -> None:
@@ -45,7 +53,7 @@ def test_a_process_gives_the_same_pieces_and_errors(monkeypatch: pytest.MonkeyPa
         train_pieces(WORDS, 50, 4)
 
 
-@pytest.mark.usefixtures("always_in_a_process")
+@pytest.mark.usefixtures("always_in_a_process", "sigint_interrupts")
 def test_ctrl_c_ends_the_training_and_its_process() -> None:
     once_it_runs(lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
