@@ -134,7 +134,7 @@ class Sandbox:
         metadata = MetadataServer(PROJECT, f"build@{PROJECT}.iam.gserviceaccount.com", ADDRESS)
         stack.enter_context(metadata)
         (folder / "flink").mkdir()
-        self.flink = Flink(folder / "flink", stack, pool=ImagePool())
+        self.flink = Flink(folder / "flink", stack, pool=ImagePool(), task_managers=1)
         jobs = FlinkJobs(self.flink, self.tools.docker)
         self.dataflow = stack.enter_context(Dataflow(self.storage, jobs, PROJECT, REGION))
         self.tools.environment["DATAFLOW"] = self.dataflow.url

@@ -17,7 +17,6 @@ from tests.engines.jvm import java
 from tests.engines.servers import ENGINES, ROOT, Server, free_port, wait_for
 
 SLOTS = 2
-_TASK_MANAGERS = 2
 _ENDED = ("FINISHED", "FAILED", "CANCELED")
 
 # Memory of a task manager in MiB: 1.4 GB in all. Flink's scripts would compute most of these values.
@@ -99,17 +98,18 @@ class Prism:
 
 
 class Flink:
-    """A standalone cluster: a job manager, two task managers, Beam's job server, and a pool of workers.
+    """A standalone cluster: a job manager, task managers, Beam's job server, and a pool of workers.
 
     Args:
         folder: Folder for its files and output.
         stack: Ends its processes.
-        pool: The workers; by default, a pool in this environment.
+        pool: The workers; by default, a pool in this environment that task managers can share.
+        task_managers: How many. With Beam's own pool, only one.
     """
 
     name = "Flink"
 
-    def __init__(self, folder: Path, stack: ExitStack, pool: Pool | None = None):
+    def __init__(self, folder: Path, stack: ExitStack, pool: Pool | None = None, *, task_managers: int = 2):
         self._folder = folder
         self._stack = stack
         self._rest = free_port()
@@ -118,9 +118,9 @@ class Flink:
         self._configure()
         entry = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
         self.job_manager = self._start("job-manager", ["-Xmx512m"], entry, "--configDir", folder / "conf")
-        self.task_managers = [self._start_task_manager(number) for number in range(_TASK_MANAGERS)]
+        self.task_managers = [self._start_task_manager(number) for number in range(task_managers)]
         self.job_server = self._start_job_server()
-        self.task_managers[0].wait_for("both task managers in the cluster", self._all_registered)
+        self.task_managers[0].wait_for("all task managers in the cluster", self._all_registered)
 
     def options(self, parallelism: int) -> list[str]:
         """Returns Beam's options for a job with this parallelism."""
@@ -143,9 +143,9 @@ class Flink:
         self.task_managers[number].kill()
 
     def restart_task_manager(self, number: int) -> None:
-        """Starts a task manager that was killed, and waits until the cluster has both."""
+        """Starts a task manager that was killed, and waits until the cluster has all."""
         self.task_managers[number] = self._start_task_manager(number)
-        self.task_managers[number].wait_for("both task managers in the cluster", self._all_registered)
+        self.task_managers[number].wait_for("all task managers in the cluster", self._all_registered)
 
     def restart_job_server(self) -> None:
         self.job_server.kill()
@@ -184,7 +184,7 @@ class Flink:
             found = self._ask("/taskmanagers")["taskmanagers"]
         except URLError:  # the job manager has not started yet
             return None
-        return len(found) == _TASK_MANAGERS or None
+        return len(found) == len(self.task_managers) or None
 
     def _ask(self, path: str, method: str = "GET") -> dict:
         request = Request(f"http://127.0.0.1:{self._rest}{path}", method=method)
