@@ -183,23 +183,32 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
             else:
                 interrupt.args = ("run the same command with --resume to continue",)
             raise
-        except Exception:
-            _give_up(held, launch.output, len(planned.units))
-            raise
+        except Exception as error:
+            if not _clean_up(held, config, launch.output, len(planned.units)):
+                raise
+            _log.warning("the job failed after it had finished the dataset: %s", error)
+            return True
 
 
-def _give_up(held: Lock, output: str, num_units: int) -> None:
-    """Cleans up after a failed run. Logs a cleanup failure without masking the original error."""
+def _clean_up(held: Lock, config: PrepareConfig, output: str, num_units: int) -> bool:
+    """Cleans up after a failed run. Logs a cleanup failure without masking the original error.
+
+    Returns:
+        Whether the run has finished the dataset all the same.
+    """
     try:
         held.check()
+        if output_folder.keep_if_finished(output, config.split_names, held.holder.fingerprint):
+            return True
         units, shards = output_folder.clean_up_failed_run(output)
     except LockLost:
-        return  # the files may belong to another run
+        return False  # the files may belong to another run
     except OSError as error:
         _log.warning("cannot clean up after the failed run: %s", error)
-        return
+        return False
     if units or shards:
         _log.info(f"{units} of {num_units} work units and {shards} shards are finished; --resume keeps them")
+    return False
 
 
 def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:

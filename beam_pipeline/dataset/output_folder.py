@@ -38,7 +38,7 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
         DataError: If the finished dataset is to be kept, but files of it are missing or changed.
     """
     content = inspect_output(output)
-    if set(splits) <= {name for name, found in content.finished.items() if found == fingerprint}:
+    if _has_all(content, splits, fingerprint):
         if not overwrite and not resume:
             raise UsageError(
                 f"--output {output}: contains the same dataset, finished; use --resume to keep it, or --overwrite to "
@@ -63,6 +63,18 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
     _refuse_in_the_way(content, splits)
     delete_own(content)
     return False
+
+
+def keep_if_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
+    """Returns whether a failed run has finished the dataset all the same, and then deletes its staging folder.
+
+    A runner that loses a worker right after the commit may repeat earlier steps, which fail without this folder.
+    """
+    content = inspect_output(output)
+    if not _has_all(content, splits, fingerprint) or _damaged(content):
+        return False
+    clear_staging(output, fingerprint)
+    return True
 
 
 def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
@@ -174,11 +186,21 @@ def clear_staging(output: str, fingerprint: str) -> None:
     filesystem.delete_folder(staging_folder(output, fingerprint))
 
 
-def _refuse_damaged(content: FolderContent) -> None:
-    """Refuses to keep a finished dataset with missing or changed files. Ignores the output of `analyze`."""
-    damaged = sorted(
+def _has_all(content: FolderContent, splits: Sequence[str], fingerprint: str) -> bool:
+    """Returns whether the folder has a manifest of this dataset for each split."""
+    return set(splits) <= {name for name, found in content.finished.items() if found == fingerprint}
+
+
+def _damaged(content: FolderContent) -> list[str]:
+    """Returns the missing or changed files of a finished dataset. Ignores the output of `analyze`."""
+    return sorted(
         path for path in content.missing | content.changed if f"/{manifest.TRANSFORM_FN}" not in path
     )
+
+
+def _refuse_damaged(content: FolderContent) -> None:
+    """Refuses to keep a finished dataset with missing or changed files."""
+    damaged = _damaged(content)
     if damaged:
         raise DataError(
             f"{content.output}: contains the same dataset, but {_some(damaged)} "

@@ -16,7 +16,8 @@ import pytest
 
 from beam_pipeline import __main__, prepare
 from beam_pipeline.errors import DataError
-from beam_pipeline.steps import deduplicate, tails, tokenize
+from beam_pipeline.job import Job
+from beam_pipeline.steps import commit, deduplicate, tails, tokenize
 from tests.beam_pipeline.runs import PROGRAM, arguments, content, defects, of_session, wait_for_the_end
 
 OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "64", "--unit_bytes", "20000"]
@@ -147,3 +148,31 @@ def test_a_step_that_lost_the_lock_of_its_run_publishes_nothing_more(
     with pytest.raises(DataError, match="so this run stops"):
         prepare.main(given)
     assert not list(tmp_path.glob(f"out/_staging/*/units/{files}"))
+
+
+@pytest.mark.parametrize("staging_remains", [False, True])
+def test_a_job_that_fails_after_the_commit_has_finished_the_dataset(
+    tmp_path: Path,
+    corpus: Path,
+    tokenizer_folder: Path,
+    undisturbed: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    staging_remains: bool,
+):
+    finish = commit._finish
+
+    def finish_and_fail(job: Job) -> None:
+        if not staging_remains:
+            finish(job)
+        raise DataError("the plan is gone")
+
+    monkeypatch.setattr(commit, "_finish", finish_and_fail)
+    out = tmp_path / "out"
+    prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS))
+    assert "the job failed after it had finished the dataset: " in caplog.text
+    assert "the plan is gone" in caplog.text
+    assert "train: " in capsys.readouterr().out
+    assert content(out) == undisturbed
+    assert not (out / "_staging").exists()
