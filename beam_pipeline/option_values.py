@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import accumulate
 
@@ -10,6 +11,12 @@ from beam_pipeline.errors import UsageError
 _RESERVED = ("tokenizer", "bad_records", "report.html")
 _SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+PRICES = {"vcpu_hour": 0.056, "gb_hour": 0.003557, "shuffle_gb": 0.011}
+"""Dataflow's list prices in US dollars for batch jobs in us-central1: a vCPU for an hour, a GB of memory for an hour,
+a GB through the shuffle. From cloud.google.com/dataflow/pricing on 2026-11-21.
+"""
 
 
 def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
@@ -38,6 +45,26 @@ def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
     if splits and abs(bounds[-1] - 1) > 1e-9:
         raise UsageError(f"--splits {text}: the shares add up to {bounds[-1]:g}; they must add up to 1")
     return tuple(splits.items())
+
+
+def parse_prices(text: str) -> tuple[tuple[str, float], ...]:
+    """Returns the (name, price) pairs of `--prices`, for some of the names in `PRICES`.
+
+    Raises:
+        UsageError: If an item is not NAME=DOLLARS.
+    """
+    prices: dict[str, float] = {}
+    for item in text.split(",") if text else ():
+        name, _, price = item.partition("=")
+        try:
+            prices[name] = float(price)
+        except ValueError:
+            prices[name] = -1.0
+        if name not in PRICES or not 0 <= prices[name] < math.inf:
+            raise UsageError(
+                f"--prices {text}: {item!r} is not NAME=DOLLARS with one of the names {', '.join(PRICES)}"
+            )
+    return tuple(prices.items())
 
 
 def parse_record(text: str) -> tuple[str, int, int]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.option_fields import Options, option
-from beam_pipeline.option_values import check_split_name, parse_record, parse_splits
+from beam_pipeline.option_values import check_split_name, parse_prices, parse_record, parse_splits
 
 _SHARD_SIZE = 5000
 _SHARD_BYTES = 256 << 20
@@ -161,6 +161,17 @@ class PrepareConfig(Options):
     resume: bool = option(False, affects_bytes=False)
     """Continue an earlier run with the same options: keep the parts of the dataset that it finished in OUT."""
 
+    estimate: bool = option(False, topic="running", affects_bytes=False)
+    """Write nothing: show what the run would make, need and cost, from a sample of the input (under 1%, or 8 MiB)."""
+    prices: tuple[tuple[str, float], ...] = option(
+        (),
+        metavar="NAME=DOLLARS,…",
+        parse=parse_prices,
+        needs="estimate",
+        affects_bytes=False,
+        default_text="the list prices of us-central1",
+    )
+    """With --estimate: Dataflow's prices of your region, e.g. vcpu_hour=0.056,gb_hour=0.003557,shuffle_gb=0.011."""
     skip_memory_check: bool = option(
         False, topic="running", affects_bytes=False, default_text="that is an error"
     )

@@ -10,20 +10,22 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from beam_pipeline import __version__, beam_options, filesystem, graph, launching, memory
-from beam_pipeline.amounts import counted, megabytes
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataset import manifest, output_folder
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning, UsageError
+from beam_pipeline.estimate import describe_estimate, estimate
 from beam_pipeline.job import Job
 from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import PrepareConfig
+from beam_pipeline.progress import elapsed
 from beam_pipeline.report import write_report
 from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import write_plan
+from beam_pipeline.summary import print_summary
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.documents import Template
 from beam_pipeline.tokenization.engine import check_engine
@@ -87,6 +89,9 @@ def main(argv: Sequence[str]) -> None:
     launch = launching.begin("prepare", rest, config.output)
     output = launch.output
     checked = _check(config, launch)
+    if config.estimate:
+        _show_estimate(launch, checked)
+        return
     fingerprint = checked.fingerprint()
     output_folder.refuse_overlap(
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
@@ -112,7 +117,7 @@ def main(argv: Sequence[str]) -> None:
     if any(_missing_views(config, output)):
         with launch.hold(staging, fingerprint):
             _add_views(config, output)
-    _summarise(config, output, None if kept else seconds)
+    print_summary(config, output, None if kept else seconds)
 
 
 def _check(config: PrepareConfig, launch: Launch) -> _Checked:
@@ -143,9 +148,25 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
             "rows join documents with nothing between them, since the tokenizer adds no special tokens; "
             f"{ends or '--segment_ids records where each begins'}"
         )
-    if beam_options.runs_here(launch.options) and not config.skip_memory_check:
+    if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
     return _Checked(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
+
+
+def _show_estimate(launch: Launch, checked: _Checked) -> None:
+    """Prints what the run would make, from a sample of the input."""
+    config, planned, tokenizer = checked.config, checked.planned, checked.tokenizer
+    with elapsed("preparing a sample"):
+        made = estimate(
+            config,
+            planned,
+            tokenizer,
+            template=checked.template,
+            pad_id=checked.pad_id,
+            threads=beam_options.engine_threads(launch.options),
+        )
+    for line in describe_estimate(made, config, planned, tokenizer.vocab_size):
+        print(line)
 
 
 def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
@@ -291,33 +312,3 @@ def _stage(job: Job, checked: _Checked) -> None:
     job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})
     write_plan(job.plan_path, checked.planned.units)
     filesystem.write_bytes(job.description_path, json.dumps(checked.describe()).encode())
-
-
-def _summarise(config: PrepareConfig, output: str, seconds: float | None) -> None:
-    """Prints a summary of the dataset."""
-    total_bytes = 0
-    for name in config.split_names:
-        found = manifest.read_manifest(filesystem.join(output, name))
-        totals = found["totals"]
-        total_bytes += totals["bytes"]
-        fill = totals["tokens"] / max(1, totals["tokens"] + totals["padding"])
-        print(
-            f"{name}: {counted(totals['documents'], 'document')}, {counted(totals['tokens'], 'token')}, "
-            f"{counted(totals['rows'], 'row')} of {found['max_length']} ({fill:.2%} full), "
-            f"{counted(len(found['shards']), 'shard')}"
-        )
-        if not totals["rows"]:
-            print(f"{name}: WARNING: this split is empty: it received no document")
-        elif totals["rows"] < (config.num_shards or 0):
-            print(
-                f"{name}: WARNING: --num_shards {config.num_shards}: this split has only {totals['rows']} rows, "
-                "with one shard for each"
-            )
-    left_out = {name: count for name, count in found["excluded"].items() if count and name != "records"}
-    if left_out:
-        counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items())
-        print(f"left out of {found['excluded']['records']:,} records: {counts}")
-    if seconds is not None:
-        print(
-            f"{megabytes(total_bytes)} of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
-        )

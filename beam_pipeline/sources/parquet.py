@@ -43,6 +43,14 @@ def row_groups(path: str, size: int, text_key: str) -> list[Piece]:
     ]
 
 
+def bytes_per_row(path: str, size: int, text_key: str, index: int) -> float:
+    """Returns the size of a row group as `row_groups` lists it, divided by its number of rows."""
+    with open_footer(path, size) as file:
+        metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
+    group = metadata.row_group(index)
+    return group.column(_column_index(metadata, text_key)).total_uncompressed_size / group.num_rows
+
+
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the rows of the row groups [part.start, part.end), a few MiB at a time.
 

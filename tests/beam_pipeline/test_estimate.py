@@ -1,0 +1,141 @@
+"""`prepare --estimate` predicts what the same command makes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline import estimate, prepare
+from beam_pipeline.dataset.manifest import read_manifest
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.input_options import InputConfig
+from beam_pipeline.sources import windows
+from beam_pipeline.sources.plan import plan
+from tests.beam_pipeline.conftest import make_documents
+from tests.beam_pipeline.runs import arguments
+
+CLOSE = 0.02
+
+
+def plain(folder: Path, documents: list[str]) -> None:
+    """A text file whose documents get longer and longer."""
+    (folder / "plain.txt").write_text("\n".join(sorted(documents, key=len)), encoding="utf-8")
+
+
+def compressed(folder: Path, documents: list[str]) -> None:
+    """Many compressed files of records with other fields."""
+    for number in range(40):
+        with gzip.open(folder / f"{number}.jsonl.gz", "wt", encoding="utf-8") as file:
+            for text in documents[number::40]:
+                file.write(json.dumps({"id": f"{number} " * 7, "text": text}, ensure_ascii=False) + "\n")
+
+
+def tables(folder: Path, documents: list[str]) -> None:
+    """Parquet files of short and long documents, in row groups of different sizes."""
+    rng = random.Random(0)
+    joined = []
+    while documents:
+        size = rng.choice((1, 2, 3, 60))
+        joined.append(" ".join(documents[:size]))
+        documents = documents[size:]
+    rng.shuffle(joined)
+    for number, rows in enumerate((50, 80, 120)):
+        table = pa.table({"text": joined[number::3], "length": list(map(len, joined[number::3]))})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=rows)
+
+
+@pytest.mark.parametrize(
+    ("write", "options"),
+    [
+        (plain, ["--packing", "concat", "--splits", "train=0.9,test=0.1"]),
+        (compressed, ["--packing", "pad"]),
+        (tables, ["--packing", "best_fit", "--segment_ids"]),
+    ],
+)
+def test_tokens_and_bytes_are_predicted(
+    tmp_path: Path, tokenizer_folder: Path, monkeypatch, capsys, write, options: list[str]
+):
+    documents = make_documents(30_000, seed=5)
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in", documents)
+    monkeypatch.setattr(estimate, "_LEAST", 1 << 20)
+    out = tmp_path / "out"
+    given = [*arguments(tmp_path / "in", tokenizer_folder, out, "--max_length", "64", *options)]
+    prepare.main([*given, "--estimate"])
+    told = capsys.readouterr().out
+    assert not out.exists()
+    prepare.main(given)
+    names = [path.parent.name for path in out.glob("*/manifest.json")]
+    manifests = [read_manifest(str(out / name)) for name in names]
+    tokens = sum(found["totals"]["tokens"] for found in manifests)
+    size = sum(shard["bytes"] for found in manifests for shard in found["shards"])
+    match = re.search(r"documents, ([\d,]+) tokens ± [\d.]+%, ([\d.]+) MB", told)
+    assert int(match[1].replace(",", "")) == pytest.approx(tokens, rel=CLOSE)
+    assert float(match[2]) * 1e6 == pytest.approx(size, rel=CLOSE)
+    assert [f"{name}: about" in told for name in names] == [True] * len(names)
+
+
+def test_a_small_input_is_read_whole(tmp_path: Path, corpus: Path, tokenizer_folder: Path, capsys):
+    given = arguments(corpus, tokenizer_folder, tmp_path / "out", "--max_length", "64")
+    prepare.main([*given, "--estimate", "--prices", "shuffle_gb=1e6"])
+    told = capsys.readouterr().out
+    prepare.main(given)
+    totals = read_manifest(str(tmp_path / "out" / "train"))["totals"]
+    assert f"{totals['documents']:,} documents, {totals['tokens']:,} tokens, " in told
+    assert f"{totals['rows']:,} rows of 64" in told
+    assert re.search(r"shuffle: \$\d{2,}", told)
+
+
+def test_documents_longer_than_windows_are_read_whole_but_not_all_of_them(
+    tmp_path: Path, tokenizer_folder: Path, capsys
+):
+    text = "ein sehr langes Dokument " * 40_000  # 1 MB
+    (tmp_path / "books.txt").write_text("\n".join([text] * 60))
+    prepare.main([*arguments(tmp_path / "books.txt", tokenizer_folder, tmp_path / "out"), "--estimate"])
+    told = capsys.readouterr().out
+    assert 58 <= int(re.search(r"about (\d+) documents", told)[1]) <= 62
+    assert float(re.search(r"sample: ([\d.]+) MB", told)[1]) < 24
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reason"),
+    [
+        ('{"text": "fine"}\n{"text": 7}\n', [], "line 2"),
+        ('{"text": " "}\n\n', [], "the sample contains no documents"),
+        ('{"text": "fine"}\n', ["--prices", "gold=1"], "'gold=1' is not NAME=DOLLARS"),
+        ('{"text": "fine"}\n', ["--prices", "vcpu_hour=nan"], "'vcpu_hour=nan' is not NAME=DOLLARS"),
+    ],
+)
+def test_errors(tmp_path: Path, tokenizer_folder: Path, text: str, options: list[str], reason: str):
+    (tmp_path / "in.jsonl").write_text(text)
+    given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--estimate", *options)
+    with pytest.raises((DataError, UsageError), match=reason):
+        prepare.main(given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_records_are_skipped_as_in_a_run(tmp_path: Path, tokenizer_folder: Path, capsys):
+    (tmp_path / "in.jsonl").write_text('{"text": "fine"}\n{"text": 7}\n')
+    given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--estimate")
+    prepare.main([*given, "--on_bad_record", "skip"])
+    assert "about 1 documents" in capsys.readouterr().out
+
+
+def test_every_file_has_the_same_share_of_the_sample(tmp_path: Path):
+    for number in range(50):
+        (tmp_path / f"{number:02d}.txt").write_text(f"{number:02d} words\n" * 2000)
+    config = InputConfig(input=[str(tmp_path / "*.txt")], unit_bytes=1 << 16)
+    planned = plan(config)
+    found = [0] * 50
+    for window in windows.windows(planned, config, sample_bytes=planned.bytes // 10, seed=3):
+        for batch in window.batches:
+            for text in batch.texts:
+                found[int(text[:2])] += 1
+    assert min(found) > 150 and max(found) < 250
