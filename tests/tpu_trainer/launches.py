@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,8 @@ def signals_once(number: int) -> Callable[[float], None]:
 
     def sleep(seconds: float) -> None:
         if left:
+            if signal.getsignal(left[0]) is signal.SIG_IGN:  # inherited, if the tests are a shell's background job
+                signal.signal(left[0], signal.default_int_handler)
             os.kill(os.getpid(), left.pop())
 
     return sleep
