@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TypeVar
 
 import grpc
 from apache_beam.options.pipeline_options import (
@@ -17,6 +18,8 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from beam_pipeline.errors import UsageError
 from beam_pipeline.spelling import suggestion
 
+View = TypeVar("View", bound=PipelineOptions)
+
 _LOCAL_RUNNERS = (
     "",
     "directrunner",
@@ -29,6 +32,23 @@ _LOCAL_RUNNERS = (
 _SECONDS_TO_ANSWER = 30
 
 _RUNNERS_WITH_WORKERS = ("", "directrunner", "switchingdirectrunner", "fnapirunner")
+
+
+class _Options(PipelineOptions):
+    """Beam's options, which keep their views.
+
+    Beam asks for views hundreds of times while it builds a pipeline, and each new view builds an argument parser.
+    Views share their values, so one of each class is enough.
+    """
+
+    def __init__(self, flags: Sequence[str]):
+        object.__setattr__(self, "_views", {})  # PipelineOptions accepts no other attributes
+        super().__init__(flags)
+
+    def view_as(self, cls: type[View]) -> View:
+        if cls not in self._views:
+            self._views[cls] = super().view_as(cls)
+        return self._views[cls]
 
 
 def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
@@ -46,7 +66,9 @@ def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
         for before, word in zip(["", *argv], argv, strict=False)
         if not word.startswith("--") and (not before.startswith("--") or "=" in before)
     ]
-    options = PipelineOptions(list(argv))
+    options = _Options(list(argv))
+    if not argv:
+        return options
     unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
     endpoint = options.view_as(PortableOptions).job_endpoint
     if unknown and endpoint:
