@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +36,8 @@ class RowDecoder:
 
     def __init__(self, tokenizer_json: str):
         self._tokenizer = Tokenizer.from_str(tokenizer_json)
-        self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer_json).get("decoder"))
+        decoder = self._tokenizer.decoder  # its state is JSON
+        self._is_byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each row."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -87,22 +88,27 @@ class Tracer:
     def __init__(self, split: Split):
         self._split = split
         config = split.manifest["config"]
-        tokenizer = describe_tokenizer(split.tokenizer_folder)
-        self._template = tokenizer.template_of(config["append_eos"])
-        self._tokenizer = DocumentTokenizer(
-            tokenizer_json=tokenizer.json,
-            vocab_size=tokenizer.vocab_size,
-            template=self._template,
-            engine="auto",
-            parse_special_tokens=config["parse_special_tokens"],
-            control_ids=tokenizer.control_ids,
-        )
+        self._described = describe_tokenizer(split.tokenizer_folder)
+        self._template = self._described.template_of(config["append_eos"])
         self._choose = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
         self._split_index = split.manifest["splits"].index(split.name)
         self._input = InputConfig(
             document=config["document"], text_key=config["text_key"], seed=config["seed"]
         )
         self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None
+
+    @cached_property
+    def _tokenizer(self) -> DocumentTokenizer:
+        """Made when the first row is traced, since an engine takes a second to load and most units are too large."""
+        config = self._split.manifest["config"]
+        return DocumentTokenizer(
+            tokenizer_json=self._described.json,
+            vocab_size=self._described.vocab_size,
+            template=self._template,
+            engine="auto",
+            parse_special_tokens=config["parse_special_tokens"],
+            control_ids=self._described.control_ids,
+        )
 
     def trace(
         self, origin: Origin, row: Row, *, max_bytes: int | None = None, max_seconds: float | None = None

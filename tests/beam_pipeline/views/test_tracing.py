@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from beam_pipeline import prepare
+from beam_pipeline.views import tracing
 from beam_pipeline.views.reading import Split, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer
 
@@ -127,8 +128,9 @@ def test_a_source_that_is_not_what_it_was_is_noticed(make, source):
         Tracer(split).trace(origin, row)
 
 
-def test_no_more_is_read_than_is_allowed(make):
+def test_no_more_is_read_than_is_allowed_and_no_engine_is_made_for_it(make, monkeypatch):
     split = make()[0]
+    monkeypatch.setattr(tracing, "DocumentTokenizer", None)
     with pytest.raises(NotTraced, match="requires tokenizing"):
         Tracer(split).trace(split.origin(0, 0), split.row(0, 0), max_bytes=100)
 
