@@ -34,8 +34,9 @@ _SECONDS_WITHOUT_SERVER = 30.0
 _SECONDS_FOR_MESSAGES = 10.0
 _SECONDS_TO_CANCEL = 30.0
 # Flink runs a batch pipeline stage by stage. By default, Beam stops the Python workers at the end of each stage and
-# starts new ones for the next, which takes seconds of imports.
-_ENVIRONMENT_CACHE_MILLIS = 60_000
+# starts new ones for the next, which takes seconds of imports. A worker that died is kept, too, and each attempt to use
+# it renews that, so Flink's restart delay must be longer.
+_ENVIRONMENT_CACHE_MILLIS = 10_000
 
 _ENDED = {PipelineResult.runner_api_state_to_pipeline_state(state) for state in TERMINAL_STATES}
 # Beam's Flink runner reports that a job failed, even if someone cancelled it on the cluster.

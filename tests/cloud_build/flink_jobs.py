@@ -71,7 +71,7 @@ class FlinkJobs:
                 self._docker("rm", "--force", name).check_returncode()
 
     def _execute(self, dataflow: Dataflow, job: api.Job, pipeline: beam_runner_api_pb2.Pipeline) -> None:
-        options = PipelineOptions(self._flink.options(_PARALLELISM), environment_cache_millis=60_000)
+        options = PipelineOptions(self._flink.options(_PARALLELISM), environment_cache_millis=10_000)
         with grpc.insecure_channel(options.view_as(PortableOptions).job_endpoint) as channel:
             service = beam_job_api_pb2_grpc.JobServiceStub(channel)
             handle = JobServiceHandle(service, options, retain_unknown_options=True)

@@ -211,7 +211,7 @@ class Flink:
             "classloader.resolve-order": "parent-first",
             "restart-strategy.type": "fixed-delay",
             "restart-strategy.fixed-delay.attempts": 6,  # a lost task manager takes up to three
-            "restart-strategy.fixed-delay.delay": "15 s",  # a task manager keeps a dead worker for a minute
+            "restart-strategy.fixed-delay.delay": "15 s",  # a task manager keeps a dead worker for 10 s
             "pekko.startup-timeout": "300 s",  # other processes may use the cores
             "pekko.ask.timeout": "60 s",
             "heartbeat.interval": 1000,

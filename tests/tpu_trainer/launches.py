@@ -50,12 +50,12 @@ def run_launch(
 
 def signals_once(number: int) -> Callable[[float], None]:
     """Returns a `sleep` whose first call sends this process a signal."""
+    if signal.getsignal(number) is signal.SIG_IGN:  # inherited, if the tests are a shell's background job
+        signal.signal(number, signal.default_int_handler)
     left = [number]
 
     def sleep(seconds: float) -> None:
         if left:
-            if signal.getsignal(left[0]) is signal.SIG_IGN:  # inherited, if the tests are a shell's background job
-                signal.signal(left[0], signal.default_int_handler)
             os.kill(os.getpid(), left.pop())
 
     return sleep
