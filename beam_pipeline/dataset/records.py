@@ -1,8 +1,9 @@
 """Rows ↔ `tf.Example` records in TFRecord framing, many rows per call and without TensorFlow.
 
 The bytes of a record equal `tf.train.Example(...).SerializeToString(deterministic=True)`. The encoder takes each
-value's varint from a table, all of a block at once; attention masks are slices of a constant. `benchmarks/records.py`
-compares it with tfx_bsl's C++, which also needs int64 copies of all features, eight times the size of a block.
+value's varint from a table, all of a block at once. Everything else in a record depends only on sizes and is cached,
+with its checksum. `benchmarks/records.py` compares this with tfx_bsl's C++, which also needs int64 copies of all
+features, eight times the size of a block.
 
 Formats: https://protobuf.dev/programming-guides/encoding, tensorflow/core/example/example.proto, and for the framing
 tensorflow/core/lib/io/record_writer.h: length (uint64), masked CRC-32C of the length, data, masked CRC-32C of the data.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import BinaryIO
 
 import google_crc32c
@@ -28,6 +29,8 @@ _CRC = struct.Struct("<I")
 
 _DECODED_BYTES = 16 << 20
 _CACHED_HEADS = 1 << 12  # per kind of head, of a few bytes each
+_CACHED_ROW_HEADS = 1 << 10  # of `max_length` bytes each, so those of long rows are not cached
+_LONGEST_CACHED = 1 << 12
 
 
 class RecordError(ValueError):
@@ -65,35 +68,46 @@ class ExampleEncoder:
         self._varints = _binary_array(
             varints.astype("<u4").view(np.uint8).reshape(-1, 4)[used], np.append(0, np.cumsum(sizes))
         )
-        self._mask_head = _entry_head("attention_mask", max_length)
-        # Every mask is a slice of this: some ones, then zeros.
-        self._ones_and_zeros = memoryview(b"\x01" * max_length + b"\x00" * max_length)
+        self._heads = lru_cache(_CACHED_ROW_HEADS if max_length <= _LONGEST_CACHED else 0)(self._row_heads)
 
     def encode(self, block: RowBlock) -> list[bytes]:
         """Encodes a block's rows as TFRecord frames, in the block's order."""
-        columns: list[Iterator[bytes]] = []
         derived: dict[str, np.ndarray] = {"input_ids": block.ids}
         if "segment_ids" in self._features or "position_ids" in self._features:
             derived["segment_ids"], derived["position_ids"] = segments_and_positions(block)
-        for name in self._features:
-            if name == "attention_mask":
-                columns.append(self._masks(block.lengths))
-            else:
-                columns.append(self._entries(name, derived[name]))
+        columns = [self._packed(derived[name]) for name in self._features if name != "attention_mask"]
         frames = []
-        for entries in zip(*columns, strict=True):
-            body = b"".join(entries)
-            data = _tagged(0x0A, len(body)) + body
-            frames.append(b"".join((_frame_head(len(data)), data, _CRC.pack(_masked_crc(data)))))
+        for length, *packed in zip(block.lengths.tolist(), *columns, strict=True):
+            frame_head, heads, crc = self._heads(length, *map(len, packed))
+            parts = [frame_head, heads[0], packed[0]]
+            crc = google_crc32c.extend(crc, packed[0])
+            for part in chain.from_iterable(zip(heads[1:], packed[1:], strict=True)):
+                parts.append(part)
+                crc = google_crc32c.extend(crc, part)
+            parts.append(_CRC.pack(_masked(crc)))
+            frames.append(b"".join(parts))
         return frames
 
-    def _masks(self, lengths: np.ndarray) -> Iterator[bytes]:
-        """Yields the map entry of attention_mask for each row."""
-        for length in lengths.tolist():
-            yield self._mask_head + self._ones_and_zeros[self._max_length - length :][: self._max_length]
+    def _row_heads(self, length: int, *sizes: int) -> tuple[bytes, list[bytes], int]:
+        """Returns all of a frame that does not depend on the row's values.
 
-    def _entries(self, name: str, values: np.ndarray) -> Iterator[bytes]:
-        """Yields the map entry of one feature for each row."""
+        Args:
+            length: The number of tokens in the row, which determines its attention_mask.
+            sizes: The sizes of the other features' packed varints.
+
+        Returns:
+            The frame's head, what precedes the varints of each feature, and the CRC-32C of the first of these.
+        """
+        names = [name for name in self._features if name != "attention_mask"]
+        heads = [_entry_head(name, size) for name, size in zip(names, sizes, strict=True)]
+        if "attention_mask" in self._features:  # the first of the features
+            mask = b"\x01" * length + b"\x00" * (self._max_length - length)
+            heads[0] = _entry_head("attention_mask", self._max_length) + mask + heads[0]
+        heads[0] = _tagged(0x0A, sum(map(len, heads)) + sum(sizes)) + heads[0]
+        return _frame_head(sum(map(len, heads)) + sum(sizes)), heads, google_crc32c.value(heads[0])
+
+    def _packed(self, values: np.ndarray) -> Iterator[bytes]:
+        """Yields the varints of each row of `values`."""
         indices = np.ascontiguousarray(values).reshape(-1)
         # Arrow's `take` concatenates the varints. That takes half as long as selecting bytes with NumPy.
         taken = self._varints.take(
@@ -102,10 +116,10 @@ class ExampleEncoder:
             )
         )
         _, offsets, data = taken.buffers()
-        varints = memoryview(data or b"")
+        varints = data.to_pybytes() if data else b""
         ends = np.frombuffer(offsets, np.int64)[:: values.shape[1]].tolist()
         for first, end in pairwise(ends):
-            yield _entry_head(name, end - first) + varints[first:end]
+            yield varints[first:end]
 
 
 def _binary_array(data: np.ndarray, offsets: np.ndarray) -> pa.Array:
@@ -146,7 +160,10 @@ def _frame_head(size: int) -> bytes:
 
 
 def _masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
+    return _masked(google_crc32c.value(data))
+
+
+def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
