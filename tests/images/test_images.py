@@ -101,7 +101,7 @@ def test_the_tpu_image_imports_all_it_needs(tpu_trainer: Image, shared: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "user", "most_gigabytes"),
-    [("pipeline", "", 2.0), ("trainer", "10001", 3.0), ("tpu_trainer", "", 4.0)],
+    [("pipeline", "", 3.0), ("trainer", "10001", 2.5), ("tpu_trainer", "", 2.5)],
 )
 def test_images_hold_neither_secrets_nor_caches(
     request: pytest.FixtureRequest, name: str, user: str, most_gigabytes: float
