@@ -33,7 +33,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines setup-engines-quick test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -116,8 +116,10 @@ test-engines: setup .engines/.flink .engines/.spark .engines/prism .engines/boot
 	$(PIPELINE) -m pytest tests/engines tests/google_cloud --junitxml .engines/results.xml
 	$(TRAINER) -m pytest tests/tpu_trainer/test_gcs.py -k fake-gcs-server
 
+setup-engines-quick: setup .engines/.flink .engines/boot
+
 # One killed task manager.
-test-engines-quick: setup .engines/.flink .engines/boot
+test-engines-quick: setup-engines-quick
 	$(PIPELINE) -m pytest "tests/engines/test_faults.py::test_a_job_outlives_a_killed_task_manager[tokenizing]"
 
 # Builds without a daemon, on stand-ins of the base images. STORAGE_DRIVER=vfs, if the file system has no overlays.
