@@ -28,7 +28,7 @@ from beam_pipeline.sources.units import write_plan
 from beam_pipeline.summary import print_summary
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.documents import Template
-from beam_pipeline.tokenization.engine import check_engine
+from beam_pipeline.tokenization.engine import HF_SPEED, check_engine
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
@@ -128,12 +128,17 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     """
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)
-    check_engine(
+    slow = check_engine(
         config.engine,
         tokenizer.json,
         parse_special_tokens=config.parse_special_tokens,
         control_ids=tokenizer.control_ids,
     )
+    if slow is not None:
+        _log.warning(
+            f"--tokenizer {config.tokenizer}: Hugging Face's tokenizers encodes all text, at about {HF_SPEED} per "
+            f"core, since no faster engine gives its ids exactly: {slow}"
+        )
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
         _log.info(note)

@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,17 +14,18 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline import memory
+from beam_pipeline.tokenization.byte_level import characters_without_bytes
 from beam_pipeline.tokenization.characters import CODES
 from beam_pipeline.tokenization.hf import encode_flat
 from beam_pipeline.tokenization.normalization import LONGEST_WORD
 from beam_pipeline.tokenization.token_arrays import ranges
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, make_unreachable
 from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
     UNIGRAM,
     WORDPIECE,
     TokenizerParts,
-    UnsupportedComponent,
 )
 
 # The ids of several texts (uint32 [tokens]) and how many each text has (int64 [texts]).
@@ -37,6 +38,9 @@ _UNIFORM_BLOCKS = ((0x3400, 0x9FF0), (0xAC00, 0xD7A4))
 # this many bytes since the tokenizer was loaded, it is loaded again.
 _MAX_GROWTH = 256 << 20
 
+# In `tokenizers`, the score of the unknown piece is this much below the lowest of the others.
+_UNKNOWN_PENALTY = 10
+
 
 class Core(Protocol):
     """A library that encodes normalized pieces of text."""
@@ -44,6 +48,12 @@ class Core(Protocol):
     name: str
     longest: int
     """Maximum length of a piece in characters; at most `LONGEST_WORD`."""
+    inexact_strings: Collection[str]
+    """Strings on which it may differ from the exact tokenizer. They contain no space."""
+
+    @staticmethod
+    def check(parts: TokenizerParts) -> None:
+        """Raises `UnsupportedComponent` for a tokenizer that it does not support, without loading the library."""
 
     def encode(self, pieces: Sequence[str]) -> Flat:
         """Returns the ids of all pieces (uint32 [tokens]) and how many each piece has (int64 [pieces])."""
@@ -57,15 +67,23 @@ class GigatokenCore:
 
     name = "gigatoken"
     longest = LONGEST_WORD
+    inexact_strings = ()
 
-    def __init__(self, parts: TokenizerParts, threads: int):
+    @staticmethod
+    def check(parts: TokenizerParts) -> None:
         if parts.kind not in (BYTE_LEVEL, SENTENCEPIECE):
             raise UnsupportedComponent(f"gigatoken supports BPE only, and this is a {parts.kind} tokenizer")
+
+    def __init__(self, parts: TokenizerParts, threads: int):
+        self.check(parts)
         self._json = json.dumps(parts.core)
         self._kind = parts.kind
+        self._vocab = parts.exact["model"]["vocab"]
         self._parallel = threads > 1
         try:
             self._load()
+        except ImportError:
+            raise
         except Exception as error:  # the library raises exceptions of many types
             raise UnsupportedComponent(f"gigatoken cannot load it: {str(error).splitlines()[0]}") from error
 
@@ -86,10 +104,16 @@ class GigatokenCore:
         return ids, np.diff(np.asarray(layout.offsets.data).astype(np.int64, copy=False))
 
     def inexact(self, exact: Tokenizer) -> np.ndarray | None:
-        """Characters newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not."""
+        """Returns characters of two kinds.
+
+        Those newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not. And those
+        with a byte that is not in the vocabulary, unless the model is one with byte fallback.
+        """
         if self._kind == SENTENCEPIECE:  # its splits do not depend on Unicode categories
             return None
-        return np.array([unicodedata.category(chr(code)) == "Cn" for code in range(CODES)])
+        found = np.array([unicodedata.category(chr(code)) == "Cn" for code in range(CODES)])
+        found[[ord(char) for char in characters_without_bytes(self._vocab)]] = True
+        return found
 
 
 class TokieCore:
@@ -99,25 +123,36 @@ class TokieCore:
     # tokie cuts words of more than 64 KiB, and a character has at most 4 bytes.
     longest = 16_000
 
-    def __init__(self, parts: TokenizerParts, threads: int):
-        core = parts.core
+    @staticmethod
+    def check(parts: TokenizerParts) -> None:
+        model, normalizer = parts.core["model"], parts.core["normalizer"]
         if parts.kind not in (UNIGRAM, WORDPIECE):
             raise UnsupportedComponent(
                 f"tokie supports Unigram and WordPiece only, and this is a {parts.kind} tokenizer"
             )
-        self._alphabet = None
         if parts.kind == UNIGRAM:
-            if core["model"].get("unk_id") is None:
+            if model.get("unk_id") is None:
                 raise UnsupportedComponent("tokie needs an unknown token")
-            if any(re.fullmatch("<0x[0-9A-Fa-f]{2}>", piece) for piece, _ in core["model"]["vocab"]):
-                raise UnsupportedComponent("tokie interprets pieces such as <0x0A> as bytes")
-            self._alphabet = [piece for piece, _ in core["model"]["vocab"] if len(piece) == 1]
-        else:
-            normalizer = core["normalizer"]
-            if normalizer["strip_accents"] not in (None, normalizer["lowercase"]):
-                raise UnsupportedComponent("tokie strips accents if and only if it lower-cases")
-            if core["model"]["max_input_chars_per_word"] != 100:
-                raise UnsupportedComponent("tokie's maximum word length is fixed to 100 characters")
+            if model["byte_fallback"]:
+                raise UnsupportedComponent("a Unigram model with byte fallback")
+            return
+        if normalizer["strip_accents"] not in (None, normalizer["lowercase"]):
+            raise UnsupportedComponent("tokie strips accents if and only if it lower-cases")
+        if model["max_input_chars_per_word"] != 100:
+            raise UnsupportedComponent("tokie's maximum word length is fixed to 100 characters")
+
+    def __init__(self, parts: TokenizerParts, threads: int):
+        self.check(parts)
+        core = parts.core
+        self.inexact_strings: Collection[str] = ()
+        self._chars: list[str] | None = None
+        if parts.kind == UNIGRAM:
+            pieces = core["model"]["vocab"]
+            byte_pieces = {piece for piece, _ in pieces if re.fullmatch("<0x[0-9A-Fa-f]{2}>", piece)}
+            # tokie interprets these as bytes.
+            core = {**core, "model": make_unreachable(core["model"], byte_pieces)[0]}
+            self._chars, strings = _inexact_in_unigram(pieces)
+            self.inexact_strings = strings | byte_pieces
         import tokie
 
         split = core["pre_tokenizer"]
@@ -139,15 +174,15 @@ class TokieCore:
     def inexact(self, exact: Tokenizer) -> np.ndarray | None:
         """Returns the characters that tokie is not exact on.
 
-        Unigram: all characters outside of the model's alphabet, since tokie scores the unknown piece differently.
+        Unigram: see `_inexact_in_unigram`.
         WordPiece: characters that tokie normalizes or splits differently. They depend on Unicode versions, so they are
         found by encoding them with both libraries.
         """
+        if self._chars is not None:
+            found = np.zeros(CODES, bool)
+            found[[ord(char) for char in self._chars]] = True
+            return found if self._chars else None
         found = np.ones(CODES, bool)
-        if self._alphabet is not None:
-            found[[ord(char) for char in self._alphabet]] = False
-            found[[ord(" "), ord("▁")]] = False
-            return found
         uniform = [range(*block) for block in _UNIFORM_BLOCKS]
         codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]  # no surrogates
         codes = [code for code in codes if code % 64 == 0 or not any(code in block for block in uniform)]
@@ -156,6 +191,39 @@ class TokieCore:
         for block in uniform:  # a block is inexact if any of its probed characters is
             found[block] = found[block[0] // 64 * 64 + 64 : block[-1] : 64].any()
         return found
+
+
+def _inexact_in_unigram(pieces: Sequence[tuple[str, float]]) -> tuple[list[str], set[str]]:
+    """Returns the characters and strings on which tokie is not exact, since it scores the unknown piece differently.
+
+    A character that is in no piece is unknown, whatever the score of that is: the text on each side of it is segmented
+    for itself. (But if sums of scores are rounded, the score of an unknown piece may change which of two equally good
+    segmentations wins after it. Then all unknown characters are inexact.) A character that is a piece is always known.
+    Others are unknown only if the pieces with them do not match, and then the score matters.
+    """
+    known = {piece for piece, _ in pieces if len(piece) == 1} | {" ", "▁"}
+    if not _sums_are_exact([score for _, score in pieces]):
+        return [char for char in map(chr, range(CODES)) if char not in known], set()
+    chars: set[str] = set()
+    strings: set[str] = set()
+    for piece, _ in pieces:
+        unknown = set(piece) - known
+        word = piece.strip("▁")
+        if not unknown:
+            continue
+        if len(word) == 1 or "▁" in word or " " in word:
+            chars |= unknown
+        else:
+            strings.add(word)
+    return sorted(chars), {string for string in strings if chars.isdisjoint(string)}
+
+
+def _sums_are_exact(scores: Sequence[float]) -> bool:
+    """Whether the score of every word is computed without rounding, as with SentencePiece's scores of 24 bits."""
+    array = np.asarray(scores)
+    largest = (np.abs(array).max() + _UNKNOWN_PENALTY) * TokieCore.longest
+    fraction_bits = 52 - int(np.ceil(np.log2(largest)))
+    return bool((np.ldexp(array, fraction_bits) % 1 == 0).all())
 
 
 def _differing(left: Flat, right: Flat) -> np.ndarray:

@@ -63,7 +63,7 @@ class DocumentTokenizer:
     @property
     def misses(self) -> int:
         """The number of documents that the engine has left to HF so far."""
-        return self._engine.misses
+        return self._engine.fallbacks.documents
 
     def encode(self, batch: DocumentBatch) -> Documents:
         """Returns the documents' ids (uint16 or uint32, depending on the vocabulary's size), template included.

@@ -12,14 +12,19 @@ from tokenizers import Tokenizer
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.cores import CORES
+from beam_pipeline.tokenization.fallbacks import Fallbacks
 from beam_pipeline.tokenization.fast import FastEngine
 from beam_pipeline.tokenization.hf import HFEngine
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
-    UnsupportedComponent,
+    TokenizerParts,
     split_tokenizer,
 )
+
+# Measured by benchmarks/tokenizer_speed.py.
+HF_SPEED = "1 to 3 MB/s"
 
 
 class Engine(Protocol):
@@ -31,8 +36,10 @@ class Engine(Protocol):
 
     name: str
     """As in `--engine`."""
-    misses: int
-    """The number of texts that the engine has left to HF so far, in part or as a whole."""
+    reason: str | None
+    """Why no fast engine supports the tokenizer. None if this is a fast engine, or if the user chose `hf`."""
+    fallbacks: Fallbacks
+    """What the engine has left to HF so far."""
     reference: Tokenizer | None
     """HF's tokenizer, which gives the same ids. None if the engine itself is HF's."""
 
@@ -42,8 +49,11 @@ class Engine(Protocol):
 
 def check_engine(
     name: str, tokenizer_json: str, *, parse_special_tokens: bool, control_ids: Collection[int]
-) -> None:
+) -> str | None:
     """Checks before a run that its workers can make this engine.
+
+    Returns:
+        With `auto`, the reason if no fast engine supports the tokenizer. Otherwise None.
 
     Raises:
         UsageError: If the engine does not support this tokenizer.
@@ -51,8 +61,20 @@ def check_engine(
     options = {"parse_special_tokens": parse_special_tokens, "control_ids": control_ids}
     if name in CORES:
         make_engine(name, tokenizer_json, **options)
-    else:  # auto and hf support every tokenizer that can encode text without control tokens
-        tokenizer_for_text(tokenizer_json, **options)
+        return None
+    # auto and hf support every tokenizer that can encode text without control tokens
+    tokenizer = tokenizer_for_text(tokenizer_json, **options)
+    if name == "auto":
+        try:
+            parts = split_tokenizer(tokenizer, parse_special_tokens)
+            CORES[_fitting(parts)].check(parts)
+        except UnsupportedComponent as error:
+            return str(error)
+    return None
+
+
+def _fitting(parts: TokenizerParts) -> str:
+    return "gigatoken" if parts.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
 
 
 def make_engine(
@@ -84,16 +106,17 @@ def make_engine(
     tokenizer = tokenizer_for_text(
         tokenizer_json, parse_special_tokens=parse_special_tokens, control_ids=control_ids
     )
+    reason = None
     if name != "hf":
         try:
             parts = split_tokenizer(tokenizer, parse_special_tokens)
-            fitting = "gigatoken" if parts.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
-            core = CORES[fitting if name == "auto" else name](parts, threads)
+            core = CORES[_fitting(parts) if name == "auto" else name](parts, threads)
         except UnsupportedComponent as error:
             if name != "auto":
                 raise UsageError(
                     f"--engine {name}: does not support this tokenizer: {error}; use --engine auto or hf"
                 ) from error
+            reason = str(error)
         else:
             return FastEngine(core, parts, tokenizer, parse_special_tokens=parse_special_tokens)
-    return HFEngine(tokenizer, parse_special_tokens=parse_special_tokens)
+    return HFEngine(tokenizer, parse_special_tokens=parse_special_tokens, reason=reason)

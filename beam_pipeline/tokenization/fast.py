@@ -1,27 +1,34 @@
 """Engines that are many times faster than HF's and give the same ids. HF encodes what they are not exact on.
 
-Texts are normalized outside of the engine, and cut where the tokenizer permits it. Pieces with a character that the
-engine is not exact on are encoded by HF, and cached. A text that contains an added token is encoded by HF as a whole.
+A text is split at the added tokens in it, and normalized outside of the engine. Words with a character that the engine
+is not exact on are encoded by HF, and cached.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.cores import Core, Flat
+from beam_pipeline.tokenization.fallbacks import Fallbacks
 from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
+from beam_pipeline.tokenization.literals import Place, StringSet
 from beam_pipeline.tokenization.normalization import cut, last_match
 from beam_pipeline.tokenization.token_arrays import ranges
 from beam_pipeline.tokenization.tokenizer_parts import UNIGRAM, WORDPIECE, TokenizerParts
 
 _MAX_CACHED_PIECES = 1 << 18
 _MAX_CACHED_CHARS = 64
+
+# Why a piece is left to HF.
+_CHARACTERS, _LITERALS, _LONG = "rare characters", "special tokens in text", "very long words"
+
+_Left = list[tuple[str, int, str]]
+"""Pieces that are left to HF: (reason, number of the document, text)."""
 
 
 class FastEngine:
@@ -34,44 +41,94 @@ class FastEngine:
         parse_special_tokens: See `Engine`.
     """
 
+    reason = None
+
     def __init__(self, core: Core, parts: TokenizerParts, tokenizer: Mapping, *, parse_special_tokens: bool):
         self.name = core.name
-        self.misses = 0
+        self.fallbacks = Fallbacks()
         self._core = core
         self._parts = parts
         self.reference = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
-        self._exact = Tokenizer.from_str(json.dumps(parts.core))
-        self._literal = re.compile("|".join(map(re.escape, parts.literals)) or r"(?!)")
+        self._exact = Tokenizer.from_str(json.dumps(parts.exact))
         self._inexact: CharacterSet | None = None
+        self._inexact_strings = StringSet(core.inexact_strings)
         self._probed = False
         self._cache: dict[str, np.ndarray] = {}
 
     def encode_batch(self, texts: list[str]) -> Flat:
-        whole = self._find_literals(texts) if self._parts.literals else []
-        if not whole:
-            return self._encode(texts)
-        self.misses += len(whole)
-        others = np.delete(np.arange(len(texts)), whole)
-        flats = [
-            encode_flat(self.reference, [texts[index] for index in whole]),
-            self._encode([texts[index] for index in others.tolist()]),
-        ]
-        return _interleave(np.concatenate([whole, others]).astype(np.int64), flats)
+        left: _Left = []
+        found, whole = self._parts.literals.find(texts)
+        if found and not self._parts.uniform:
+            whole, found = sorted({*whole, *found}), {}
+        others = np.arange(len(texts))
+        if whole:
+            others = np.delete(others, whole)
+            found = {int(np.searchsorted(others, index)): places for index, places in found.items()}
+            left += [(_LITERALS, index, texts[index]) for index in whole]
+        rest = [texts[index] for index in others.tolist()] if whole else texts
+        flat = self._around(found, rest, others, lambda *sections: self._encode_sections(*sections, left))
+        if whole:
+            by_hf = encode_flat(self.reference, [texts[index] for index in whole])
+            flat = _interleave(np.concatenate([whole, others]).astype(np.int64), [by_hf, flat])
+        self.fallbacks.add(left)
+        return flat
 
-    def _find_literals(self, texts: list[str]) -> list[int]:
-        """Returns the indices of the texts that contain an added token."""
-        joined = "\n".join(texts)
-        if not self._literal.search(joined):
-            return []
-        return [index for index, text in enumerate(texts) if self._literal.search(text)]
-
-    def _encode(self, texts: list[str]) -> Flat:
+    def _encode_sections(self, texts: list[str], owners: np.ndarray, left: _Left) -> Flat:
+        """Encodes the texts between added tokens. `owners` has the number of the document of each."""
         for step in self._parts.normalize:
+            texts = step(texts)
+        found, _ = self._parts.normalized_literals.find(texts)
+        return self._around(found, texts, owners, lambda *sections: self._encode_normalized(*sections, left))
+
+    def _around(
+        self,
+        found: Mapping[int, Sequence[Place]],
+        texts: list[str],
+        owners: np.ndarray,
+        encode: Callable[[list[str], np.ndarray], Flat],
+    ) -> Flat:
+        """Encodes texts that contain added tokens at the places `found`; `encode` encodes the text between these."""
+        if not found:
+            return encode(texts, owners)
+        sections: list[str] = []
+        section_owners: list[int] = []
+        at: list[int] = []  # the index of each section among all items, which are sections and tokens
+        token_at: list[int] = []
+        tokens: list[int] = []
+        counts = np.ones(len(texts), np.int64)  # items per text
+        item = 0
+        for index, (text, owner) in enumerate(zip(texts, owners.tolist(), strict=True)):
+            before, done = item, 0
+            for start, end, token in found.get(index, ()):
+                if start > done:
+                    sections.append(text[done:start])
+                    section_owners.append(owner)
+                    at.append(item)
+                    item += 1
+                token_at.append(item)
+                tokens.append(token)
+                item += 1
+                done = end
+            if done < len(text):
+                sections.append(text[done:])
+                section_owners.append(owner)
+                at.append(item)
+                item += 1
+            counts[index] = item - before
+        flats = [
+            encode(sections, np.array(section_owners, np.int64)),
+            (np.array(tokens, np.uint32), np.ones(len(tokens), np.int64)),
+        ]
+        ids, lengths = _interleave(np.array(at + token_at, np.int64), flats)
+        return ids, _sums(lengths, counts)
+
+    def _encode_normalized(self, texts: list[str], owners: np.ndarray, left: _Left) -> Flat:
+        for step in self._parts.mark:
             texts = step(texts)
         places = self._inexact_places(texts)
         longest = self._core.longest
         if not places and max(map(len, texts), default=0) <= longest:
-            return self._core.encode(texts)
+            return self._encode_exact(texts)
         pieces: list[str] = []
         inexact: list[int] = []  # indices of the pieces that HF encodes
         counts = np.ones(len(texts), np.int64)  # pieces per text
@@ -79,19 +136,16 @@ class FastEngine:
             if index not in places and len(text) <= longest:
                 pieces.append(text)
                 continue
-            before, missed = len(pieces), len(inexact)
+            before = len(pieces)
             for piece, exact in self._split(text, places.get(index, ())):
                 for part in cut(piece, self._parts.cuts, longest) if len(piece) > longest else (piece,):
                     if not exact or len(part) > longest:
                         inexact.append(len(pieces))
+                        left.append((_LONG if exact else _CHARACTERS, int(owners[index]), part))
                     pieces.append(part)
             counts[index] = len(pieces) - before
-            self.misses += len(inexact) > missed
         ids, lengths = self._encode_pieces(pieces, inexact)
-        # A text ends where its last piece ends.
-        ends = np.cumsum(lengths)
-        ends = np.concatenate([[0], ends])[np.cumsum(counts)]
-        return ids, np.diff(ends, prepend=0)
+        return ids, _sums(lengths, counts)
 
     def _split(self, text: str, places: Sequence[int]) -> list[tuple[str, bool]]:
         """Splits a text into (piece, whether the core is exact on it), given the `places` of inexact characters.
@@ -128,17 +182,30 @@ class FastEngine:
             self._probed = True
             codes = self._core.inexact(self._exact)
             self._inexact = None if codes is None else CharacterSet(codes)
-        return self._inexact.places(texts) if self._inexact else {}
+        places = self._inexact.places(texts) if self._inexact else {}
+        if self._inexact_strings:
+            for index, found in self._inexact_strings.places(texts).items():
+                places[index] = sorted((*places.get(index, ()), *found))
+        return places
 
     def _encode_pieces(self, pieces: list[str], inexact: list[int]) -> Flat:
         if not inexact:
-            return self._core.encode(pieces)
+            return self._encode_exact(pieces)
         others = np.delete(np.arange(len(pieces)), inexact)
         flats = [
             self._encode_with_hf([pieces[index] for index in inexact]),
-            self._core.encode([pieces[index] for index in others.tolist()]),
+            self._encode_exact([pieces[index] for index in others.tolist()]),
         ]
         return _interleave(np.concatenate([inexact, others]).astype(np.int64), flats)
+
+    def _encode_exact(self, pieces: list[str]) -> Flat:
+        """Encodes pieces with the core."""
+        isolated = self._parts.isolated
+        if isolated is None:
+            return self._core.encode(pieces)
+        split = [list(filter(None, isolated.split(piece))) for piece in pieces]
+        ids, lengths = self._core.encode([part for parts in split for part in parts])
+        return ids, _sums(lengths, np.fromiter(map(len, split), np.int64, len(split)))
 
     def _encode_with_hf(self, pieces: list[str]) -> Flat:
         """Encodes pieces with HF. Each distinct piece is encoded once, since the same words occur again and again."""
@@ -154,6 +221,12 @@ class FastEngine:
                     self._cache[piece] = piece_ids
         found = [known[piece] for piece in pieces]
         return np.concatenate(found), np.fromiter(map(len, found), np.int64, len(found))
+
+
+def _sums(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Returns the sums of consecutive groups of `lengths`, of which `counts` has the sizes: int64 [groups]."""
+    ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(counts)]
+    return np.diff(ends, prepend=0)
 
 
 def _interleave(index: np.ndarray, flats: Sequence[Flat]) -> Flat:

@@ -9,8 +9,10 @@ from itertools import chain
 import numpy as np
 from tokenizers import Tokenizer
 
+from beam_pipeline.tokenization.fallbacks import Fallbacks
 from beam_pipeline.tokenization.normalization import cut
-from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, UnsupportedComponent, split_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
+from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, split_tokenizer
 
 # An encoding takes about 40 bytes of memory per byte of text, so batches are small and long texts are cut.
 _BATCH_CHARS = 1 << 20
@@ -57,13 +59,20 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class HFEngine:
-    """The engine `hf`. See `Engine`."""
+    """The engine `hf`. See `Engine`.
+
+    Args:
+        tokenizer: The parsed tokenizer, as `tokenizer_for_text` returns it.
+        parse_special_tokens: See `Engine`.
+        reason: Why no fast engine supports the tokenizer; None if the user chose this one.
+    """
 
     name = "hf"
     reference = None
 
-    def __init__(self, tokenizer: Mapping, *, parse_special_tokens: bool):
-        self.misses = 0
+    def __init__(self, tokenizer: Mapping, *, parse_special_tokens: bool, reason: str | None = None):
+        self.reason = reason
+        self.fallbacks = Fallbacks()
         self._tokenizer = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
         self._parts: TokenizerParts | None
         try:
@@ -71,7 +80,7 @@ class HFEngine:
         except UnsupportedComponent:
             self._parts = None  # it is unknown where a text can be cut, so texts are encoded as a whole
         else:
-            self._core = Tokenizer.from_str(json.dumps(self._parts.core))
+            self._core = Tokenizer.from_str(json.dumps(self._parts.exact))
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._parts is None or max(map(len, texts), default=0) <= _MAX_TEXT_CHARS:
@@ -87,9 +96,13 @@ class HFEngine:
 
     def _encode_long(self, text: str) -> np.ndarray:
         """Encodes a text piece by piece. 100 MB of text at once would need many GB of memory."""
-        if any(literal in text for literal in self._parts.literals):
+        parts, texts = self._parts, [text]
+        if any(parts.literals.find(texts)):
             return self._encode_one(text)
-        texts = [text]
-        for step in self._parts.normalize:
+        for step in parts.normalize:
             texts = step(texts)
-        return encode_flat(self._core, cut(texts[0], self._parts.cuts, _MAX_TEXT_CHARS))[0]
+        if any(parts.normalized_literals.find(texts)):
+            return self._encode_one(text)
+        for step in parts.mark:
+            texts = step(texts)
+        return encode_flat(self._core, cut(texts[0], parts.cuts, _MAX_TEXT_CHARS))[0]

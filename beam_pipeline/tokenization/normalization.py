@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.normalizers import Normalizer
 
 from beam_pipeline.tokenization.characters import CharacterSet
+from beam_pipeline.tokenization.local_normalization import LocalNormalizer
 
 Step = Callable[[list[str]], list[str]]
 
@@ -24,7 +25,8 @@ RUST_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u200
 RUST_SPACE += "\u2028\u2029\u202f\u205f\u3000"
 
 # All characters of `str.isspace`. `train-tokenizer` uses this class in the normalizer of its Unigram tokenizers.
-PYTHON_SPACE = RUST_SPACE + "\x1c\x1d\x1e\x1f"
+ONLY_PYTHON_SPACE = "\x1c\x1d\x1e\x1f"
+PYTHON_SPACE = RUST_SPACE + ONLY_PYTHON_SPACE
 FOLD_SPACE = f"[{PYTHON_SPACE}]+"
 
 _TWO_SPACES = re.compile(" {2,}")
@@ -32,12 +34,10 @@ _PYTHON_SPACES = re.compile(r"\s+")
 UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 # Components that process one character (or one grapheme) at a time.
-_CHARACTER_WISE = ("Precompiled", "Nmt", "StripAccents", "Lowercase")
-_PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
+_CHARACTER_WISE = ("Precompiled", "Nmt", "StripAccents")
 
 # In characters. `tokenizers` uses at least 20 bytes of memory per byte of text: longer texts are processed in pieces.
 LONGEST_WORD = 1 << 20
-_CUT = re.compile(r"(?<=[!-~])(?= [!-~])")
 
 
 def steps(normalizer: Mapping | None) -> list[Step]:
@@ -144,21 +144,34 @@ def build_normalizer(part: Mapping) -> Normalizer:
 
 
 def _component_step(part: Mapping) -> Step:
-    """Applies the tokenizer's own component, and skips texts that it certainly does not change."""
+    """Applies the tokenizer's own component, and skips text that it certainly does not change."""
     exact = build_normalizer(part)
-    by_character = part["type"] in _CHARACTER_WISE
-    keeps_printable = by_character and all(exact.normalize_str(char) == char for char in _PRINTABLE)
+    if part["type"] in _CHARACTER_WISE:
+        return LocalNormalizer(exact)
+    if part["type"] == "Lowercase":
+        return _lowercase(exact)
+    return for_each(exact.normalize_str)
 
-    def normalize(text: str) -> str:
-        if keeps_printable and text.isascii() and text.isprintable():
-            return text
-        if part["type"] == "Lowercase" and text.isascii():
-            return text.lower()
-        if by_character and len(text) > LONGEST_WORD:
-            return "".join(map(exact.normalize_str, cut(text, _CUT, LONGEST_WORD)))
-        return exact.normalize_str(text)
 
-    return for_each(normalize)
+def _lowercase(exact: Normalizer) -> Step:
+    """Uses Python's `lower`, except for texts with characters that `tokenizers` lower-cases differently."""
+
+    def lower(texts: list[str]) -> list[str]:
+        places = _differing_in_lower_case().places(texts)
+        return [
+            exact.normalize_str(text) if index in places else text.lower() for index, text in enumerate(texts)
+        ]
+
+    return lower
+
+
+@functools.cache
+def _differing_in_lower_case() -> CharacterSet:
+    exact = build_normalizer({"type": "Lowercase"})
+    # No letter has a case in the blocks of Chinese and Korean, in private use, or from here on.
+    chars = map(chr, (*range(0x80, 0x3400), *range(0xA000, 0xAC00), *range(0xF900, 0x1F000)))
+    # A sigma that ends a word has another lower case, but not in `tokenizers`.
+    return CharacterSet.of(char for char in chars if char == "Σ" or char.lower() != exact.normalize_str(char))
 
 
 def cut(text: str, places: re.Pattern, max_chars: int) -> list[str]:

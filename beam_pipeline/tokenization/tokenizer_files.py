@@ -21,6 +21,7 @@ JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
     "added_tokens.json",
     "config.json",
 )
+TEKKEN = "tekken.json"
 SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 
 _REMEDY = "to make a tokenizer from your text, use train-tokenizer"
@@ -59,11 +60,18 @@ def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
     files = _read_folder(filesystem.absolute(path))
     if not files:
         if Path(path).is_dir():
-            raise UsageError(f"--tokenizer {path}: this folder contains no tokenizer files")
+            raise UsageError(
+                f"--tokenizer {path}: this folder contains no tokenizer files{_tiktoken_remedy(path)}"
+            )
         files = _download(path)
     config, model_config = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG))
     named_class = config.get("tokenizer_class")
     known_class = named_class or model_config.get("tokenizer_class") or model_config.get("model_type")
+    if JSON not in files and TEKKEN in files:
+        raise UsageError(
+            f"--tokenizer {path}: {TEKKEN} is the format of mistral_common, which transformers cannot read; use the "
+            "tokenizer.json of the model's repository on the Hugging Face hub"
+        )
     if JSON not in files and not known_class:
         raise UsageError(
             f"--tokenizer {path}: has no tokenizer.json, and neither tokenizer_config.json names a tokenizer_class "
@@ -121,6 +129,17 @@ def _read_folder(path: str) -> dict[str, bytes]:
     found = filesystem.list_files(path, recursive=False)
     kept = [file for file, size in found if file.endswith(_SUFFIXES) and size < _MAX_FILE_BYTES]
     return {file.rpartition("/")[2]: filesystem.read_bytes(file) for file in kept}
+
+
+def _tiktoken_remedy(path: str) -> str:
+    """Returns what to do with a folder that has only tiktoken's ranks, without pattern and special tokens."""
+    name = next((file.name for file in sorted(Path(path).glob("*.tiktoken"))), None)
+    if name is None:
+        return ""
+    return (
+        f", and {name} alone does not define a tokenizer; convert its encoding with "
+        "transformers.integrations.tiktoken.convert_tiktoken_to_fast"
+    )
 
 
 def _download(name: str) -> dict[str, bytes]:

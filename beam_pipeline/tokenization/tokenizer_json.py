@@ -9,6 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
+
+class UnsupportedComponent(Exception):
+    """The tokenizer has a component that the fast engines do not support. The message names it."""
+
+
 # The characters that represent the 256 bytes in byte-level models.
 BYTE_ALPHABET = frozenset(ByteLevel.alphabet())
 

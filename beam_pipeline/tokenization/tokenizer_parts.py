@@ -1,7 +1,7 @@
 """Analyses a tokenizer: its parts, and where a text can be cut without changing its tokens.
 
-`split_tokenizer` supports only the components and options listed in this module, which the tests compare with
-`tokenizers`. Text for any other tokenizer is encoded by `tokenizers` itself.
+`split_tokenizer` supports only the components and options listed in this module and in `byte_level`, which the tests
+compare with `tokenizers`. Text for any other tokenizer is encoded by `tokenizers` itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from beam_pipeline.tokenization import normalization
-from beam_pipeline.tokenization.tokenizer_json import BYTE_ALPHABET, make_unreachable, product
+from beam_pipeline.tokenization import byte_level, normalization
+from beam_pipeline.tokenization.literals import Literals
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
 
@@ -21,34 +22,10 @@ UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-le
 _BEFORE_SPACE = re.compile("(?= )")
 # WordPiece: also before punctuation, which is a word of its own.
 _WORDPIECE = re.compile(r"(?= )|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
-# Byte-level BPE: between a word and a space followed by a word, and between letters and a character that ends every run
-# of letters.
-_BYTE_LEVEL = re.compile(
-    r"(?<=[!-~])(?= [!-~])|(?<=[A-Za-z])(?=[0-9,.;:])|(?<=[\u4e00-\u9fff])(?=[，。、；：！？])"
-)
-# SentencePiece BPE: before a word's mark.
-_SENTENCEPIECE = re.compile("(?<=[^▁])(?=▁[^▁])")
-
-_GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+"
-)
-_QWEN2_PATTERN = _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
-_O200K_PATTERN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-PATTERNS = (_GPT2_PATTERN, _LLAMA3_PATTERN, _QWEN2_PATTERN, _O200K_PATTERN)
 
 # Normalizers that never remove a text's first character. `Metaspace` with the scheme "first" prepends its mark only if
 # the first remaining character is the original text's first.
 _KEEP_FIRST = (*normalization.UNICODE_FORMS, "Prepend")
-
-
-class UnsupportedComponent(Exception):
-    """The tokenizer has a component that this module does not support. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +34,24 @@ class TokenizerParts:
 
     kind: str
     """The kind of its model and pre-tokenizer: one of the constants above."""
-    normalize: Sequence[normalization.Step]
-    """The steps of its normalizer that come before `core`."""
     core: Mapping
-    """The `tokenizer.json` of the rest. It adds no tokens, and has no special tokens."""
+    """The `tokenizer.json` of its model and the rest of its components, for the fast library. It adds no tokens."""
+    exact: Mapping
+    """The same for `tokenizers`, which supports more components: it does not need `isolated`."""
     cuts: re.Pattern
     """Where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text."""
-    literals: tuple[str, ...]
-    """The strings that become added tokens, as they occur in text before normalization."""
+    normalize: Sequence[normalization.Step] = ()
+    """The steps of its normalizer that come before `core`."""
+    mark: Sequence[normalization.Step] = ()
+    """The steps that come after `normalize`: the parts of its pre-tokenizer that `core` lacks."""
+    isolated: re.Pattern | None = None
+    """Characters that are pieces of their own for `core`."""
+    literals: Literals = field(default_factory=Literals)
+    """The added tokens that are matched in text before normalization."""
+    normalized_literals: Literals = field(default_factory=Literals)
+    """The added tokens that are matched in normalized text."""
+    uniform: bool = True
+    """Whether the text after an added token is encoded like a text of its own."""
 
 
 def split_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> TokenizerParts:
@@ -74,46 +61,81 @@ def split_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> Tokenizer
         UnsupportedComponent: If a component is not supported.
     """
     core = {**tokenizer, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    added = [token for token in tokenizer["added_tokens"] if parse_special_tokens or not token["special"]]
-    normalizer, model = tokenizer["normalizer"], tokenizer["model"]
-    if normalizer is not None and any(token["normalized"] for token in added):
-        raise UnsupportedComponent("added tokens that are matched in normalized text")
+    model = tokenizer["model"]
     kind_of = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
     if model.get("type") not in kind_of:
         raise UnsupportedComponent(f"a model of the type {model.get('type')}")
-    kind, steps, cuts = kind_of[model["type"]](core)
-    literals = tuple(sorted({token["content"] for token in added}))
-    return TokenizerParts(kind, steps, core, cuts, literals)
+    parts = kind_of[model["type"]](core)
+    added = [token for token in tokenizer["added_tokens"] if token["content"]]
+    normalized = [token for token in added if token["normalized"]]
+    ignored = [token["content"] for token in added if token["special"] and not parse_special_tokens]
+    return replace(
+        parts,
+        literals=_literals([token for token in added if not token["normalized"]], ignored),
+        normalized_literals=_normalized_literals(normalized, ignored, tokenizer["normalizer"], parts),
+    )
 
 
-def _unigram(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
+def _literals(tokens: Sequence[Mapping], ignored: Sequence[str]) -> Literals:
+    try:
+        return Literals(tokens, ignored)
+    except RecursionError as error:
+        raise UnsupportedComponent("an added token that is hundreds of characters long") from error
+
+
+def _normalized_literals(
+    tokens: Sequence[Mapping], ignored: Sequence[str], normalizer: Mapping | None, parts: TokenizerParts
+) -> Literals:
+    if not {token["content"] for token in tokens} - set(ignored):
+        return Literals([])
+    if parts.kind == WORDPIECE or not parts.uniform:
+        raise UnsupportedComponent("added tokens that are matched in normalized text")
+    if any(token["single_word"] or token["lstrip"] or token["rstrip"] for token in tokens):
+        raise UnsupportedComponent("added tokens with options that are matched in normalized text")
+    contents = [token["content"] for token in tokens]
+    if normalizer is not None:
+        contents = list(map(normalization.build_normalizer(normalizer).normalize_str, contents))
+    if len(set(contents)) < len(contents) or not all(contents):
+        raise UnsupportedComponent("added tokens that are equal or empty after normalization")
+    hidden = [content for content, token in zip(contents, tokens, strict=True) if token["content"] in ignored]
+    return _literals(
+        [{**token, "content": content} for content, token in zip(contents, tokens, strict=True)], hidden
+    )
+
+
+def _unigram(core: dict) -> TokenizerParts:
     normalizer = core["normalizer"]
-    steps = normalization.steps(normalizer)
+    mark = []
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
         if parts[1].get("prepend_scheme") != "always":
             raise UnsupportedComponent(
                 "WhitespaceSplit before a Metaspace whose prepend_scheme is not 'always'"
             )
-        steps.append(normalization.for_each(_mark_words))
+        mark.append(normalization.for_each(_mark_words))
         parts = parts[1:]
     if len(parts) != 1 or parts[0]["type"] != "Metaspace":
         raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
     metaspace = parts[0]
     if metaspace["replacement"] != "▁" or not metaspace.get("split", True):
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(metaspace, ensure_ascii=False)}")
-    if metaspace["prepend_scheme"] == "first" and not _keeps_first(normalizer):
+    first = metaspace["prepend_scheme"] == "first"
+    if first and not _keeps_first(normalizer):
         raise UnsupportedComponent(
             "a normalizer that may remove the first character, before a Metaspace with prepend_scheme 'first'"
         )
     core.update(normalizer=None, pre_tokenizer=metaspace)
-    return UNIGRAM, steps, _BEFORE_SPACE
+    steps = normalization.steps(normalizer)
+    return TokenizerParts(UNIGRAM, core, core, _BEFORE_SPACE, steps, mark, uniform=not first)
 
 
 def _mark_words(text: str) -> str:
     """Puts a space before each word, unless the word begins with the mark that Metaspace would insert there."""
-    words = filter(None, re.split(f"[{normalization.RUST_SPACE}]+", text))
-    return "".join(word if word.startswith("▁") else " " + word for word in words)
+    if "▁" in text or any(char in text for char in normalization.ONLY_PYTHON_SPACE):
+        words = filter(None, re.split(f"[{normalization.RUST_SPACE}]+", text))
+        return "".join(word if word.startswith("▁") else " " + word for word in words)
+    joined = " ".join(text.split())
+    return " " + joined if joined else ""
 
 
 def _keeps_first(normalizer: Mapping | None) -> bool:
@@ -126,61 +148,76 @@ def _keeps_first(normalizer: Mapping | None) -> bool:
     return True
 
 
-def _wordpiece(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
-    normalizer, pre_tokenizer = core["normalizer"], core["pre_tokenizer"]
-    if not normalizer or normalizer["type"] != "BertNormalizer" or not normalizer["clean_text"]:
-        raise UnsupportedComponent(f"the normalizer {json.dumps(normalizer)}")
+def _wordpiece(core: dict) -> TokenizerParts:
+    normalizers, pre_tokenizer = _sequence(core["normalizer"], "normalizers"), core["pre_tokenizer"]
+    if (
+        len(normalizers) != 1
+        or normalizers[0]["type"] != "BertNormalizer"
+        or not normalizers[0]["clean_text"]
+    ):
+        raise UnsupportedComponent(f"the normalizer {json.dumps(core['normalizer'])}")
+    normalizer = normalizers[0]
     if not normalizer["handle_chinese_chars"]:
         raise UnsupportedComponent("a BertNormalizer with handle_chinese_chars off")
     if not pre_tokenizer or pre_tokenizer["type"] != "BertPreTokenizer":
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(pre_tokenizer)}")
     if core["model"]["continuing_subword_prefix"] != "##":
         raise UnsupportedComponent(f"the subword prefix {core['model']['continuing_subword_prefix']!r}")
-    return WORDPIECE, [], _WORDPIECE
+    steps = []
+    if normalizer["lowercase"] and normalizer["strip_accents"] is False:
+        # tokie strips accents if it lower-cases. Cleaning and lower-casing can be done in any order.
+        steps = normalization.steps({"type": "Lowercase"})
+        normalizer = {**normalizer, "lowercase": False}
+    core["normalizer"] = normalizer
+    return TokenizerParts(WORDPIECE, core, core, _WORDPIECE, steps)
 
 
-def _bpe(core: dict) -> tuple[str, list[normalization.Step], re.Pattern]:
-    model = core["model"]
+def _bpe(core: dict) -> TokenizerParts:
+    model, normalizer = core["model"], core["normalizer"]
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
             raise UnsupportedComponent(f"the BPE option {option} = {model[option]!r}")
-    core_normalizer = core["normalizer"]
-    steps = normalization.steps(core_normalizer)
-    core["normalizer"] = None
+    steps = normalization.steps(normalizer)
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
+    core["normalizer"] = None
     if model.get("byte_fallback"):
-        steps += _unsplit_metaspace(parts, core_normalizer)
+        marks, uniform = _unsplit_metaspace(parts, normalizer)
         core["pre_tokenizer"] = None
-        if any("▁" in token.lstrip("▁") for token in model["vocab"]):
-            raise UnsupportedComponent("tokens that span two words")
-        return SENTENCEPIECE, steps, _SENTENCEPIECE
-    core["pre_tokenizer"], prefix = _byte_level(parts)
-    core["model"] = _without_unused_tokens(model)
+        cuts = _before_marks(model["vocab"])
+        return TokenizerParts(SENTENCEPIECE, core, core, cuts, steps, marks, uniform=uniform)
+    simple, prefix, isolated = byte_level.byte_level_pre_tokenizer(parts)
+    exact = {**core, "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level.without_prefix(parts)}}
+    core.update(pre_tokenizer=simple, model=byte_level.known_bytes_model(model))
+    marks = []
     if prefix:
-        steps.append(
+        marks.append(
             normalization.for_each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
-    return BYTE_LEVEL, steps, _BYTE_LEVEL
+    return TokenizerParts(BYTE_LEVEL, core, exact, byte_level.CUTS, steps, marks, isolated)
 
 
-def _without_unused_tokens(model: Mapping) -> Mapping:
-    """Prevents engines from finding tokens of a byte-level model that `tokenizers` never emits.
+def _before_marks(vocab: Mapping[str, int]) -> re.Pattern:
+    """Returns where a text can be cut: before a word's mark, unless a token contains it and the character before it."""
+    before = {token[at - 1] for token in vocab for at in range(1, len(token)) if token[at] == "▁"}
+    return re.compile(f"(?<=[^{''.join(map(re.escape, sorted(before | {'▁'})))}])(?=▁[^▁])")
 
-    `tokenizers` sees words in the byte alphabet, and reaches longer tokens only by merges, unless it ignores merges.
+
+def _unsplit_metaspace(
+    parts: Sequence[Mapping], normalizer: Mapping | None
+) -> tuple[list[normalization.Step], bool]:
+    """Converts a pre-tokenizer that does not split to steps.
+
+    Returns:
+        The steps, and whether they treat all texts between added tokens alike.
     """
-    vocab = model["vocab"]
-    if not vocab.keys() >= BYTE_ALPHABET:
-        raise UnsupportedComponent("a byte-level model without tokens for all bytes")
-    made = vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
-    unused = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
-    unused += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
-    return make_unreachable(model, unused)[0]
-
-
-def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> list[normalization.Step]:
-    """Returns a Metaspace pre-tokenizer that does not split as normalization steps, which is all that it does."""
+    normalizers = _sequence(normalizer, "normalizers")
+    if parts and parts[0]["type"] == "Split" and parts[0]["pattern"] == {"String": " "}:
+        # It splits at spaces, and there are none: Gemma.
+        last = normalizers[-1] if normalizers else {}
+        if len(parts) == 1 and last.get("pattern") == {"String": " "} and " " not in last["content"]:
+            return [], True
     if not parts:
-        return []
+        return [], True
     if len(parts) > 1 or parts[0]["type"] != "Metaspace" or parts[0].get("split", True):
         raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)} before a BPE model with byte fallback")
     scheme = parts[0]["prepend_scheme"]
@@ -191,28 +228,7 @@ def _unsplit_metaspace(parts: Sequence[Mapping], normalizer: Mapping | None) -> 
         text = text.replace(" ", "▁")
         return "▁" + text if text and scheme != "never" and not text.startswith("▁") else text
 
-    return [normalization.for_each(mark)]
-
-
-def _byte_level(parts: Sequence[Mapping]) -> tuple[dict, bool]:
-    """Returns the pre-tokenizer without its prefix space, and whether it had one."""
-    if not parts or parts[-1]["type"] != "ByteLevel" or len(parts) > 2:
-        raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
-    byte_level = {**parts[-1], "add_prefix_space": False, "use_regex": True}
-    if len(parts) == 1:
-        if not parts[0].get("use_regex", True):
-            raise UnsupportedComponent("a ByteLevel pre-tokenizer that does not split")
-        return byte_level, parts[0]["add_prefix_space"]
-    split = parts[0]
-    pattern = (split.get("pattern") or {}).get("Regex")
-    known = split["type"] == "Split" and split["behavior"] == "Isolated" and not split["invert"]
-    if not known or pattern not in PATTERNS or parts[1].get("use_regex", True):
-        raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts)}")
-    if parts[1]["add_prefix_space"]:
-        raise UnsupportedComponent("a prefix space for each word")
-    if pattern == _GPT2_PATTERN:
-        return byte_level, False
-    return {"type": "Sequence", "pretokenizers": list(parts)}, False
+    return [normalization.for_each(mark)], scheme != "first"
 
 
 def _sequence(part: Mapping | None, key: str) -> list[Mapping]:

@@ -8,52 +8,17 @@ import json
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import sentencepiece
 from hypothesis import strategies
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from beam_pipeline.tokenization.tokenizer_parts import PATTERNS
+from beam_pipeline.tokenization import byte_level
 from beam_pipeline.tokenization.training import train
+from benchmarks.hostile_text import ATOMS, WORDS, hard_text, hostile_text
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-
-ATOMS = [
-    *["the", "Hello", "world", "a", "I", "naïve", "Übermut", "straße", "ﬁne", "½", "①", "Ａ", "カ", "ｶﾞ"],
-    *["漢字", "你好世界", "日本語テキスト", "한국어", "हिन्दी", "ไทยภาษา"],
-    *["العربية", "مَرْحَبًا", "עברית", "Ελληνικά"],
-    *["ὈΔΥΣΣΕΎΣ", "Привет", "и\u0306", "e\u0301", "n\u0303o", "ශ්‍රී", "বাংলা", "தமிழ்", "ქართული", "አማርኛ"],
-    *["👍", "👍🏽", "👨‍👩‍👧‍👦", "🇩🇪", "🏳️‍🌈", "\u200b", "\u200d", "\u200e", "\ufeff", "\u00ad", "\u2060"],
-    *["\x00", "\x01", "\x1b", "\x1c", "\x7f", "\x85", "\x9f", "\u2028", "\xa0", "\u3000", "\u2003"],
-    *["\u1680", "\ufffd", "\U000e0041", "\U0010ffff", "\ue000", "\ufffe", "\u0378", "\u0897", "\U00016ec4"],
-    *["\u32ff", " ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\r", "\v", "\f", " \n ", "▁", "▁▁", "_"],
-    *[".", ",", "!", "?", "...", "…", "--", "—", "'", "’", "'s", "'S", "'ll", "I'm", '"', "``", "''", "("],
-    *[")", "[", "]", "<", ">", "/", "\\", "|", "@", "#", "##", "##ing", "$", "€", "%", "&", "*", "=", "~"],
-    *["`", "0", "12", "123", "12345678", "3.14", "1,000", "²", "٣", "४", "Ⅷ", "http://a.example/?b=c"],
-    *["foo_bar", "camelCase", "x" * 50, "a" * 120, "é" * 60, "字" * 60, "0" * 40, "." * 30, "=" * 70, "İ"],
-    *["ı", "ſ", "ß", "Σ", "ς", "ǅ", "ﷺ", "\u0300", "\u0301\u0302", "\u093f", "\u0e33", "\u1ab0", "\u20dd"],
-    *["Å", "ﾊﾟ", "㍿", "ª", "µ", "𝒜", "𐐀", "<s>", "</s>", "<unk>", "<pad>", "<mask>", "[MASK]", "[CLS]"],
-    *["[UNK]", "<|endoftext|>", "<0x0A>", "<sep>"],
-]
-BLOCKS = [(0x20, 0x7F), (0xA0, 0x250), (0x300, 0x3000), (0x3000, 0xD800)]
-BLOCKS += [(0xE000, 0x10000), (0x10000, 0x20000)]
-WORDS = [" the", " of", " and", " people", " Tokyo", " 2019", " it"]
-
-
-def hard_text(rng: random.Random, parts: int) -> str:
-    """Random texts made of strings that are known to confuse tokenizers."""
-    found = []
-    for _ in range(rng.randint(0, parts)):
-        kind = rng.random()
-        if kind < 0.7:
-            found.append(rng.choice(ATOMS))
-        elif kind < 0.8:
-            found.append(chr(rng.randrange(*rng.choice(BLOCKS))))
-        elif kind < 0.95:
-            found.append(rng.choice(WORDS))
-        else:
-            found.append("".join(rng.choices("abcdefghijklmnop ", k=rng.randint(1, 80))))
-    return "".join(found)
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +28,24 @@ def hard_texts() -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def hostile_texts() -> list[str]:
+    """Texts with runs of spaces and signs, broken graphemes, and the added tokens of the tokenizers below."""
+    rng = random.Random(2)
+    literals = [*LITERALS, *SPACE_RUNS, *BYTE_PIECES, "NewWord", "newword", "▁of▁the", "a{b"]
+    return [hostile_text(rng, rng.choice([3, 12, 40]), literals) for _ in range(400)]
+
+
+@pytest.fixture(scope="session")
 def text_strategy() -> strategies.SearchStrategy[str]:
     char = strategies.characters(exclude_categories=["Cs"])
     part = strategies.one_of(strategies.sampled_from(ATOMS), strategies.sampled_from(WORDS), char)
     return strategies.lists(part, max_size=30).map("".join)
+
+
+# As in many tokenizers: added tokens that are not special.
+SPACE_RUNS = [" " * count for count in range(2, 25)]
+LITERALS = ["\n", "\n\n", "\n\n\n", "\t\t", "<b>", "</b>", "<bold>", "<unused7>", "▁▁", "|||IP_ADDRESS|||"]
+BYTE_PIECES = ["<0x00>", "<0x0A>", "<0xE9>"]
 
 
 def corpus() -> list[str]:
@@ -160,15 +139,23 @@ def _quotes() -> dict:
 
 
 def _byte_level(
-    pattern: str | None, prefix: bool = False, nfc: bool = False, ignore_merges: bool = False
+    patterns: tuple[str, ...] = (),
+    *,
+    prefix: bool = False,
+    nfc: bool = False,
+    ignore_merges: bool = False,
+    removed: bool = False,
+    digits: bool = False,
 ) -> dict:
     tokenizer = Tokenizer(models.BPE())
-    if pattern is None:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    else:
-        split = pre_tokenizers.Split(Regex(pattern), "isolated")
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    parts = [
+        pre_tokenizers.Split(Regex(pattern), "removed" if removed else "isolated", invert=removed)
+        for pattern in patterns
+    ]
+    if digits:
+        parts.append(pre_tokenizers.Digits(individual_digits=True))
+    last = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=not patterns)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*parts, last]) if parts else last
     if nfc:
         tokenizer.normalizer = normalizers.NFC()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -204,6 +191,101 @@ def _sentencepiece_bpe(metaspace: bool) -> dict:
     return parts
 
 
+def _neox() -> dict:
+    """Like GPT-NeoX's: no tokens for bytes that are never in UTF-8, and added tokens for runs of spaces."""
+    parts = _without_bytes(_byte_level(nfc=True), "ÀÁõö÷øùúûüýþÿ")
+    return _with_literals(parts, [*SPACE_RUNS, "e\u0301tat", "|||IP_ADDRESS|||"], normalized=True)
+
+
+def _without_bytes(parts: dict, chars: str) -> dict:
+    """Removes bytes, by their characters in the byte alphabet, and what is made of them."""
+    model, missing = parts["model"], set(chars)
+    # (The ids have no holes, since HF would give other ids to the added tokens.)
+    vocab = sorted(filter(missing.isdisjoint, model["vocab"]), key=model["vocab"].get)
+    merges = [merge for merge in model["merges"] if missing.isdisjoint("".join(merge))]
+    model = {**model, "vocab": {key: number for number, key in enumerate(vocab)}, "merges": merges}
+    added = [
+        {**token, "id": len(vocab) + number, "special": True}
+        for number, token in enumerate(parts["added_tokens"])
+    ]
+    return {**parts, "model": model, "added_tokens": added}
+
+
+def _gemma() -> dict:
+    parts = _sentencepiece_bpe(False)
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    parts.update(normalizer=replace, pre_tokenizer=split)
+    return _with_literals(parts, LITERALS, normalized=False)
+
+
+def _internlm() -> dict:
+    """Like InternLM 2's: tokens that span words."""
+    parts = _sentencepiece_bpe(False)
+    model = parts["model"]
+    for left, right in (("▁of", "▁the"), ("\n", "▁"), ("a", "▁b")):
+        for piece in (left, right, left + right):
+            model["vocab"].setdefault(piece, len(model["vocab"]))
+        model["merges"].insert(0, [left, right])
+    return parts
+
+
+def _mt5() -> dict:
+    """Like mT5's and mBART's: no split at white space, and pieces that look like bytes."""
+    parts = _unigram_in_vocabulary()
+    parts["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": _charsmap()}
+    parts["pre_tokenizer"] = {
+        "type": "Metaspace",
+        "replacement": "▁",
+        "prepend_scheme": "always",
+        "split": True,
+    }
+    parts["model"]["vocab"] += [[piece, 0.0] for piece in BYTE_PIECES]
+    return _with_short_scores(parts)
+
+
+def _with_short_scores(parts: dict) -> dict:
+    """Rounds the scores as in SentencePiece's models."""
+    vocab = [[piece, float(np.float32(score))] for piece, score in parts["model"]["vocab"]]
+    return {**parts, "model": {**parts["model"], "vocab": vocab}}
+
+
+def _albert() -> dict:
+    """Few characters are known, and some of the others are parts of pieces."""
+    parts = _t5()
+    quotes = [{"type": "Replace", "pattern": {"String": old}, "content": '"'} for old in ("``", "''")]
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    rest = [{"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, spaces]
+    parts["normalizer"] = {"type": "Sequence", "normalizers": [*quotes, *rest]}
+    vocab = [
+        [piece, score] for piece, score in parts["model"]["vocab"] if len(piece) > 1 or piece in "▁aeinorst"
+    ]
+    parts["model"]["vocab"] = [*vocab, ["a{b", -3.0], ["▁{", -9.0], ["x}", -3.5]]
+    return _with_short_scores(parts)
+
+
+def _with_literals(parts: dict, contents: list[str], *, normalized: bool) -> dict:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
+    first = 1 + max(_ids(parts))
+    added = [
+        {"id": first + number, "content": content, "normalized": normalized, **flags}
+        for number, content in enumerate(contents)
+    ]
+    return {**parts, "added_tokens": [*parts["added_tokens"], *added]}
+
+
+def _ids(parts: dict) -> list[int]:
+    vocab = parts["model"]["vocab"]
+    known = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    return [*known, *(token["id"] for token in parts["added_tokens"])]
+
+
+def _lowercase_with_accents() -> dict:
+    parts = _trained("wordpiece", lowercase=True)
+    normalizer = {**parts["normalizer"], "strip_accents": False}
+    return {**parts, "normalizer": {"type": "Sequence", "normalizers": [normalizer]}}
+
+
 def _with_added(parts: dict) -> dict:
     """Adds two tokens that are found in text although they are not special. One absorbs the spaces around it."""
     tokenizer = Tokenizer.from_str(json.dumps(parts))
@@ -220,23 +302,37 @@ def _trained(model: str, **options: object) -> dict:
     return json.loads(train(model, corpus, vocab_size=1600, allow_smaller=True, **options).tokenizer.to_str())
 
 
+_EMPTY = {"type": "Sequence", "normalizers": []}
+
 TOKENIZERS: dict[str, Callable[[], dict]] = {
     "unigram": lambda: _trained("unigram"),
     "unigram-in-vocabulary": _unigram_in_vocabulary,
     "unigram-quotes": _quotes,
-    "unigram-t5": _t5,
+    "unigram-t5": lambda: _with_short_scores(_t5()),
+    "unigram-mt5": _mt5,
+    "unigram-albert": _albert,
     "unigram-added": lambda: _with_added(_trained("unigram")),
     "wordpiece": lambda: _trained("wordpiece"),
     "wordpiece-lowercase": lambda: _trained("wordpiece", lowercase=True),
+    "wordpiece-accents": _lowercase_with_accents,
     "bpe": lambda: _trained("bpe"),
-    "bpe-prefix": lambda: _byte_level(None, prefix=True),
-    "bpe-gpt2": lambda: _byte_level(PATTERNS[0]),
-    "bpe-llama3": lambda: _byte_level(PATTERNS[1], ignore_merges=True),
-    "bpe-qwen2": lambda: _byte_level(PATTERNS[2], nfc=True),
-    "bpe-o200k": lambda: _byte_level(PATTERNS[3]),
-    "bpe-added": lambda: _with_added(_byte_level(None)),
+    "bpe-prefix": lambda: _byte_level(prefix=True),
+    "bpe-gpt2": lambda: _byte_level((byte_level.GPT2_PATTERN,)),
+    "bpe-gpt4": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), removed=True),
+    "bpe-llama3": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), ignore_merges=True),
+    "bpe-qwen2": lambda: _byte_level((byte_level.QWEN2_PATTERN,), nfc=True),
+    "bpe-o200k": lambda: _byte_level((byte_level.O200K_PATTERN,)),
+    "bpe-tekken": lambda: _byte_level((byte_level.TEKKEN_PATTERN,), ignore_merges=True),
+    "bpe-deepseek": lambda: {**_byte_level(byte_level.DEEPSEEK_PATTERNS), "normalizer": _EMPTY},
+    "bpe-digits": lambda: _byte_level(digits=True, nfc=True),
+    "bpe-neox": _neox,
+    "bpe-phi2": lambda: _with_literals(_byte_level(), [*SPACE_RUNS, "\t\t"], normalized=True),
+    "bpe-without-bytes": lambda: _without_bytes(_byte_level(), "ãðİ"),
+    "bpe-added": lambda: _with_added(_byte_level()),
     "sentencepiece": lambda: _sentencepiece_bpe(False),
     "sentencepiece-metaspace": lambda: _sentencepiece_bpe(True),
+    "sentencepiece-gemma": _gemma,
+    "sentencepiece-internlm": _internlm,
 }
 
 

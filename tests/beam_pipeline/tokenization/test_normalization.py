@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import unicodedata
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies
 from tokenizers import normalizers
 
-from beam_pipeline.tokenization import normalization
+from beam_pipeline.tokenization import local_normalization, normalization
 from beam_pipeline.tokenization.characters import CODES, CharacterSet
 from beam_pipeline.tokenization.normalization import (
     build_normalizer,
@@ -48,6 +50,31 @@ def test_each_component(part: dict, hard_texts: list[str]):
     texts = [*hard_texts, *(chr(code) for code in range(0x250)), *map(chr, range(0x1FF0, 0x2070))]
     for text, ours in zip(texts, normalize(part, texts), strict=True):
         assert ours == exact.normalize_str(text), repr(text)
+
+
+def test_sentencepieces_rules(
+    make_tokenizer: Callable[[str], str], hard_texts: list[str], hostile_texts: list[str]
+):
+    part = json.loads(make_tokenizer("unigram-mt5"))["normalizer"]
+    assert part["type"] == "Precompiled"
+    exact = build_normalizer(part)
+    texts = [
+        *hard_texts,
+        *hostile_texts,
+        *(f"e{chr(code)}\u0301 x\n{chr(code)}" for code in range(0x20, 0x3100)),
+    ]
+    for text, ours in zip(texts, normalize(part, texts), strict=True):
+        assert ours == exact.normalize_str(text), repr(text)
+
+
+def test_characters_that_are_never_touched_form_no_graphemes(make_tokenizer: Callable[[str], str]):
+    """Each beside letters, marks and other such characters."""
+    exact = build_normalizer(json.loads(make_tokenizer("unigram-mt5"))["normalizer"])
+    kept = [chr(code) for code in np.flatnonzero(local_normalization.find_kept(exact))]
+    assert {"a", " ", "é", "я", "漢", "한", "👍"} <= set(kept)
+    rng = random.Random(0)
+    text = "".join(rng.choices(kept, k=200_000)) + "".join(kept)
+    assert exact.normalize_str(text) == text
 
 
 def test_a_sequence_is_one_component_after_the_other(hard_texts: list[str]):

@@ -13,7 +13,7 @@ import pytest
 from beam_pipeline import prepare
 from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
-from beam_pipeline.tokenization import cores
+from beam_pipeline.tokenization import cores, sample_check
 from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
 from tests.beam_pipeline.runs import PROGRAM, arguments, content
@@ -67,7 +67,9 @@ def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on:
     SampleCheck(hf, input_bytes=1000, seed=0)(batch, ids, lengths)  # HF is not compared with itself
 
 
-def test_the_sample_is_small_and_a_function_of_places(make_tokenizer: Callable[[str], str]):
+def test_the_sample_is_small_and_a_function_of_places(
+    make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
     engine = make_engine("tokie", make_tokenizer("unigram"))
     checked: list[str] = []
 
@@ -82,6 +84,7 @@ def test_the_sample_is_small_and_a_function_of_places(make_tokenizer: Callable[[
     size = int(batch.bytes.sum())
     ids, lengths = engine.encode_batch(texts)
     samples = []
+    monkeypatch.setattr(sample_check, "find_suspects", lambda texts: [])
     for seed, input_bytes in ((0, 10**12), (0, 10**12), (1, 10**12), (0, size)):
         SampleCheck(engine, input_bytes=input_bytes, seed=seed)(batch, ids, lengths)
         samples.append(checked.copy())
@@ -89,6 +92,28 @@ def test_the_sample_is_small_and_a_function_of_places(make_tokenizer: Callable[[
     assert samples[0] == samples[1] != samples[2]
     assert 5 <= len(samples[0]) <= 60  # about 1 in 2048
     assert 128 << 10 < sum(map(len, samples[3])) < 512 << 10
+
+
+def test_unusual_text_is_checked_although_the_sample_misses_it(
+    make_tokenizer: Callable[[str], str], wrong_on: Callable[[str], None]
+):
+    engine = make_engine("tokie", make_tokenizer("unigram"))
+    texts = [f"document {number} " * 20 for number in range(2000)]
+    texts[1234] += "=" * 40
+    batch = batch_of(texts)
+    wrong_on("=" * 40)
+    ids, lengths = engine.encode_batch(texts)
+    # In an input of this size, a document is in the sample with a probability of 1 in 2048, and every batch is checked
+    # if its hash is among the lowest 64th: of 400 seeds, some.
+    found = 0
+    for seed in range(400):
+        try:
+            SampleCheck(engine, input_bytes=10**12, seed=seed)(batch, ids, lengths)
+        except EngineMismatch as error:
+            assert error.place == int(batch.places[1234])
+            found += 1
+    assert 1 <= found <= 20
+    assert engine.fallbacks.documents == 0
 
 
 def test_of_a_long_document_the_beginning_is_checked(

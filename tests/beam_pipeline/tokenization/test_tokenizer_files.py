@@ -190,8 +190,8 @@ def test_saved_padding_and_truncation_play_no_role(save: Callable[..., Path], tm
     assert description.special_token_ids["pad"] == 1502  # AutoTokenizer's id
 
 
-def _without_json(folder: Path) -> None:
-    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+def _renamed(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "tokenizer.json").rename(folder / name)
 
 
 def _cut(name: str) -> Callable[[Path], None]:
@@ -212,10 +212,20 @@ CUSTOM = {"tokenizer_class": "MyTokenizer", "auto_map": {"AutoTokenizer": ["my_c
         ({"tokenizer_config": [1]}, None, "tokenizer_config.json does not contain a JSON object"),
         ({"tokenizer_config": {"tokenizer_class": "NoSuch"}}, None, "NoSuchFast|NoSuch"),
         ({"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"x": 1}}}, None, "added_tokens_decoder"),
-        ({"tokenizer_config": {"model_max_length": 5}}, _without_json, "no tokenizer.json, and neither"),
+        (
+            {"tokenizer_config": {"model_max_length": 5}},
+            _renamed("vocab.txt"),
+            "no tokenizer.json, and neither",
+        ),
+        ({}, _renamed("cl100k.tiktoken"), "cl100k.tiktoken alone does not define a tokenizer; convert"),
+        (
+            {},
+            _renamed("tekken.json"),
+            "tekken.json is the format of mistral_common.*; use the tokenizer.json",
+        ),
         ({"tokenizer_config": CUSTOM}, None, "code in its repository .auto_map., which is not run"),
         ({"config": {"model_type": "mine", "auto_map": CUSTOM["auto_map"]}}, None, "which is not run"),
-        ({"config": {"model_type": "gpt2"}}, _without_json, "cannot be loaded"),
+        ({"config": {"model_type": "gpt2"}}, _renamed("vocab.txt"), "cannot be loaded"),
     ],
 )
 def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
@@ -285,12 +295,12 @@ def test_byte_level_tokens_that_no_text_has_are_not_emitted(
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == wanted
 
 
-def test_a_byte_level_vocabulary_without_some_bytes_is_left_to_hf(hard_texts: list[str]):
+def test_a_byte_level_vocabulary_may_lack_some_bytes(hard_texts: list[str]):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:200]
     tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     wanted = [encoding.ids for encoding in tokenizer.encode_batch(hard_texts, add_special_tokens=False)]
     engine = make_engine("auto", tokenizer.to_str())
-    assert engine.name == "hf"
+    assert engine.name == "gigatoken"
     ids, lengths = engine.encode_batch(hard_texts)
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == wanted

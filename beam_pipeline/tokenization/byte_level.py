@@ -1,0 +1,158 @@
+"""Byte-level BPE: the pre-tokenizers whose text can be encoded by gigatoken, and where it can be cut."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from beam_pipeline.tokenization.tokenizer_json import (
+    BYTE_ALPHABET,
+    UnsupportedComponent,
+    make_unreachable,
+    product,
+)
+
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+TEKKEN_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K_PATTERN = (
+    TEKKEN_PATTERN.replace(r"\p{M}]+|", rf"\p{{M}}]+{_CONTRACTION}|")
+    .replace(r"\p{M}]*|", rf"\p{{M}}]*{_CONTRACTION}|")
+    .replace(r"\p{N}|", r"\p{N}{1,3}|")
+)
+DEEPSEEK_PATTERNS = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
+    "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
+# The expressions of `Split` pre-tokenizers, one after the other. Together they match every character of a text.
+PATTERNS = (
+    (GPT2_PATTERN,),
+    (LLAMA3_PATTERN,),
+    (QWEN2_PATTERN,),
+    (O200K_PATTERN,),
+    (TEKKEN_PATTERN,),
+    DEEPSEEK_PATTERNS,
+)
+
+# Where a text can be cut: between a word and a space followed by a word, and between letters and a character that ends
+# every run of letters.
+CUTS = re.compile(r"(?<=[!-~])(?= [!-~])|(?<=[A-Za-z])(?=[0-9,.;:])|(?<=[\u4e00-\u9fff])(?=[，。、；：！？])")
+
+
+def known_bytes_model(model: Mapping) -> Mapping:
+    """Prevents engines from finding tokens of a byte-level model that `tokenizers` never emits.
+
+    `tokenizers` sees words in the byte alphabet, and reaches longer tokens only by merges, unless it ignores merges.
+    Bytes that the vocabulary lacks get ids of their own, since gigatoken needs all. See `characters_without_bytes`.
+    """
+    vocab = model["vocab"]
+    missing = sorted(BYTE_ALPHABET - vocab.keys())
+    first = 1 + max(vocab.values(), default=-1)
+    model = {**model, "vocab": {**vocab, **{char: first + number for number, char in enumerate(missing)}}}
+    made = vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
+    unused = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
+    unused += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
+    return make_unreachable(model, unused)[0]
+
+
+def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, re.Pattern | None]:
+    """Converts a byte-level pre-tokenizer to one that gigatoken supports.
+
+    Args:
+        parts: Its components, without nested sequences.
+
+    Returns:
+        The pre-tokenizer without prefix space and without `Digits`; whether it adds a prefix space; and the characters
+        that it isolates in addition, None if there are none.
+
+    Raises:
+        UnsupportedComponent: If there is none.
+    """
+    names = " + ".join(part["type"] for part in parts) or "None"
+    if not parts or parts[-1]["type"] != "ByteLevel":
+        raise UnsupportedComponent(f"the pre-tokenizer {names}")
+    *splits, last = parts
+    regex, prefix = last.get("use_regex", True), last["add_prefix_space"]
+    gpt2 = {**without_prefix(parts)[-1], "use_regex": True}
+    if splits and prefix:
+        raise UnsupportedComponent("a prefix space for each word")
+    if not splits:
+        if not regex:
+            raise UnsupportedComponent("a ByteLevel pre-tokenizer that does not split")
+        return gpt2, prefix, None
+    if regex and len(splits) == 1 and splits[0]["type"] == "Digits" and splits[0]["individual_digits"]:
+        return gpt2, False, _NUMERIC
+    patterns = tuple(_complete_split(part) for part in splits)
+    if regex or patterns not in PATTERNS:
+        shown = json.dumps(parts, ensure_ascii=False)
+        raise UnsupportedComponent(f"the pre-tokenizer {shown if len(shown) < 300 else shown[:300] + '…'}")
+    if patterns == (GPT2_PATTERN,):
+        return gpt2, False, None
+    isolated = [{**part, "behavior": "Isolated", "invert": False} for part in splits]
+    return {"type": "Sequence", "pretokenizers": [*isolated, last]}, False, None
+
+
+def without_prefix(parts: Sequence[Mapping]) -> list[Mapping]:
+    """Returns the components of a byte-level pre-tokenizer without its prefix space."""
+    return [*parts[:-1], {**parts[-1], "add_prefix_space": False}]
+
+
+def _complete_split(part: Mapping) -> str | None:
+    """Returns the expression of a `Split` whose matches become pieces; None for another component.
+
+    Removing everything but the matches is the same as isolating the matches, if they cover the text.
+    """
+    behaviors = [("Isolated", False), ("Removed", True)]
+    if part["type"] != "Split" or (part["behavior"], part["invert"]) not in behaviors:
+        return None
+    return part["pattern"].get("Regex")
+
+
+def characters_without_bytes(vocab: Mapping[str, int]) -> list[str]:
+    """Returns the characters whose UTF-8 has a byte that the vocabulary lacks. `tokenizers` drops such bytes."""
+    missing = {byte for byte, char in _byte_chars().items() if char not in vocab}
+    if not missing - _NEVER_IN_UTF8:
+        return []
+    codes = (*range(0xD800), *range(0xE000, 0x110000))
+    return [char for char in map(chr, codes) if not missing.isdisjoint(char.encode())]
+
+
+_NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
+
+
+def _byte_chars() -> dict[int, str]:
+    """Returns the character of the byte alphabet that represents each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {
+        **{byte: chr(byte) for byte in printable},
+        **{byte: chr(256 + n) for n, byte in enumerate(others)},
+    }
+
+
+def _numeric() -> re.Pattern:
+    """Matches one character of the categories Nd, Nl and No, which the pre-tokenizer `Digits` isolates."""
+    codes = [code for code in range(0x110000) if unicodedata.category(chr(code))[0] == "N"]
+    ranges = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return re.compile(f"([{''.join(f'{chr(first)}-{chr(last)}' for first, last in ranges)}])")
+
+
+_NUMERIC = _numeric()

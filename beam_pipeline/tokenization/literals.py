@@ -1,0 +1,124 @@
+"""Finding added tokens in texts, as `tokenizers` does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from beam_pipeline.tokenization.normalization import RUST_SPACE
+
+Place = tuple[int, int, int]
+"""Where an added token is in a text: its start and end, with the white space that belongs to it, and its id."""
+
+
+class StringSet:
+    """A set of strings, and a fast search for them in a batch of texts."""
+
+    def __init__(self, strings: Collection[str]):
+        self._pattern = re.compile(trie_pattern(strings))
+        chars = set("".join(strings))
+        self._separator = next(char for char in map(chr, range(0x110000)) if char not in chars)
+        self._empty = not strings
+
+    def __bool__(self) -> bool:
+        return not self._empty
+
+    def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+        """Yields the index of the text, the place and the string: from left to right, and the longest of each place."""
+        if self._empty:
+            return
+        starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
+        index = 0
+        for match in self._pattern.finditer(self._separator.join(texts)):
+            while starts[index + 1] <= match.start():
+                index += 1
+            yield index, match.start() - starts[index], match[0]
+
+    def places(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        """Returns the places in each text that contains any, ascending, by the index of the text."""
+        places: dict[int, list[int]] = {}
+        for index, start, _ in self.find(texts):
+            places.setdefault(index, []).append(start)
+        return places
+
+
+class Literals:
+    """A set of added tokens that are searched for together: all on the text as it is, or all on the normalized text.
+
+    Args:
+        tokens: The entries of `added_tokens` in the `tokenizer.json`, with the content that is searched for.
+        ignored: Contents that are plain text. They still hide tokens that they overlap with.
+    """
+
+    def __init__(self, tokens: Sequence[Mapping] = (), ignored: Collection[str] = ()):
+        self._tokens = {token["content"]: token for token in tokens}
+        self._ignored = frozenset(ignored)
+        any_found = self._tokens.keys() - self._ignored
+        self._strings = StringSet(self._tokens if any_found else ())
+
+    def __bool__(self) -> bool:
+        return bool(self._strings)
+
+    def find(self, texts: Sequence[str]) -> tuple[dict[int, list[Place]], list[int]]:
+        """Finds the tokens in a batch of texts.
+
+        Returns:
+            The places in each text that contains a token, by the index of the text; and the indices of texts in which
+            this class cannot determine them.
+        """
+        found: dict[int, list[Place]] = {}
+        unknown: list[int] = []
+        for index, start, content in self._strings.find(texts):
+            if content in self._ignored or (unknown and unknown[-1] == index):
+                continue
+            place = self._place(texts[index], start, content, found.get(index))
+            if place is None:
+                unknown.append(index)
+                found.pop(index, None)
+            else:
+                found.setdefault(index, []).append(place)
+        return found, unknown
+
+    def _place(self, text: str, start: int, content: str, before: list[Place] | None) -> Place | None:
+        """Returns the place of a token, or None if `tokenizers` has rules for it that are not implemented here."""
+        token = self._tokens[content]
+        done = before[-1][1] if before else 0
+        if token["single_word"] or start < done:
+            return None
+        end = start + len(content)
+        if token["lstrip"]:
+            while start > done and text[start - 1] in RUST_SPACE:
+                start -= 1
+        if token["rstrip"]:
+            while end < len(text) and text[end] in RUST_SPACE:
+                end += 1
+        return start, end, token["id"]
+
+
+def trie_pattern(strings: Collection[str]) -> str:
+    """Returns a pattern for the longest of the strings at each position, whose time does not grow with their number."""
+    root: dict = {}
+    for string in strings:
+        node = root
+        for char in string:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return _node_pattern(root) if root else r"(?!)"
+
+
+def _node_pattern(node: Mapping[str, Mapping]) -> str:
+    """Returns a pattern for the strings below a node of a trie. The key "" marks the end of a string."""
+    branches = []
+    for char, child in node.items():
+        if not char:
+            continue
+        prefix = re.escape(char)
+        while len(child) == 1 and "" not in child:  # a chain
+            ((char, child),) = child.items()
+            prefix += re.escape(char)
+        branches.append(prefix + _node_pattern(child))
+    if not branches:
+        return ""
+    pattern = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return f"(?:{pattern})?" if "" in node else pattern

@@ -1,0 +1,88 @@
+"""Short excerpts of documents on which an engine is most likely to be wrong."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+_CONTEXT = 40
+_MOST = 2000
+
+_BLOCK = 128
+_BLOCKS = 16
+_RAREST = 8
+_LOOK_ALIKES = 8
+_MATCHES = 2
+
+# Strings that tokenizers treat in their own way, by a pattern each.
+_PATTERNS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"([^A-Za-z0-9\n])\1{5,}",  # runs of spaces and signs
+        r"(?:\r?\n[ \t]*){3,}",
+        r"<[|/]?\w+[|]?>|\[[A-Z]+\d*\]",  # look like special tokens
+        r"\S{100,}",
+        r"[\u0370-\u05ff](?:(?=[A-Za-z])|(?<=[A-Za-z].))",  # two scripts in a word
+    )
+)
+
+
+def find_suspects(texts: Sequence[str]) -> list[tuple[int, str]]:
+    """Selects excerpts of a batch of documents.
+
+    They surround the first of the rarest characters; of the rarest character of each block of Unicode, which stands for
+    a script; of characters that look like ASCII; of runs of equal characters; of strings like special tokens; and of
+    very long words. The longest document contributes its middle and its end. The result depends on nothing but `texts`.
+
+    Returns:
+        The index of the document, and the excerpt.
+    """
+    if not texts:
+        return []
+    joined = "\n".join(texts)
+    ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
+    found = set()
+    for first, last in (*_rare_characters(joined), *_matches(joined)):
+        index = int(np.searchsorted(ends, first, side="right"))
+        start = int(ends[index]) - len(texts[index]) - 1
+        found.add((index, *_widen(texts[index], first - start, last - start)))
+    longest = max(range(len(texts)), key=lambda index: len(texts[index]))
+    middle, end = len(texts[longest]) // 2, len(texts[longest])
+    found |= {(longest, *_widen(texts[longest], place, place + _CONTEXT)) for place in (middle, end)}
+    return [(index, texts[index][start:end]) for index, start, end in sorted(found)]
+
+
+def _widen(text: str, start: int, end: int) -> tuple[int, int]:
+    """Adds context to an excerpt."""
+    end = min(end, start + _MOST)
+    return max(0, start - _CONTEXT), min(len(text), end + _CONTEXT)
+
+
+def _matches(joined: str) -> Iterator[tuple[int, int]]:
+    for pattern in _PATTERNS:
+        for match, _ in zip(pattern.finditer(joined), range(_MATCHES), strict=False):
+            yield match.span()
+
+
+def _rare_characters(joined: str) -> Iterator[tuple[int, int]]:
+    if joined.isascii():
+        return
+    codes = np.frombuffer(joined.encode("utf-32-le"), "<u4")
+    counts = np.bincount(codes)
+    present = np.flatnonzero(counts[128:]) + 128
+    rarest = present[np.argsort(counts[present], kind="stable")]
+    _, firsts = np.unique(rarest // _BLOCK, return_index=True)  # the rarest of each block
+    of_blocks = rarest[np.sort(firsts)[:_BLOCKS]]
+    chosen = {*rarest[:_RAREST].tolist(), *of_blocks.tolist(), *_look_alikes(present.tolist())}
+    for code in sorted(chosen):
+        place = joined.index(chr(code))
+        yield place, place + 1
+
+
+def _look_alikes(codes: Sequence[int]) -> list[int]:
+    """Returns the first characters of which a part is ASCII if they are decomposed."""
+    found = (code for code in codes if unicodedata.normalize("NFKD", chr(code))[0].isascii())
+    return [code for code, _ in zip(found, range(_LOOK_ALIKES), strict=False)]

@@ -1,0 +1,59 @@
+"""Added tokens are found in text exactly where `tokenizers` finds them."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings, strategies
+from tokenizers import AddedToken, Tokenizer, models
+
+from beam_pipeline.tokenization.literals import Literals, StringSet
+
+OPTIONS = ("lstrip", "rstrip", "single_word", "special")
+CONTENTS = strategies.text(alphabet="ab< \n", min_size=1, max_size=4)
+TOKENS = strategies.dictionaries(
+    CONTENTS, strategies.fixed_dictionaries(dict.fromkeys(OPTIONS, strategies.booleans())), max_size=6
+)
+TEXTS = strategies.lists(strategies.text(alphabet="ab< \n\u3000é", max_size=20), max_size=5)
+
+
+@settings(deadline=None)
+@given(tokens=TOKENS, texts=TEXTS, parse=strategies.booleans())
+def test_places(tokens: dict[str, dict[str, bool]], texts: list[str], parse: bool):
+    exact = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    for content, options in tokens.items():
+        token = AddedToken(content, normalized=False, **options)
+        exact.add_special_tokens([token]) if options["special"] else exact.add_tokens([token])
+    exact.encode_special_tokens = not parse
+    added = [
+        {"id": exact.token_to_id(content), "content": content, **options}
+        for content, options in tokens.items()
+    ]
+    ignored = [token["content"] for token in added if token["special"] and not parse]
+    found, unknown = Literals(added, ignored).find(texts)
+    for index, text in enumerate(texts):
+        encoding = exact.encode(text, add_special_tokens=False)
+        wanted = [
+            (*place, number) for number, place in zip(encoding.ids, encoding.offsets, strict=True) if number
+        ]
+        if index in unknown:
+            assert wanted or any(token["single_word"] for token in added)
+        else:
+            assert found.get(index, []) == wanted
+
+
+def test_the_longest_string_at_each_place_is_found():
+    strings = StringSet(["a", "ab", "abcd", "bc", "\n", "\n\n"])
+    assert list(strings.find(["abc", "", "xabcd\n\n\n"])) == [
+        (0, 0, "ab"),
+        (2, 1, "abcd"),
+        (2, 5, "\n\n"),
+        (2, 7, "\n"),
+    ]
+    assert not StringSet([]) and not list(StringSet([]).find(["a"]))
+
+
+def test_thousands_of_tokens_take_no_longer_than_a_few():
+    strings = StringSet([f"<unused{number}>" for number in range(6000)])
+    assert [found for *_, found in strings.find(["<" * 100_000 + "<unused17>", "<unused5999>"])] == [
+        "<unused17>",
+        "<unused5999>",
+    ]
