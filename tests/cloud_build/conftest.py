@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.beam_pipeline.conftest import make_documents
+from tests.cloud_build.flink_jobs import POOL_PORT
 from tests.cloud_build.sandbox import BUCKET, ROOT, Sandbox
 from tests.cloud_build.steps import Build
 from tests.deploy.builds import FILES
@@ -35,6 +37,8 @@ def network() -> None:
     if not private_network.is_private():
         pytest.exit("these tests run in a private network: make test-cloud-build", returncode=2)
     private_network.bring_loopback_up(ADDRESS)
+    # Otherwise a connection may have this port.
+    Path("/proc/sys/net/ipv4/ip_local_reserved_ports").write_text(str(POOL_PORT))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import time
@@ -65,10 +66,21 @@ class FlinkJobs:
             run = ("run", "--detach", "--network", "host", "--name", name, container.container_image)
             self._docker(*run, "--worker_pool").check_returncode()
             try:
-                wait_for(f"{name} on port {POOL_PORT}", lambda: connects(POOL_PORT) or None)
+                wait_for(
+                    f"{name} on port {POOL_PORT}", lambda: connects(POOL_PORT) or None, self._check(name)
+                )
                 self._execute(dataflow, job, pipeline)
             finally:
                 self._docker("rm", "--force", name).check_returncode()
+
+    def _check(self, name: str) -> Callable[[], None]:
+        """Returns a function that raises an AssertionError with a container's output once it has ended."""
+
+        def check() -> None:
+            if name not in json.loads(self._docker("ps").stdout):
+                raise AssertionError(f"{name} has ended: {self._docker('logs', '--tail', '30', name).stdout}")
+
+        return check
 
     def _execute(self, dataflow: Dataflow, job: api.Job, pipeline: beam_runner_api_pb2.Pipeline) -> None:
         options = PipelineOptions(self._flink.options(_PARALLELISM), environment_cache_millis=10_000)
