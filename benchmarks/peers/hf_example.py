@@ -36,7 +36,8 @@ def main() -> None:
     parser.add_argument("--shard_size", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=4)
     args = parser.parse_args()
-    dataset = datasets.load_dataset("text", data_files=args.input, split="train", cache_dir=args.cache)
+    form = "json" if args.input.endswith(".jsonl") else "text"
+    dataset = datasets.load_dataset(form, data_files=args.input, split="train", cache_dir=args.cache)
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
 
     tokenized = dataset.map(
