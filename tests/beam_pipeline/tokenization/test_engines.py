@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,6 +49,8 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
     texts = [*hard_texts, *hostile_texts]
     engine = make_engine("auto", tokenizer_json, parse_special_tokens=parse_special_tokens)
     assert isinstance(engine, FastEngine)
+    options = {"parse_special_tokens": parse_special_tokens, "control_ids": ()}
+    assert check_engine("auto", tokenizer_json, **options) is None
     reference = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
     wanted = encode_by_hf(reference, texts)
     for text, ours, theirs in zip(texts, encode(engine, texts), wanted, strict=True):
@@ -222,7 +225,9 @@ def test_what_is_not_known_is_left_to_hf(
         parts[part] = options if "type" in options else {**parts[part], **options}
     tokenizer_json = json.dumps(parts)
     engine = make_engine("auto", tokenizer_json)
-    assert isinstance(engine, HFEngine)
+    assert isinstance(engine, HFEngine) and re.search(reason, engine.reason)
+    told = check_engine("auto", tokenizer_json, parse_special_tokens=False, control_ids=())
+    assert told == engine.reason  # prepare warns about it before the run
     if "dropout" not in reason:
         assert encode(engine, hard_texts[:50]) == encode_by_hf(
             reference_tokenizer(tokenizer_json), hard_texts[:50]
