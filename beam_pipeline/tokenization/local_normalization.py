@@ -45,9 +45,11 @@ class LocalNormalizer:
         """Finds the characters that the component changes. It takes a while, so it waits for the first text."""
         kept = find_kept(self._exact)
         # They end a grapheme, whatever is beside them; only a line feed may continue one, after a carriage return.
+        normalized = {char: self._exact.normalize_str(char) for char in "\n\t\v\f"}
         if kept[ord(" ")]:
-            self._replaced = [char for char in "\n\t\v\f" if self._exact.normalize_str(char) == " "]
-        kept[[ord(char) for char in self._replaced]] = True
+            self._replaced = [char for char, found in normalized.items() if found == " "]
+        same = [char for char, found in normalized.items() if found == char]
+        kept[[ord(char) for char in (*self._replaced, *same)]] = True
         return CharacterSet(~kept)
 
     def __call__(self, texts: list[str]) -> list[str]:
