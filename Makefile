@@ -44,9 +44,9 @@ $(UV):
 	$(PIPELINE) -m pip install --quiet uv==$(UV_VERSION)
 
 # A change to a lock or to the metadata reinstalls the environment from the lock.
-.venv/.ready: $(UV) requirements-dev.lock setup.py
+.venv/.ready: $(UV) requirements-dev.lock setup.py reader/pyproject.toml
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
-	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e .
+	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader
 	@touch $@
 
 trainer/.venv/.ready: $(UV) trainer/requirements-dev.lock trainer/pyproject.toml
@@ -71,7 +71,7 @@ demo: setup
 test: test-pipeline test-trainer
 
 test-pipeline: setup
-	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/end_to_end tests/deploy tests/fuzz
+	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/tokenmill_reader tests/end_to_end tests/deploy tests/fuzz
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
 TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs)" "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" \
@@ -152,6 +152,7 @@ lint: setup docs
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports --no-cache --no-logo
 	cd trainer && ../.venv/bin/lint-imports --no-cache --no-logo
+	cd reader && ../.venv/bin/lint-imports --no-cache --no-logo
 	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.engines --exclude-dir=.git '^(<{7}|>{7}) ' .  # merge conflict markers
 
 LOCK := pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \

@@ -1,0 +1,1 @@
+"""The datasets in the classes of other libraries. Each module imports one library."""

@@ -1,0 +1,288 @@
+"""The rows of a split as arrays, by their numbers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from tokenmill_reader.description import OPTIONAL_FEATURES, Description, describe, tokenizer_path
+from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
+from tokenmill_reader.examples import ExampleDecoder, parse_example
+from tokenmill_reader.files import open_folder
+from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, is_intact
+from tokenmill_reader.layouts import windows
+from tokenmill_reader.shards import Shards
+
+Rows = dict[str, np.ndarray]
+"""Values by feature: int32[max_length] of one row, or int32[rows, max_length]."""
+
+_TOGETHER = 256  # rows that are decoded together: their bytes fit into a core's caches
+_LARGE = 4  # a record of this many times the median size is decoded alone
+
+
+class Dataset:
+    """The rows of one split.
+
+    `dataset[7]` is the row 7, `dataset[[3, 1]]` and `dataset[10:20]` are several rows: a dict of int32 arrays, with
+    `input_ids` and, if the dataset has them, `attention_mask`, `position_ids` and `segment_ids`. Rows are numbered over
+    all shards, in the order of the shards. May be used by several threads, forked and pickled.
+
+        dataset = Dataset.open("OUT/train")
+        dataset[[0, len(dataset) - 1]]["input_ids"]  # int32[2, dataset.max_length]
+    """
+
+    def __init__(self, description: Description, *, check: float, seed: int, cache_bytes: int) -> None:
+        """Use `open`."""
+        self._description = description
+        self._check, self._seed = check, seed
+        self._ends = np.cumsum(description.records)
+        self._shards = Shards(description, cache_bytes=cache_bytes)
+        self._decoders = threading.local()
+        self.tokenizer_path = tokenizer_path(description)
+        """The folder of the tokenizer; None if the dataset has none."""
+        self.max_length, self.features = self._form()
+        """Tokens per row, and the sorted names of the features of each record."""
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        check: float = 1 / 64,
+        seed: int = 0,
+        cache_bytes: int = 1 << 30,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """Opens the folder of a split.
+
+        Args:
+            path: The folder, such as OUT/train: local, or a URL that fsspec reads.
+            check: The share of rows whose checksums are compared when they are read, from 0 to 1.
+            seed: Determines which rows these are.
+            cache_bytes: Memory for shards of a remote dataset.
+            storage_options: Options of fsspec's file system.
+
+        Raises:
+            DatasetError: If there is no dataset, it is incomplete or damaged, or its version is not supported.
+        """
+        if not 0 <= check <= 1:
+            raise ValueError(f"check is {check}, not a share from 0 to 1")
+        description = describe(open_folder(path, storage_options or {}))
+        return cls(description, check=check, seed=seed, cache_bytes=cache_bytes)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._ends[-1]) if self._ends.size else 0
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.path!r}, {len(self)} rows of {self.max_length} tokens: {', '.join(self.features)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_decoders"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._decoders = threading.local()
+
+    @property
+    def path(self) -> str:
+        """The folder."""
+        return self._description.folder.path
+
+    @property
+    def manifest(self) -> dict[str, Any] | None:
+        """The content of manifest.json without `shards`; None if there is none."""
+        return self._description.manifest
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the rows: that of the manifest, or one of the names of the shards."""
+        return self._description.fingerprint
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Rows in each shard, int64[shards]."""
+        return self._description.records
+
+    def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Rows:
+        """Reads rows.
+
+        Raises:
+            IndexError: If there is no such row.
+            DatasetError: If a shard or record is damaged.
+        """
+        if isinstance(index, slice):
+            return self._read(np.arange(*index.indices(len(self))))
+        rows = np.asarray(index)
+        if rows.size == 0:
+            rows = rows.astype(np.int64)
+        if rows.dtype == bool or not np.issubdtype(rows.dtype, np.integer) or rows.ndim > 1:
+            raise TypeError(
+                f"a row is given by an integer, rows by a list of them or a slice, not by {index!r}"
+            )
+        wrong = (rows < -len(self)) | (rows >= len(self))
+        if wrong.any():
+            raise IndexError(f"{self.path}: has {len(self)} rows, but no row {rows[wrong].ravel()[0]}")
+        rows = np.where(rows < 0, rows + len(self), rows).astype(np.int64)
+        found = self._read(np.atleast_1d(rows))
+        return found if rows.ndim else {name: values[0] for name, values in found.items()}
+
+    def __iter__(self) -> Iterator[Rows]:
+        """Yields all rows in order."""
+        for first in range(0, len(self), _TOGETHER):
+            rows = self[first : first + _TOGETHER]
+            for row in range(len(rows["input_ids"])):
+                yield {name: values[row] for name, values in rows.items()}
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """Returns the file of a row's shard, and the number of its record there."""
+        shard = int(np.searchsorted(self._ends, row, side="right"))
+        return self._description.names[shard], row - int(self._ends[shard] - self.counts[shard])
+
+    def read_ahead(self, rows: np.ndarray) -> None:
+        """Loads the shards with these rows in the background, if the dataset is remote."""
+        self._shards.read_ahead(np.unique(np.searchsorted(self._ends, rows, side="right")).tolist())
+
+    def verify(self) -> None:
+        """Reads everything and compares all checksums: of the files, if there is a manifest, and of each record.
+
+        Raises:
+            DatasetError: At the first fault.
+        """
+        description = self._description
+        limit = (self.manifest or {}).get("tokenizer", {}).get("vocab_size", 2**31)
+        for shard, name in enumerate(description.names):
+            path = f"{self.path}/{name}"
+            data, offsets = self._shards.get(shard)
+            if description.checksums is not None:
+                crc = google_crc32c.value(data)
+                if crc != description.checksums[shard]:
+                    # The first record with a wrong checksum is the more helpful message.
+                    self._check_records(path, data, offsets, np.arange(len(offsets) - 1))
+                    raise DatasetError(
+                        f"{path}: its CRC-32C is {crc:08x}, but the manifest specifies "
+                        f"{description.checksums[shard]:08x}; {REMEDY}"
+                    )
+            self._check_records(path, data, offsets, np.arange(len(offsets) - 1))
+            end = int(self._ends[shard])
+            for first in range(end - int(self.counts[shard]), end, _TOGETHER):
+                ids = self[first : min(first + _TOGETHER, end)]["input_ids"]
+                wrong = np.flatnonzero(((ids < 0) | (ids >= limit)).any(axis=1))
+                if wrong.size:
+                    _, record = self.locate(first + int(wrong[0]))
+                    raise DatasetError(
+                        f"{path}: record {record}: has ids that the tokenizer does not have; {REMEDY}"
+                    )
+
+    def _form(self) -> tuple[int, tuple[str, ...]]:
+        """Returns the length and the features of the rows: from the manifest or, without one, the first record."""
+        description = self._description
+        if description.max_length is not None and description.features is not None:
+            return description.max_length, description.features
+        filled = np.flatnonzero(description.records)
+        if not filled.size:
+            raise DatasetError(f"{self.path}: the split has no rows; prepare it with more text")
+        path = f"{self.path}/{description.names[filled[0]]}"
+        # A local shard is opened only as far as its first record, since indexing it takes milliseconds.
+        data, offsets = self._shards.get(int(filled[0]))
+        self._check_records(path, data, offsets, np.array([0]))
+        try:
+            features = parse_example(data[HEAD_BYTES : offsets[1] - TAIL_BYTES].tobytes())
+        except ValueError as error:
+            raise DatasetError(f"{path}: record 0: is not a tf.train.Example: {error}; {REMEDY}") from None
+        ids = features.get("input_ids")
+        if ids is None or not ids.size:
+            raise DatasetError(f"{path}: record 0: has no input_ids, only {sorted(features)[:8]}")
+        known = {"input_ids"} | (features.keys() & set(OPTIONAL_FEATURES))
+        return ids.size, tuple(sorted(known))
+
+    def _read(self, rows: np.ndarray) -> Rows:
+        found = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
+        for first in range(0, rows.size, _TOGETHER):
+            part = slice(first, first + _TOGETHER)
+            self._read_together(rows[part], {name: values[part] for name, values in found.items()})
+        return found
+
+    def _read_together(self, rows: np.ndarray, out: Rows) -> None:
+        """Reads a few hundred rows into int32[rows, max_length]."""
+        shards = np.searchsorted(self._ends, rows, side="right")
+        records = rows - (self._ends - self.counts)[shards]
+        checked = self._is_checked(rows)
+        by_shard = np.argsort(shards, kind="stable")
+        edges = [0, *(np.diff(shards[by_shard]).nonzero()[0] + 1).tolist(), rows.size]
+        starts, sizes = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
+        groups = []
+        for first, end in itertools.pairwise(edges):
+            group = by_shard[first:end]
+            shard = int(shards[group[0]])
+            data, offsets = self._shards.get(shard)
+            groups.append((data, group))
+            starts[group] = offsets[records[group]] + HEAD_BYTES
+            sizes[group] = offsets[records[group] + 1] - starts[group] - TAIL_BYTES
+            if checked[group].any():
+                path = f"{self.path}/{self._description.names[shard]}"
+                self._check_records(path, data, offsets, records[group][checked[group]])
+        stride = max(1, min(int(sizes.max()), _LARGE * int(np.median(sizes))))
+        decoder = self._decoder()
+        try:
+            if sizes.max() <= stride:
+                decoder.decode(_gather(groups, starts, sizes, stride), stride, sizes, out)
+                return
+            for data, group in groups:
+                for row in group.tolist():
+                    record = data[starts[row] : starts[row] + sizes[row]].tobytes()
+                    decoder.decode_record(record, {name: out[name][row] for name in out}, row)
+        except RecordFault as fault:
+            name, record = self.locate(int(rows[fault.row]))
+            raise DatasetError(f"{self.path}/{name}: record {record}: {fault.reason}; {REMEDY}") from None
+
+    def _decoder(self) -> ExampleDecoder:
+        """Returns this thread's decoder, which has buffers."""
+        if not hasattr(self._decoders, "decoder"):
+            self._decoders.decoder = ExampleDecoder(max_length=self.max_length, features=self.features)
+        return self._decoders.decoder
+
+    def _is_checked(self, rows: np.ndarray) -> np.ndarray:
+        """Returns which rows are in the sample whose checksums are compared, bool[rows]."""
+        mixed = (rows.astype(np.uint64) + np.uint64(self._seed % 2**32 << 32)) * np.uint64(0x9E3779B97F4A7C15)
+        return (mixed ^ mixed >> np.uint64(31)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(32) < int(
+            self._check * 2**32
+        )
+
+    def _check_records(self, path: str, data: np.ndarray, offsets: np.ndarray, records: np.ndarray) -> None:
+        for record in records.tolist():
+            if not is_intact(data[offsets[record] : offsets[record + 1]].tobytes()):
+                raise DatasetError(
+                    f"{path}: record {record} at byte {offsets[record]}: the checksum of its data is wrong; {REMEDY}"
+                )
+
+
+def _gather(
+    groups: list[tuple[np.ndarray, np.ndarray]], starts: np.ndarray, sizes: np.ndarray, stride: int
+) -> np.ndarray:
+    """Copies records from several files next to each other.
+
+    Args:
+        groups: Files, uint8[bytes], with the numbers of the records in them, int64[n].
+        starts: The places of all records in their files, int64[records].
+        sizes: Their bytes, int64[records].
+        stride: The place of record r is r · stride.
+
+    Returns:
+        uint8[(records + 1) · stride]. The bytes after a record are undefined.
+    """
+    gathered = np.empty((sizes.size + 1, stride), np.uint8)
+    for data, group in groups:
+        first = starts[group]
+        if first.max() + stride <= data.size:
+            gathered[group] = windows(data, stride)[first]
+            continue
+        for row in group.tolist():
+            gathered[row, : sizes[row]] = data[starts[row] : starts[row] + sizes[row]]
+    return gathered.reshape(-1)

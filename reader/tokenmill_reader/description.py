@@ -1,0 +1,225 @@
+"""What a split's folder holds, from its manifest.json, or from the names of its shards (docs/dataset-format.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tokenmill_reader.errors import REMEDY, DatasetError
+from tokenmill_reader.files import Folder
+
+MANIFEST = "manifest.json"
+_FORMAT, _VERSIONS = "tokenmill-dataset", (1, 2)
+_CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
+_SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{1,9})-(?P<count>\d{1,12})\.tfrecord")
+_SHARD_KEYS = frozenset(("name", "records", "bytes"))
+_MAX_LENGTH = 1 << 24
+_MAX_RECORDS = 1 << 40
+OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A split. Arrays have one element per shard."""
+
+    folder: Folder
+    split: str
+    names: list[str] = field(repr=False)
+    """The files of the shards."""
+    records: np.ndarray = field(repr=False)
+    """Records in each shard, int64[shards]."""
+    sizes: np.ndarray | None = field(repr=False)
+    """Bytes of each shard, int64[shards]; None without a manifest."""
+    checksums: np.ndarray | None = field(repr=False)
+    """CRC-32C of each shard, int64[shards]; None without a manifest."""
+    max_length: int | None
+    """Tokens per row; None without a manifest."""
+    features: tuple[str, ...] | None
+    """The features of each record, sorted; None without a manifest."""
+    fingerprint: str = field(repr=False)
+    """Identifies the rows and their order."""
+    manifest: dict[str, Any] | None = field(repr=False)
+    """Without `shards`; None if there is no manifest."""
+
+
+def describe(folder: Folder) -> Description:
+    """Describes a split and checks that none of its shards is missing.
+
+    Raises:
+        DatasetError: If the folder has no split, or the manifest is damaged or of another version.
+    """
+    data = folder.read(MANIFEST)
+    if data is None:
+        return _from_names(folder)
+    return _from_manifest(folder, data, f"{folder.path}/{MANIFEST}")
+
+
+def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
+    names: list[str] = []
+    records, sizes, checksums = array("q"), array("q"), array("q")
+
+    def take(value: dict[str, Any]) -> dict[str, Any] | None:
+        """Keeps a shard's entry as numbers: 200,000 dicts would take 100 MB."""
+        if not value.keys() >= _SHARD_KEYS:
+            return value
+        if not (type(value["records"]) is type(value["bytes"]) is int and type(value["name"]) is str):
+            raise ValueError(f"shard {len(names)} has a name, records or bytes of the wrong type")
+        names.append(value["name"])
+        records.append(value["records"])
+        sizes.append(value["bytes"])
+        checksums.append(int(value.get("crc32c", "-1"), 16))
+        return None
+
+    try:
+        manifest = json.loads(data, object_hook=take)
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:
+        raise DatasetError(f"{path}: broken ({str(error)[:200]}); it may be truncated: {REMEDY}") from error
+    if not isinstance(manifest, dict):
+        raise DatasetError(f"{path}: not the manifest of a dataset")
+    _check_version(manifest, data, path)
+    shards = manifest.pop("shards", None)
+    if (
+        not isinstance(shards, list)
+        or len(shards) != len(names)
+        or any(entry is not None for entry in shards)
+    ):
+        raise DatasetError(f"{path}: shards is not a list of shards with name, records and bytes; {REMEDY}")
+    _check_form(manifest, path)
+    split = manifest["split"]
+    for number, (name, count) in enumerate(zip(names, records, strict=True)):
+        if name != f"{split}-{number:05d}-{count}.tfrecord" or not 0 <= count < _MAX_RECORDS:
+            raise DatasetError(
+                f"{path}: shard {number} has the name {name[:200]!r} and {count} records, but names are "
+                f"<split>-<shard>-<records>.tfrecord; {REMEDY}"
+            )
+    total = sum(records)
+    if total != manifest["num_records"]:
+        raise DatasetError(
+            f"{path}: its shards have {total} records, but num_records is {manifest['num_records']}; {REMEDY}"
+        )
+    _check_presence(folder, names, sizes, path)
+    return Description(
+        folder=folder,
+        split=split,
+        names=names,
+        records=np.array(records, np.int64),
+        sizes=np.array(sizes, np.int64),
+        checksums=None if -1 in checksums[:1] else np.array(checksums, np.int64),
+        max_length=manifest["max_length"],
+        features=tuple(sorted(manifest["features"])),
+        fingerprint=f"{manifest['fingerprint']}/{split}",
+        manifest=manifest,
+    )
+
+
+def _check_version(manifest: dict[str, Any], data: bytes, path: str) -> None:
+    found = manifest.get("format"), manifest.get("version")
+    if found[0] != _FORMAT or type(found[1]) is not int or found[1] not in _VERSIONS:
+        raise DatasetError(
+            f"{path}: format and version are {str(found[0])[:80]!r} and {str(found[1])[:80]!r}; this reader supports "
+            f"{_FORMAT!r}, {' and '.join(map(str, _VERSIONS))}; install a newer tokenmill-reader"
+        )
+    if found[1] >= 2:
+        actual = hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
+        if manifest.get("checksum") != actual:
+            raise DatasetError(
+                f"{path}: its checksum is {str(manifest.get('checksum'))[:80]!r}, but that of its content is {actual}: "
+                f"it was changed after the dataset was prepared; {REMEDY}"
+            )
+
+
+def _check_form(manifest: dict[str, Any], path: str) -> None:
+    length, features = manifest.get("max_length"), manifest.get("features")
+    wrong = None
+    if type(length) is not int or not 0 < length <= _MAX_LENGTH:
+        wrong = "max_length is not a length of rows"
+    elif not isinstance(features, list) or "input_ids" not in features:
+        wrong = "features does not contain input_ids"
+    elif not set(map(str, features)) <= {"input_ids", *OPTIONAL_FEATURES}:
+        wrong = f"features contains others than input_ids, {', '.join(OPTIONAL_FEATURES)}"
+    elif not isinstance(manifest.get("split"), str) or not re.fullmatch(r"[^/\\\0]+", manifest["split"]):
+        wrong = "split is not the name of a split"
+    elif "splits" in manifest and manifest["split"] not in manifest["splits"]:
+        wrong = f"split is {manifest['split']!r}, which is not one of its splits"
+    elif type(manifest.get("num_records")) is not int or not isinstance(manifest.get("fingerprint"), str):
+        wrong = "num_records or fingerprint is missing"
+    elif not isinstance(manifest.get("tokenizer"), dict):
+        wrong = "tokenizer is missing"
+    elif not re.fullmatch(r"\.\./[^/\\\0.][^/\\\0]*", str(manifest["tokenizer"].get("path"))):
+        wrong = f"tokenizer.path is {str(manifest['tokenizer'].get('path'))[:80]!r}, not a folder beside the splits"
+    if wrong:
+        raise DatasetError(f"{path}: {wrong}; {REMEDY}")
+
+
+def _check_presence(folder: Folder, names: list[str], sizes: array, path: str) -> None:
+    listed = folder.list_sizes()
+    missing = [name for name in names if name not in listed]
+    if missing:
+        raise DatasetError(
+            f"{folder.path}/{missing[0]}: listed in {path} but missing, as are {len(missing) - 1} others; {REMEDY}"
+        )
+    for name, size in zip(names, sizes, strict=True):
+        if listed[name] not in (None, size):
+            raise DatasetError(
+                f"{folder.path}/{name}: {listed[name]} bytes, but {path} specifies {size}; {REMEDY}"
+            )
+
+
+def _from_names(folder: Folder) -> Description:
+    matches = [match for match in map(_SHARD_NAME.fullmatch, sorted(folder.list_sizes())) if match]
+    if not matches:
+        raise DatasetError(
+            f"{folder.path}: contains neither {MANIFEST} nor files named <split>-<shard>-<records>.tfrecord; give the "
+            "folder of a split, such as OUT/train"
+        )
+    splits = sorted({match["split"] for match in matches})
+    if len(splits) > 1:
+        raise DatasetError(
+            f"{folder.path}: contains shards of several splits ({', '.join(splits[:8])}); move each split to its own "
+            "folder"
+        )
+    matches.sort(key=lambda match: int(match["shard"]))
+    for number, match in enumerate(matches):
+        if int(match["shard"]) != number:
+            raise DatasetError(
+                f"{folder.path}/{match[0]}: found where shard {number} is expected; a shard is missing or there twice; "
+                f"{REMEDY}"
+            )
+    names = [match[0] for match in matches]
+    return Description(
+        folder=folder,
+        split=splits[0],
+        names=names,
+        records=np.array([int(match["count"]) for match in matches], np.int64),
+        sizes=None,
+        checksums=None,
+        max_length=None,
+        features=None,
+        fingerprint=hashlib.sha256("\n".join(names).encode()).hexdigest(),
+        manifest=None,
+    )
+
+
+def tokenizer_path(description: Description) -> str | None:
+    """Returns the folder of the split's tokenizer; None if there is none.
+
+    Raises:
+        DatasetError: If its tokenizer.json is not the one that the dataset was prepared with.
+    """
+    described = (description.manifest or {}).get("tokenizer", {"path": "../tokenizer"})
+    data = description.folder.read(f"{described['path']}/tokenizer.json")
+    if data is None:
+        return None
+    actual = hashlib.sha256(data).hexdigest()
+    if described.get("sha256", actual) != actual:
+        raise DatasetError(
+            f"{description.folder.path}/{described['path']}/tokenizer.json: not the tokenizer that the dataset was "
+            f"prepared with: its SHA-256 is {actual}, not {described['sha256']}; {REMEDY}"
+        )
+    return description.folder.join(described["path"])

@@ -1,0 +1,237 @@
+"""Decodes serialized `tf.train.Example`s (tensorflow/core/example/example.proto) without protobuf.
+
+Records of a usual layout are decoded together, others one by one: features in any order, packed and unpacked lists,
+fields and features that nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tokenmill_reader.errors import RecordFault
+from tokenmill_reader.layouts import Layout, learn, windows
+from tokenmill_reader.varints import RowDecoder, decode_varints
+
+_MAX_LAYOUTS = 24
+_MAX_NAMES = 8  # in a message
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+
+
+class ExampleDecoder:
+    """Decodes records with int64 features of equally many values.
+
+    It learns the layouts that occur. An instance must not be used by two threads at a time.
+    """
+
+    def __init__(self, *, max_length: int, features: Sequence[str]) -> None:
+        """
+        Args:
+            max_length: Values in each feature.
+            features: The names of the features to decode.
+        """
+        self._max_length = max_length
+        self._features = tuple(features)
+        self._rows = RowDecoder(max_length)
+        self._layouts: list[Layout] = []
+
+    def decode(self, data: np.ndarray, stride: int, sizes: np.ndarray, out: dict[str, np.ndarray]) -> None:
+        """Decodes records.
+
+        Args:
+            data: uint8[(rows + 1) · stride]; record r begins at r · stride.
+            stride: Bytes from one record to the next.
+            sizes: Bytes of each record, int64[rows].
+            out: int32[rows, max_length] by feature, which receive the values.
+
+        Raises:
+            RecordFault: If a record is malformed, lacks a feature, has another number of values in one, or values that
+                are not int32.
+        """
+        rest = np.arange(len(sizes))
+        for number, layout in enumerate(self._layouts):
+            if not rest.size:
+                return
+            before = rest.size
+            rest = self._decode_layout(layout, data, stride, rest, sizes, out)
+            if number and rest.size < before // 2:  # the most frequent layout is tried first
+                self._layouts = [layout, *(other for other in self._layouts if other is not layout)]
+        while rest.size:
+            layout = self._new_layout(data[rest[0] * stride :][: sizes[rest[0]]].tobytes())
+            if layout is not None:
+                self._layouts.append(layout)
+                rest = self._decode_layout(layout, data, stride, rest, sizes, out)
+                continue
+            self.decode_record(
+                data[rest[0] * stride :][: sizes[rest[0]]].tobytes(),
+                {name: out[name][rest[0]] for name in self._features},
+                int(rest[0]),
+            )
+            rest = rest[1:]
+
+    def _new_layout(self, record: bytes) -> Layout | None:
+        """Returns the layout of a record; None if it is known already or does not help."""
+        if len(self._layouts) == _MAX_LAYOUTS:
+            return None
+        layout = learn(record)
+        if layout is None or not set(self._features) <= {head.name for head in layout.heads}:
+            return None
+        return None if layout.key in {other.key for other in self._layouts} else layout
+
+    def _decode_layout(
+        self,
+        layout: Layout,
+        data: np.ndarray,
+        stride: int,
+        rows: np.ndarray,
+        sizes: np.ndarray,
+        out: dict[str, np.ndarray],
+    ) -> np.ndarray:
+        """Decodes those of the records `rows` that have a layout. Returns the others."""
+        good, found = layout.match(data, stride, rows, sizes[rows])
+        for name in self._features:
+            if not good.any():
+                break
+            starts, lengths = (values[good] for values in found[name])
+            block = windows(data, int(lengths.max()) + 1)[starts - 1]
+            rows_of = rows[good]
+            contiguous = rows_of.size == len(out[name])
+            values = out[name] if contiguous else np.empty((rows_of.size, self._max_length), np.int32)
+            decoded = self._rows.decode(block, lengths, values)
+            if not contiguous:
+                out[name][rows_of] = values
+            good[np.flatnonzero(good)[~decoded]] = False
+        return rows[~good]
+
+    def decode_record(self, record: bytes, out: dict[str, np.ndarray], row: int = 0) -> None:
+        """Decodes one record into int32[max_length] by feature. Raises RecordFault with `row`."""
+        try:
+            features = parse_example(record)
+        except ValueError as error:
+            raise RecordFault(row, f"is not a tf.train.Example: {error}") from None
+        for name in self._features:
+            if name not in features:
+                raise RecordFault(row, f"has no {name}, only {_some(features)}")
+            values = features[name]
+            if values is None:
+                raise RecordFault(row, f"has values in {name} that are not int64")
+            if values.size != self._max_length:
+                raise RecordFault(row, f"has {values.size} values in {name}, not {self._max_length}")
+            if values.size and (int(values.min()) < -(2**31) or int(values.max()) >= 2**31):
+                raise RecordFault(row, f"has values in {name} that do not fit into 32 bits")
+            out[name][:] = values
+
+
+def _some(features: dict[str, object]) -> str:
+    names = sorted(features)
+    shown = ", ".join(repr(name[:40]) for name in names[:_MAX_NAMES]) or "nothing"
+    return shown + (f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else "")
+
+
+def parse_example(record: bytes) -> dict[str, np.ndarray | None]:
+    """Parses any `tf.train.Example`.
+
+    Returns:
+        int64[values] by feature; None for features of other types.
+
+    Raises:
+        ValueError: If the record is malformed.
+    """
+    found: dict[str, np.ndarray | None] = {}
+    for field, features in _fields(memoryview(record)):
+        if field != 1 or isinstance(features, int):
+            continue
+        for field, entry in _fields(features):
+            if field != 1 or isinstance(entry, int):
+                continue
+            name, value = b"", []
+            for field, content in _fields(entry):
+                if field == 1 and not isinstance(content, int):
+                    name = bytes(content)
+                elif field == 2 and not isinstance(content, int):
+                    value.append(content)  # the parts of a repeated message are merged
+            found[name.decode(errors="backslashreplace")] = _int64_values(memoryview(b"".join(value)))
+    return found
+
+
+def _int64_values(feature: memoryview) -> np.ndarray | None:
+    """Returns the values of a Feature, int64[values]; None if it has another type. An empty Feature has no values."""
+    parts: list[np.ndarray] | None = []
+    for kind, content in _fields(feature):
+        if kind not in (1, 2, 3) or isinstance(content, int):
+            continue
+        if kind != 3:  # the last member of a oneof counts
+            parts = None
+            continue
+        parts = parts or []
+        packed = _unpacked(content)
+        if packed is not None:
+            parts.append(packed)
+            continue
+        for field, values in _fields(content):
+            if field == 1 and isinstance(values, int):
+                parts.append(np.array([values], np.uint64).view(np.int64))
+            elif field == 1:
+                parts.append(decode_varints(np.frombuffer(values, np.uint8)))
+    if parts is None:
+        return None
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _unpacked(int64_list: memoryview) -> np.ndarray | None:
+    """Returns the values of a list in which each value has a tag; None if it is not such a list."""
+    if not int64_list or int64_list[0] != 1 << 3 | _VARINT:
+        return None
+    try:
+        varints = decode_varints(np.frombuffer(int64_list, np.uint8))
+    except ValueError:
+        return None
+    if varints.size % 2 or (varints[::2] != (1 << 3 | _VARINT)).any():
+        return None
+    return varints[1::2]
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """Yields the number of each field of a message and its content: bytes, or the number of a varint.
+
+    Raises:
+        ValueError: If the message is malformed.
+    """
+    position, end = 0, len(message)
+    while position < end:
+        tag, position = _varint(message, position)
+        field, wire = tag >> 3, tag & 7
+        if not 0 < field < 2**29:
+            raise ValueError(f"a field has the number {field}")
+        if wire == _VARINT:
+            value, position = _varint(message, position)
+            yield field, value
+            continue
+        if wire == _BYTES:
+            size, position = _varint(message, position)
+        elif wire in (_FIXED64, _FIXED32):
+            size = 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError(f"a field has the wire type {wire}")
+        if size > end - position:
+            raise ValueError(f"a field of {size} bytes, where only {end - position} are left")
+        if wire == _BYTES:
+            yield field, message[position : position + size]
+        position += size
+
+
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    """Returns the varint at a position, and the position after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(message):
+            raise ValueError("it ends within a varint")
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= 2**64:
+                break
+            return value, position
+    raise ValueError("a varint has more than 64 bits")

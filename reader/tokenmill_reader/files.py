@@ -1,0 +1,151 @@
+"""The files of a folder: memory-mapped if it is local, else read in ranges by fsspec."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tokenmill_reader.errors import REMEDY, DatasetError
+
+_RANGE_BYTES = 8 << 20
+
+
+class Folder(Protocol):
+    """A folder of files."""
+
+    path: str
+    is_local: bool
+
+    def list_sizes(self) -> Mapping[str, int | None]:
+        """Returns the files by name, with their sizes where the listing has them.
+
+        Raises:
+            DatasetError: If there is no such folder.
+        """
+
+    def read(self, name: str) -> bytes | None:
+        """Returns the content of a file, which may be in a folder above (`../name`); None if there is none."""
+
+    def join(self, name: str) -> str:
+        """Returns the path of a file or folder, which may be in a folder above."""
+
+    def map(self, name: str) -> np.ndarray:
+        """Returns the content of a file, uint8[bytes], read-only. Raises FileNotFoundError."""
+
+
+def open_folder(path: str | os.PathLike[str], storage_options: Mapping[str, Any]) -> Folder:
+    """Returns the folder at a local path or a URL. Raises DatasetError for a URL without fsspec."""
+    path = os.fspath(path)
+    return RemoteFolder(path, storage_options) if "://" in path else LocalFolder(path)
+
+
+class LocalFolder:
+    """A local folder."""
+
+    is_local = True
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def list_sizes(self) -> Mapping[str, int | None]:
+        try:
+            with os.scandir(self.path) as entries:
+                return dict.fromkeys(entry.name for entry in entries)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DatasetError(
+                f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
+            ) from error
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return Path(self.path, name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def join(self, name: str) -> str:
+        return os.path.normpath(os.path.join(self.path, name))  # noqa: PTH118
+
+    def map(self, name: str) -> np.ndarray:
+        with open(os.path.join(self.path, name), "rb") as file:  # noqa: PTH123, PTH118 - pathlib takes as long as mmap
+            try:
+                return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            except ValueError:  # an empty file
+                return np.empty(0, np.uint8)
+            except OSError as error:
+                if error.errno == errno.ENODEV:  # not a regular file
+                    raise DatasetError(f"{self.path}/{name}: not a file; {REMEDY}") from error
+                raise
+
+
+class RemoteFolder:
+    """A folder that fsspec reads. The connection is made in each process that uses it."""
+
+    is_local = False
+
+    def __init__(self, path: str, storage_options: Mapping[str, Any]) -> None:
+        self.path = path.rstrip("/")
+        self._options = dict(storage_options)
+        self._connected: tuple[int, Any, str] | None = None
+        self._connection()
+
+    def _connection(self) -> tuple[Any, str]:
+        if self._connected is None or self._connected[0] != os.getpid():
+            try:
+                from fsspec.core import url_to_fs
+            except ImportError as error:
+                raise DatasetError(
+                    f"{self.path}: a URL; install what reads it: pip install 'tokenmill-reader[remote]'"
+                ) from error
+            # A forked process must not use its parent's connection.
+            self._connected = (os.getpid(), *url_to_fs(self.path, skip_instance_cache=True, **self._options))
+        return self._connected[1:]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_connected": None}
+
+    def list_sizes(self) -> Mapping[str, int | None]:
+        files, root = self._connection()
+        try:
+            entries = files.ls(root, detail=True)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DatasetError(
+                f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
+            ) from error
+        return {
+            entry["name"].rstrip("/").rpartition("/")[2]: entry.get("size")
+            for entry in entries
+            if entry["type"] == "file"
+        }
+
+    def read(self, name: str) -> bytes | None:
+        files, root = self._connection()
+        try:
+            return files.cat_file(posixpath.normpath(posixpath.join(root, name)))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def join(self, name: str) -> str:
+        scheme, _, rest = self.path.partition("://")
+        return f"{scheme}://{posixpath.normpath(posixpath.join(rest, name))}"  # object stores do not resolve `..`
+
+    def map(self, name: str) -> np.ndarray:
+        files, root = self._connection()
+        path = posixpath.join(root, name)
+        size = files.size(path)
+        content = np.empty(size, np.uint8)
+        firsts = list(range(0, size, _RANGE_BYTES))
+        ends = [min(size, first + _RANGE_BYTES) for first in firsts]
+        # File systems with asynchronous requests read the ranges concurrently.
+        parts = files.cat_ranges([path] * len(firsts), firsts, ends) if firsts else []
+        for first, end, part in zip(firsts, ends, parts, strict=True):
+            if len(part) != end - first:
+                raise DatasetError(f"{self.path}/{name}: only {len(part)} of the bytes {first} to {end} came")
+            content[first:end] = np.frombuffer(part, np.uint8)
+        return content

@@ -1,0 +1,132 @@
+"""Several datasets as one: a fixed schedule determines the dataset of each row of the stream."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tokenmill_reader.dataset import Dataset, Rows
+from tokenmill_reader.errors import DatasetError
+
+PERIOD = 10_000
+"""Rows in one period of the schedule. A dataset's share is a whole number of them."""
+_SCHEDULE = 3  # the purpose of a Philox key, other than those in order.py
+
+
+class Mixture:
+    """The rows of several datasets: first all of the first dataset, then all of the second, …
+
+    An `Order` of a mixture reads them in proportion to their shares.
+    """
+
+    def __init__(self, datasets: Sequence[Dataset], weights: Sequence[float | None]) -> None:
+        """
+        Args:
+            datasets: At least one.
+            weights: Their relative shares of the rows. None stands for the number of rows, so that all rows of such
+                datasets are read equally often.
+
+        Raises:
+            DatasetError: If the datasets have other features, lengths of rows, or tokenizers, or a share is too small.
+        """
+        first = datasets[0]
+        for other in datasets[1:]:
+            for name in ("max_length", "features"):
+                if getattr(other, name) != getattr(first, name):
+                    raise DatasetError(
+                        f"{other.path}: its {name} is {getattr(other, name)}, but that of {first.path} is "
+                        f"{getattr(first, name)}; prepare both with the same options"
+                    )
+            if first.manifest and other.manifest:
+                ours, theirs = (dataset.manifest["tokenizer"].get("sha256") for dataset in (first, other))
+                if ours != theirs:
+                    raise DatasetError(
+                        f"{other.path}: prepared with another tokenizer than {first.path}; prepare both with "
+                        "the same one"
+                    )
+        values = [
+            len(dataset) if weight is None else weight
+            for dataset, weight in zip(datasets, weights, strict=True)
+        ]
+        self.datasets = tuple(datasets)
+        self.shares = _shares(values)
+        """The rows of each dataset in a period of the schedule; they sum to `PERIOD`."""
+        for dataset, value, share in zip(datasets, values, self.shares, strict=True):
+            if not share:
+                raise DatasetError(
+                    f"{dataset.path}: its weight is {value:g} of {sum(values):g}, less than one row in {PERIOD}; "
+                    "increase its weight or remove it"
+                )
+        rows = np.array([len(dataset) for dataset in datasets])
+        self.first_rows = np.cumsum(rows) - rows
+        """The number of each dataset's first row, int64[datasets]."""
+
+    @classmethod
+    def open(cls, weights: Mapping[str | os.PathLike[str], float | None], **options: Any) -> Mixture:
+        """Opens the folders in `weights`, which has their relative shares. Options are those of `Dataset.open`."""
+        return cls([Dataset.open(path, **options) for path in weights], list(weights.values()))
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return sum(len(dataset) for dataset in self.datasets)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the rows and, up to the seed, their order."""
+        return " + ".join(
+            f"{share}×{dataset.fingerprint}"
+            for share, dataset in zip(self.shares, self.datasets, strict=True)
+        )
+
+    def __getitem__(self, rows: Sequence[int] | np.ndarray) -> Rows:
+        """Reads several rows: int32[rows, max_length] by feature."""
+        rows = np.asarray(rows, np.int64)
+        found = {
+            name: np.empty((rows.size, self.datasets[0].max_length), np.int32)
+            for name in self.datasets[0].features
+        }
+        for own, dataset, numbers in self._parts(rows):
+            for name, values in dataset[numbers].items():
+                found[name][own] = values
+        return found
+
+    def read_ahead(self, rows: np.ndarray) -> None:
+        """Loads the shards with these rows in the background, if their dataset is remote."""
+        for _, dataset, numbers in self._parts(rows):
+            dataset.read_ahead(numbers)
+
+    def _parts(self, rows: np.ndarray) -> list[tuple[np.ndarray, Dataset, np.ndarray]]:
+        """Returns, for each dataset that has some of the rows, which these are, and their numbers in it."""
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"the mixture has {len(self)} rows; rows are given by numbers from 0")
+        of = np.searchsorted(self.first_rows, rows, side="right") - 1
+        parts = [(np.flatnonzero(of == number), dataset) for number, dataset in enumerate(self.datasets)]
+        return [
+            (own, dataset, rows[own] - first)
+            for (own, dataset), first in zip(parts, self.first_rows.tolist(), strict=True)
+            if own.size
+        ]
+
+
+def _shares(weights: Sequence[float]) -> tuple[int, ...]:
+    """Divides `PERIOD` in proportion to `weights` by the largest-remainder method."""
+    exact = [weight / math.fsum(weights) * PERIOD for weight in weights]
+    shares = [int(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
+    for index in by_remainder[: PERIOD - sum(shares)]:
+        shares[index] += 1
+    return tuple(shares)
+
+
+def schedule(shares: Sequence[int], *, seed: int) -> np.ndarray:
+    """Returns the dataset of each row of a period, int64[PERIOD]. Dataset d occurs shares[d] times, evenly spread."""
+    # Dataset d's rows come at times (i + phase) / shares[d] in [0, 1), with a random phase per dataset. Sorting the
+    # times of all datasets interleaves them.
+    random = np.random.Philox(key=np.array([seed | _SCHEDULE << 32, 0], np.uint64)).random_raw(len(shares))
+    phases = (random >> np.uint64(11)).astype(np.float64) / 2**53
+    times = [(np.arange(share) + phase) / share for share, phase in zip(shares, phases, strict=True)]
+    return np.repeat(np.arange(len(shares)), shares)[np.argsort(np.concatenate(times), kind="stable")]

@@ -1,0 +1,257 @@
+"""Opening datasets, and reading rows by their numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from tests.tokenmill_reader.written import describe, random_rows, write_manifest, write_split
+from tokenmill_reader import Dataset, DatasetError
+
+IDS = random_rows(95, 12)
+MASK = (np.arange(12) < np.arange(95)[:, None] % 13).astype(np.int64)
+STORED = Path(__file__).parents[1] / "beam_pipeline" / "stored" / "version-1"
+
+
+@pytest.fixture(scope="module", params=["manifest", "names", "memory"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """95 rows in ten shards: with and without a manifest, and on a file system of fsspec."""
+    folder = write_split(
+        tmp_path_factory.mktemp("rows") / "train",
+        {"attention_mask": MASK, "input_ids": IDS},
+        manifest=request.param != "names",
+    )
+    if request.param != "memory":
+        return Dataset.open(folder, check=1)
+    files = fsspec.filesystem("memory")
+    files.put(str(folder), "/rows/train", recursive=True)
+    return Dataset.open("memory://rows/train", check=1, cache_bytes=4000)  # of about 7,000
+
+
+def test_rows_by_number(dataset: Dataset) -> None:
+    assert len(dataset) == 95
+    assert (dataset.max_length, dataset.features) == (12, ("attention_mask", "input_ids"))
+    assert dataset[7]["input_ids"].tolist() == IDS[7].tolist()
+    assert dataset[-1]["attention_mask"].tolist() == MASK[-1].tolist()
+    for index in ([94, 0, 0, 50], np.arange(95)[::-1], slice(8, 33), slice(None, None, -7), slice(5, 5), []):
+        found = dataset[index]
+        np.testing.assert_array_equal(found["input_ids"], IDS[index].reshape(-1, 12))
+        np.testing.assert_array_equal(found["attention_mask"], MASK[index].reshape(-1, 12))
+        assert {values.dtype for values in found.values()} == {np.dtype(np.int32)}
+    assert [row["input_ids"].tolist() for row in dataset] == IDS.tolist()
+    assert dataset.locate(94) == ("train-00009-5.tfrecord", 4)
+    dataset.verify()
+
+
+@pytest.mark.parametrize("index", [95, -96, [3, 95], 10**18])
+def test_rows_that_do_not_exist(dataset: Dataset, index: Any) -> None:
+    with pytest.raises(IndexError, match="has 95 rows, but no row"):
+        dataset[index]
+
+
+@pytest.mark.parametrize("index", [1.0, "1", None, [True, False], [[1, 2]]])
+def test_numbers_that_are_none(dataset: Dataset, index: Any) -> None:
+    with pytest.raises(TypeError, match="by an integer"):
+        dataset[index]
+
+
+def test_threads_copies_and_forks_read_the_same(dataset: Dataset) -> None:
+    def read(seed: int) -> bool:
+        rows = np.random.default_rng(seed).integers(0, 95, 40)
+        return bool((dataset[rows]["input_ids"] == IDS[rows]).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(60)))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset))[:]["input_ids"], IDS)
+    child = os.fork()
+    if not child:
+        os._exit(0 if all(map(read, range(5))) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_reading_ahead_loads_the_shards_in_the_background(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS})
+    fsspec.filesystem("memory").put(str(folder), "/ahead/train", recursive=True)
+    dataset = Dataset.open("memory://ahead/train")
+    dataset.read_ahead(np.array([12, 33]))
+    shards = dataset._shards._open
+    assert sorted(shards) == [1, 3]
+    assert shards[1].result(timeout=30).data.size == (folder / "train-00001-10.tfrecord").stat().st_size
+    np.testing.assert_array_equal(dataset[10:40]["input_ids"], IDS[10:40])
+
+
+def test_a_dataset_of_version_1_is_read() -> None:
+    dataset = Dataset.open(STORED / "train")
+    manifest = json.loads((STORED / "train" / "manifest.json").read_text())
+    assert len(dataset) == manifest["num_records"] == 65
+    rows = dataset[:]
+    assert int(rows["attention_mask"].sum()) == manifest["totals"]["tokens"]
+    assert dataset.tokenizer_path == str(STORED / "tokenizer")
+    dataset.verify()
+
+
+def test_the_folder_of_all_splits(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", {"input_ids": IDS})
+    with pytest.raises(DatasetError, match="give the folder of a split, such as OUT/train"):
+        Dataset.open(tmp_path)
+    with pytest.raises(DatasetError, match="no such folder"):
+        Dataset.open(tmp_path / "validation")
+
+
+def set_to(*path: str | int, value: Any) -> Callable[[dict], None]:
+    def change(manifest: dict) -> None:
+        for key in path[:-1]:
+            manifest = manifest[key]
+        manifest[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_to("version", value=3), "version are 'tokenmill-dataset' and '3'"),
+        (set_to("format", value="other"), "install a newer tokenmill-reader"),
+        (set_to("version", value=True), "version are"),
+        (set_to("shards", 1, "name", value="../../secret-00001-10.tfrecord"), "shard 1 has the name"),
+        (set_to("shards", 1, "name", value="train-00001-11.tfrecord"), "shard 1 has the name"),
+        (set_to("shards", 1, "name", value=7), "shard 1 has a name, records or bytes of the wrong type"),
+        (set_to("shards", 1, "records", value=-10), "shard 1 has the name"),
+        (set_to("shards", 1, "bytes", value=10**30), "broken"),
+        (set_to("shards", 1, value={}), "shards is not a list of shards"),
+        (set_to("shards", value=None), "shards is not a list of shards"),
+        (set_to("num_records", value=96), "its shards have 95 records, but num_records is 96"),
+        (set_to("split", value="../x"), "split is not the name of a split"),
+        (set_to("splits", value=["other"]), "split is 'train', which is not one of its splits"),
+        (set_to("max_length", value=0), "max_length is not a length"),
+        (set_to("max_length", value=10**12), "max_length is not a length"),
+        (set_to("features", value=["attention_mask"]), "does not contain input_ids"),
+        (set_to("features", value=["input_ids", "../x"]), "features contains others"),
+        (set_to("tokenizer", "path", value="../../../etc"), "tokenizer.path is"),
+        (set_to("tokenizer", "path", value="/etc"), "tokenizer.path is"),
+        (set_to("tokenizer", value=None), "tokenizer is missing"),
+        (set_to("fingerprint", value=None), "fingerprint is missing"),
+    ],
+)
+def test_a_manifest_that_lies(tmp_path: Path, change: Callable[[dict], None], message: str) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS})
+    manifest = describe(folder, sorted(folder.glob("*.tfrecord")), ["input_ids"], 12)
+    change(manifest)
+    write_manifest(folder, manifest)
+    with pytest.raises(DatasetError, match=re.escape(message)) as caught:
+        Dataset.open(folder)
+    assert str(folder / "manifest.json") in str(caught.value)
+
+
+def test_a_manifest_that_was_changed_or_cut(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS})
+    path = folder / "manifest.json"
+    text = path.read_text()
+    path.write_text(text.replace('"max_length": 12', '"max_length": 13'))
+    with pytest.raises(DatasetError, match="it was changed after the dataset was prepared"):
+        Dataset.open(folder)
+    path.write_text(text[:200])
+    with pytest.raises(DatasetError, match="it may be truncated"):
+        Dataset.open(folder)
+    path.write_text("[" * 100_000)
+    with pytest.raises(DatasetError, match="broken"):
+        Dataset.open(folder)
+
+
+def test_another_tokenizer(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS})
+    assert Dataset.open(folder).tokenizer_path is None
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+    with pytest.raises(DatasetError, match="not the tokenizer that the dataset was prepared with"):
+        Dataset.open(folder)
+
+
+def test_missing_and_surplus_shards(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS})
+    (folder / "train-00003-10.tfrecord").unlink()
+    with pytest.raises(DatasetError, match=r"train-00003-10.tfrecord: listed in .* but missing"):
+        Dataset.open(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(DatasetError, match="found where shard 3 is expected"):
+        Dataset.open(folder)
+    (folder / "validation-00000-1.tfrecord").write_bytes(b"")
+    with pytest.raises(DatasetError, match="several splits"):
+        Dataset.open(folder)
+
+
+@pytest.mark.parametrize("count", [9, 11, 10**9, 0])
+def test_a_name_with_another_count(tmp_path: Path, count: int) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS}, manifest=False)
+    (folder / "train-00003-10.tfrecord").rename(folder / f"train-00003-{count}.tfrecord")
+    dataset = Dataset.open(folder)
+    with pytest.raises(DatasetError, match=rf"train-00003-{count}.tfrecord: .*prepare the dataset again"):
+        dataset[28:40] if count else dataset.verify()
+
+
+def test_checksums_are_compared_on_request_and_in_a_seeded_sample(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS}, shard_rows=95, manifest=False)
+    path = folder / "train-00000-95.tfrecord"
+    whole = path.read_bytes()
+    offset = whole.index(IDS[40].astype(np.uint8)[0].tobytes(), 2500)
+    record = None
+    for offset in range(2500, 2560):  # a byte of an id that still is one
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
+        try:
+            found = Dataset.open(folder, check=0)[:]["input_ids"]
+        except DatasetError:
+            continue
+        record = int(np.flatnonzero((found != IDS).any(axis=1))[0])
+        break
+    assert record is not None
+    message = rf"record {record} at byte \d+: the checksum of its data is wrong"
+    for open_and_read in (
+        lambda: Dataset.open(folder, check=1)[record],
+        lambda: Dataset.open(folder, check=0).verify(),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            open_and_read()
+
+    def is_found(seed: int) -> bool:
+        try:
+            Dataset.open(folder, check=0.25, seed=seed)[record]
+        except DatasetError:
+            return True
+        return False
+
+    found = [is_found(seed) for seed in range(200)]
+    assert 25 <= sum(found) <= 75
+    assert found[:20] == [is_found(seed) for seed in range(20)]
+
+
+def test_verify_finds_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": np.minimum(IDS, 5000)})
+    manifest = describe(folder, sorted(folder.glob("*.tfrecord")), ["input_ids"], 12)
+    manifest["tokenizer"]["vocab_size"] = 5000
+    write_manifest(folder, manifest)
+    with pytest.raises(DatasetError, match="has ids that the tokenizer does not have"):
+        Dataset.open(folder).verify()
+
+
+def test_importing_loads_numpy_and_crc32c_only() -> None:
+    code = "import sys; old = set(sys.modules); import tokenmill_reader; print(*set(sys.modules) - old)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "tokenmill_reader" in loaded
+    assert loaded.isdisjoint(
+        {"tensorflow", "fsspec", "pyarrow", "torch", "jax", "grain", "datasets", "google.protobuf"}
+    )
+    foreign = {name for name in loaded - set(sys.stdlib_module_names) if not name.startswith("_")}
+    assert foreign <= {"tokenmill_reader", "numpy", "google_crc32c", "google", "mkl"}

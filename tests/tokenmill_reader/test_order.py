@@ -1,0 +1,162 @@
+"""The order of the rows. tests/end_to_end/test_reader_order.py compares it with the trainer's input pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tokenmill_reader.written import random_rows, write_split
+from tokenmill_reader import Dataset, DatasetError, Mixture, Order, batches
+from tokenmill_reader.mixture import PERIOD
+
+
+class Counts(Dataset):
+    """A dataset of which only the number of rows in each shard is known."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._description = SimpleNamespace(records=np.array(counts), folder=SimpleNamespace(path="counts"))
+        self._ends = np.cumsum(counts)
+        self.max_length, self.features = 1, ("input_ids",)
+
+    @property
+    def manifest(self) -> None:
+        return None
+
+
+COUNTS = st.lists(st.integers(0, 9), min_size=6, max_size=14).filter(
+    lambda counts: np.count_nonzero(counts) >= 6
+)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def test_the_order_is_the_same_in_every_version() -> None:
+    # The same rows are in tests/tpu_trainer/data/test_order.py.
+    order = Order(Counts([4, 4, 4]), seed=7, window=2, batch_size=6)
+    rows = np.concatenate([order.rows(step) for step in range(4)])
+    assert rows.tolist() == [7, 6, 4, 2, 1, 3, 5, 0, 10, 9, 8, 11, 2, 5, 7, 3, 6, 1, 4, 0, 9, 11, 10, 8]
+    assert order.rows(2000 + 1).tolist() == order.rows(2001).tolist()
+
+
+@given(counts=COUNTS, seed=SEEDS, window=st.integers(1, 4), changes=st.data())
+def test_changing_the_number_of_hosts_loses_and_repeats_nothing(
+    counts: list[int], seed: int, window: int, changes: st.DataObject
+) -> None:
+    data, total, batch = Counts(counts), sum(counts), 12
+    steps = sorted(changes.draw(st.sets(st.integers(1, 3 * total // batch + 1), max_size=4)))
+    hosts = [changes.draw(st.sampled_from([1, 2, 3, 4, 6])) for _ in [0, *steps]]
+    history = list(zip([0, *steps], hosts, strict=True))
+    ends = [*steps, steps[-1] + 3 * total // batch + 2] if steps else [3 * total // batch + 2]
+    read = np.zeros(total, int)
+    for number, (first, count) in enumerate(history):
+        orders = [
+            Order(
+                data,
+                seed=seed,
+                batch_size=batch,
+                window=window,
+                host=h,
+                hosts=count,
+                changes=history[: number + 1],
+            )
+            for h in range(count)
+        ]
+        for step in range(first, ends[number]):
+            before = (step * batch) // total
+            for order in orders:
+                np.add.at(read, order.rows(step), 1)
+            # In every step, each row has been read as often as any other, or once more.
+            assert read.min() >= before
+            assert read.max() <= -(-(step + 1) * batch // total)
+        with pytest.raises(ValueError, match="before the order begins"):
+            orders[0].rows(first - 1)
+    assert read.sum() == ends[-1] * batch
+
+
+@given(
+    counts=st.lists(COUNTS, min_size=2, max_size=3), seed=SEEDS, changed=st.integers(1, 40), data=st.data()
+)
+def test_mixtures_lose_and_repeat_nothing_when_hosts_change(
+    counts: list[list[int]], seed: int, changed: int, data: st.DataObject
+) -> None:
+    weights = data.draw(st.lists(st.floats(0.2, 3), min_size=len(counts), max_size=len(counts)))
+    mixture = Mixture([Counts(own) for own in counts], weights)
+    was, hosts = data.draw(st.tuples(*[st.sampled_from([1, 2, 3, 6])] * 2))
+    read = np.zeros(len(mixture), int)
+    for history, steps in (
+        ([(0, was)], range(changed)),
+        ([(0, was), (changed, hosts)], range(changed, changed + 25)),
+    ):
+        count = history[-1][1]
+        for host in range(count):
+            order = Order(mixture, seed=seed, batch_size=6, window=2, host=host, hosts=count, changes=history)
+            for step in steps:
+                np.add.at(read, order.rows(step), 1)
+    for first, own in zip(mixture.first_rows, counts, strict=True):
+        part = read[first : first + sum(own)]
+        assert part.max() - part.min() <= 1
+
+
+def test_without_changes_each_step_is_a_function_of_its_number() -> None:
+    order = Order(Counts([5] * 9), seed=1, window=2, batch_size=8)
+    forward = [order.rows(step).tolist() for step in range(40)]
+    again = Order(Counts([5] * 9), seed=1, window=2, batch_size=8)
+    assert [again.rows(step).tolist() for step in reversed(range(40))] == forward[::-1]
+
+
+def test_epochs_and_seeds_differ() -> None:
+    one = [Order(Counts([20] * 10), seed=0, window=4, batch_size=200).rows(step).tolist() for step in (0, 1)]
+    other = Order(Counts([20] * 10), seed=1, window=4, batch_size=200).rows(0).tolist()
+    assert sorted(one[0]) == sorted(one[1]) == sorted(other) == list(range(200))
+    assert one[0] != one[1] and one[0] != other
+
+
+def test_shares_of_a_mixture(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("mixture")
+    ids = [random_rows(40, 6, seed=seed) for seed in range(2)]
+    for number, rows in enumerate(ids):
+        write_split(root / str(number), {"input_ids": rows})
+    mixture = Mixture.open({root / "0": 3, root / "1": 1})
+    assert mixture.shares == (7500, 2500) and sum(mixture.shares) == PERIOD
+    assert len(mixture) == 80
+    order = Order(mixture, batch_size=20, window=2)
+    stream = batches(mixture, order, 5)
+    for step in range(5, 9):
+        batch = next(stream)
+        assert batch["row"].tolist() == order.rows(step).tolist()
+        np.testing.assert_array_equal(batch["input_ids"], np.concatenate(ids)[batch["row"]])
+        assert 4 <= (batch["row"] >= 40).sum() <= 6
+    with pytest.raises(IndexError, match="has 80 rows"):
+        mixture[[80]]
+    write_split(root / "short", {"input_ids": ids[0][:, :5]})
+    with pytest.raises(DatasetError, match=r"short: its max_length is 5, but that of .*0 is 6"):
+        Mixture.open({root / "0": 1, root / "short": 1})
+    with pytest.raises(DatasetError, match="less than one row in 10000"):
+        Mixture.open({root / "0": 1e6, root / "1": 1})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"host": 2, "hosts": 2},
+        {"window": 0},
+        {"seed": 2**32},
+        {"hosts": 3},
+        {"batch_size": 0},
+        {"hosts": 2, "changes": [(0, 1), (5, 4)]},
+        {"changes": [(1, 1)]},
+        {"hosts": 2, "changes": [(0, 1), (0, 2)]},
+    ],
+)
+def test_arguments_that_contradict_each_other(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=r"out of range|not a multiple|ascend"):
+        Order(Counts([4] * 8), **{"batch_size": 8, **wrong})
+
+
+def test_more_hosts_than_shards() -> None:
+    with pytest.raises(DatasetError, match="2 shards with rows for 4 hosts"):
+        Order(Counts([4, 0, 4]), batch_size=8, hosts=4)
