@@ -23,7 +23,7 @@ from beam_pipeline.tokenization.documents import DocumentTokenizer
 # Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
 # tokenizer's content for `tokenizer`, and `splits` for `split`.
 NO_INFLUENCE = {"tokenizer", "split", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume"}
-NO_INFLUENCE |= {"skip_memory_check", "wait"}
+NO_INFLUENCE |= {"estimate", "prices", "skip_memory_check", "wait"}
 NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's
 OTHER = {
     "splits": (("b", 0.5), ("a", 0.5)),
