@@ -20,7 +20,7 @@ def test_builds_that_are_cancelled_in_each_step_end_with_the_dataset_and_model_o
     step = build.start("dataset")
     step.wait_until("the container runs", lambda: "prepare" in sandbox.tools.containers())
     assert_cancelled(step, sandbox, "v2-0")
-    assert not sandbox.objects("datasets/v2-0")
+    assert not manifests(sandbox, "v2-0")  # the tokenizer may be there, depending on when the signal arrived
 
     step = build.start("dataset")
     step.wait_until("some work units are finished", lambda: bool(units(sandbox, "v2-0")))
