@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline import memory
+from beam_pipeline import filesystem, memory
 from beam_pipeline.amounts import counted, human_bytes, megabytes
 from beam_pipeline.dataset.records import ExampleEncoder, feature_names
 from beam_pipeline.errors import DataError
 from beam_pipeline.option_values import PRICES
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.rows.packing import Packer
+from beam_pipeline.rows.routing import Layout
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe
 from beam_pipeline.sources.plan import Plan
@@ -172,22 +173,24 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
     )
     for name, share in config.splits:
         rows = math.ceil(made.rows * share)
-        shards = min(rows, config.num_shards) if config.num_shards else math.ceil(rows / config.shard_size)
+        layout = Layout(
+            split=name,
+            num_rows=rows,
+            shard_size=config.shard_size,
+            requested_shards=config.num_shards,
+            shuffle=config.shuffle,
+            seed=config.seed,
+        )
         yield (
             f"{name}: about {made.tokens * share:,.0f} tokens, {rows:,} rows of {config.max_length}, "
-            f"{counted(shards, 'shard')}, {human_bytes(rows * made.record_bytes)}"
+            f"{counted(layout.num_shards, 'shard')}, {human_bytes(rows * made.record_bytes)}"
         )
     if config.dedup == "exact":
         yield "duplicates, which --dedup exact leaves out, are counted here: a sample does not show them"
     id_bytes = id_dtype(vocab_size).itemsize
     staged = made.rows * config.max_length * id_bytes
     seconds = made.seconds + _SECONDS_TO_START
-    needs = memory.needed(
-        input_bytes=planned.bytes,
-        id_bytes=id_bytes,
-        groups_rows=False,
-        groups_hashes=config.dedup == "exact",
-    )
+    needs = needed_memory(config, planned.bytes, vocab_size)
     yield (
         f"on this machine: about {_duration(seconds)}, {human_bytes(needs)} of memory, and while it runs "
         f"{human_bytes(staged)} more in the output folder"
@@ -199,6 +202,22 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
     yield (
         f"on Dataflow: about {hours:,.2g} vCPU-hours and {human_bytes(shuffle)} through the shuffle: "
         f"${workers + shuffle / 1e9 * prices['shuffle_gb']:,.2f} (--prices)"
+    )
+
+
+def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int) -> int:
+    """Returns the estimated peak memory of a run in this process, in bytes.
+
+    Args:
+        config: The run's options.
+        input_bytes: Bytes of text.
+        vocab_size: The number of the tokenizer's ids.
+    """
+    return memory.needed(
+        input_bytes=input_bytes,
+        id_bytes=id_dtype(vocab_size).itemsize,
+        groups_rows=not filesystem.is_local(config.output),
+        groups_hashes=config.dedup == "exact",
     )
 
 

@@ -16,7 +16,7 @@ from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning, UsageError
-from beam_pipeline.estimate import describe_estimate, estimate
+from beam_pipeline.estimate import describe_estimate, estimate, needed_memory
 from beam_pipeline.job import Job
 from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
@@ -29,7 +29,6 @@ from beam_pipeline.summary import print_summary
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.documents import Template
 from beam_pipeline.tokenization.engine import HF_SPEED, check_engine
-from beam_pipeline.tokenization.token_arrays import id_dtype
 
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2
@@ -224,14 +223,15 @@ def _clean_up(held: Lock, config: PrepareConfig, output: str, num_units: int) ->
     """
     try:
         held.check()
-        if output_folder.keep_if_finished(output, config.split_names, held.holder.fingerprint):
-            return True
-        units, shards = output_folder.clean_up_failed_run(output)
+        finished = output_folder.clean_up_failed_run(output, config.split_names, held.holder.fingerprint)
     except LockLost:
         return False  # the files may belong to another run
     except OSError as error:
         _log.warning("cannot clean up after the failed run: %s", error)
         return False
+    if finished is None:
+        return True
+    units, shards = finished
     if units or shards:
         _log.info(f"{units} of {num_units} work units and {shards} shards are finished; --resume keeps them")
     return False
@@ -293,19 +293,13 @@ def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDesc
 
     More worker processes do not help, since the runner groups data in the launcher's memory.
     """
-    local = filesystem.is_local(config.output)
     remedies = ["use --runner DataflowRunner"]
-    if not local:
+    if not filesystem.is_local(config.output):
         remedies.append("write to a local folder and copy it")
     if config.dedup == "exact":
         remedies.append("omit --dedup exact")
     memory.check(
-        memory.needed(
-            input_bytes=planned.bytes,
-            id_bytes=id_dtype(tokenizer.vocab_size).itemsize,
-            groups_rows=not local,
-            groups_hashes=config.dedup == "exact",
-        ),
+        needed_memory(config, planned.bytes, tokenizer.vocab_size),
         memory.available(),
         remedy=", or ".join(remedies),
     )

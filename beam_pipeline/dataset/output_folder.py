@@ -65,18 +65,6 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
     return False
 
 
-def keep_if_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
-    """Returns whether a failed run has finished the dataset all the same, and then deletes its staging folder.
-
-    A runner that loses a worker right after the commit may repeat earlier steps, which fail without this folder.
-    """
-    content = inspect_output(output)
-    if not _has_all(content, splits, fingerprint) or _damaged(content):
-        return False
-    clear_staging(output, fingerprint)
-    return True
-
-
 def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
     """Returns whether the folder contains the finished dataset, and nothing is left to delete. Needs no lock.
 
@@ -168,13 +156,18 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def clean_up_failed_run(output: str) -> tuple[int, int]:
+def clean_up_failed_run(output: str, splits: Sequence[str], fingerprint: str) -> tuple[int, int] | None:
     """Deletes the files of a failed run, except for bad records, unless `--resume` can use some of them.
 
     Returns:
-        The number of finished work units, and the number of finished shards.
+        The number of finished work units, and the number of finished shards. None if the run has finished the dataset
+        all the same: a runner that loses a worker right after the commit may repeat earlier steps, which fail since
+        the commit has deleted their files.
     """
     content = inspect_output(output)
+    if _has_all(content, splits, fingerprint) and not _damaged(content):
+        clear_staging(output, fingerprint)
+        return None
     units = count_finished([path for path in content.own if path.startswith(f"{STAGING}/")])
     if not content.shards and not content.finished and not units:
         delete_own(content, keep=BAD_RECORDS + "/")

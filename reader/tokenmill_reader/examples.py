@@ -1,7 +1,7 @@
 """Decodes serialized `tf.train.Example`s (tensorflow/core/example/example.proto) without protobuf.
 
 Records of a usual layout are decoded together, others one by one: features in any order, packed and unpacked lists,
-fields and features that nobody asked for.
+and unknown fields and features.
 """
 
 from __future__ import annotations

@@ -61,15 +61,19 @@ class FlinkJobs:
         pipeline = dataflow.staged_pipeline(job)
         for environment in pipeline.components.environments.values():
             _use_pool(environment, container.container_image)
+        cancelled = dataflow.cancelled[job.id]
         with self._one:
             name = f"workers-{job.id.rpartition('-')[2]}"
             run = ("run", "--detach", "--network", "host", "--name", name, container.container_image)
             self._docker(*run, "--worker_pool").check_returncode()
             try:
                 wait_for(
-                    f"{name} on port {POOL_PORT}", lambda: connects(POOL_PORT) or None, self._check(name)
+                    f"{name} on port {POOL_PORT}",
+                    lambda: connects(POOL_PORT) or cancelled.is_set() or None,
+                    self._check(name),
                 )
-                self._execute(dataflow, job, pipeline)
+                if not cancelled.is_set():
+                    self._execute(dataflow, job, pipeline)
             finally:
                 self._docker("rm", "--force", name).check_returncode()
 
