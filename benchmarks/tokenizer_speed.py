@@ -28,6 +28,7 @@ from measure import table
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.engine import Engine, make_engine
+from beam_pipeline.tokenization.fallbacks import Fallbacks
 
 HEADER = ["tokenizer", "engine", "MB/s", "of HF", "documents left to HF", "bytes", "ids", "reason"]
 _BATCH = 256
@@ -153,7 +154,7 @@ def _compare(
     plain = [text for text in both if not any(token in text for token in control)]
     auto.backend_tokenizer.encode_special_tokens = True
     differ += _differing(engine, auto.backend_tokenizer, plain)
-    engine.fallbacks.clear()
+    engine.fallbacks = Fallbacks()
     return f"equal{origin}" if not differ else f"**{len(differ)} differ**{origin}, such as {differ[0][:60]!r}"
 
 

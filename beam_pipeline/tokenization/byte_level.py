@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import unicodedata
@@ -94,7 +95,7 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, re.P
             raise UnsupportedComponent("a ByteLevel pre-tokenizer that does not split")
         return gpt2, prefix, None
     if regex and len(splits) == 1 and splits[0]["type"] == "Digits" and splits[0]["individual_digits"]:
-        return gpt2, False, _NUMERIC
+        return gpt2, False, _numeric()
     patterns = tuple(_complete_split(part) for part in splits)
     if regex or patterns not in PATTERNS:
         shown = json.dumps(parts, ensure_ascii=False)
@@ -143,6 +144,7 @@ def _byte_chars() -> dict[int, str]:
     }
 
 
+@functools.cache
 def _numeric() -> re.Pattern:
     """Matches one character of the categories Nd, Nl and No, which the pre-tokenizer `Digits` isolates."""
     codes = [code for code in range(0x110000) if unicodedata.category(chr(code))[0] == "N"]
@@ -153,6 +155,3 @@ def _numeric() -> re.Pattern:
         else:
             ranges.append([code, code])
     return re.compile(f"([{''.join(f'{chr(first)}-{chr(last)}' for first, last in ranges)}])")
-
-
-_NUMERIC = _numeric()

@@ -35,8 +35,3 @@ class Fallbacks:
             yield
         finally:
             self.documents, self.bytes, self.reasons = before
-
-    def clear(self) -> None:
-        """Sets all counts to zero."""
-        self.documents = self.bytes = 0
-        self.reasons.clear()
