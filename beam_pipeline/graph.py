@@ -14,6 +14,8 @@ Labels of steps never change, since runners show metrics and job graphs by label
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 
 import apache_beam as beam
@@ -50,10 +52,12 @@ from beam_pipeline.steps.tokenize import (
     EXCLUDED,
     STATISTICS,
     TAILS,
+    USES,
     MergeStatistics,
     TokenizeUnit,
 )
 from beam_pipeline.steps.write import CommitDataset, GatherShard, WriteShard
+from beam_pipeline.tokenization.fallbacks import EngineUse
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
@@ -88,6 +92,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     )
     shards = (written, kept) | "AllShards" >> beam.Flatten()
     excluded = tokenized[EXCLUDED] | "SumExcluded" >> beam.CombineGlobally(_sum)
+    uses = tokenized[USES] | "SumUses" >> beam.CombinePerKey(_sum_uses)
     _ = (
         pipeline
         | "Once" >> beam.Create([None])
@@ -97,6 +102,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
             AsSingleton(row_table),
             AsIter(statistics),
             AsIter(excluded),
+            AsIter(uses),
             AsSingleton(tail_table),
             AsIter(shards),
         )
@@ -167,7 +173,7 @@ def _tokenized(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
         )
     else:
         joined = units | "Unit" >> beam.Map(lambda unit: (unit, NO_DUPLICATES))
-    outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED)
+    outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED, USES)
     return joined | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
 
 
@@ -184,3 +190,7 @@ def _kept_shards(pipeline: beam.Pipeline, job: Job) -> PCollection[ShardInfo]:
 
 def _sum(counts: Iterable[Excluded]) -> Excluded:
     return sum(counts, Excluded())
+
+
+def _sum_uses(uses: Iterable[EngineUse]) -> EngineUse:
+    return functools.reduce(operator.add, uses)

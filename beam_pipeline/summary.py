@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from beam_pipeline import filesystem
 from beam_pipeline.amounts import counted, megabytes
 from beam_pipeline.dataset import manifest
 from beam_pipeline.options import PrepareConfig
+
+# Hugging Face's tokenizers needs about ten times as long as an engine, so with more of the text it binds.
+_MANY_DOCUMENTS, _MUCH_TEXT = 0.1, 0.01
 
 
 def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> None:
@@ -38,7 +44,32 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
     if left_out:
         counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items())
         print(f"left out of {found['excluded']['records']:,} records: {counts}")
+    for engine in found.get("engines", ()):
+        for line in _describe_engine(engine, total_bytes):
+            print(line)
     if seconds is not None:
         print(
             f"{megabytes(total_bytes)} of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
         )
+
+
+def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[str]:
+    """Yields lines about an engine of the manifest: what it has encoded, and what of it HF."""
+    documents, left = engine["documents"], engine["left_to_hf"]
+    encoded = f"{counted(documents, 'document')} encoded by"
+    if engine["name"] == "hf":
+        why = f", since no faster engine gives the ids exactly: {next(iter(left['reasons']), '')}"
+        yield f"{encoded} Hugging Face's tokenizers {engine['version']}{why if left['documents'] else ''}"
+        return
+    line = f"{encoded} {engine['name']} {engine['version']}"
+    if not left["documents"]:
+        yield line
+        return
+    shares = left["documents"] / documents, left["bytes"] / max(1, total_bytes)
+    reasons = ", ".join(f"{reason} ({count:,})" for reason, count in left["reasons"].items())
+    yield (
+        f"{line}; parts of {left['documents']:,} ({shares[0]:.2%}) by Hugging Face's tokenizers, {shares[1]:.2%} of "
+        f"the text: {reasons}"
+    )
+    if shares[0] > _MANY_DOCUMENTS and shares[1] > _MUCH_TEXT:
+        yield f"WARNING: this run was slow, since Hugging Face's tokenizers encoded {shares[1]:.0%} of the text"

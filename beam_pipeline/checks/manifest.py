@@ -40,11 +40,37 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"files does not name {name}"
         if all(file["path"] != "tokenizer.json" for file in manifest["tokenizer"]["files"]):
             yield "tokenizer.files does not name tokenizer.json"
+        yield from _engine_defects(manifest)
 
 
 def documents_read(excluded: Mapping[str, int]) -> int:
     """Returns the number of documents in all splits of the run."""
     return excluded["records"] - sum(count for name, count in excluded.items() if name != "records")
+
+
+def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Checks the counts of what the engines have encoded, which datasets of earlier releases lack."""
+    engines = manifest.get("engines")
+    if engines is None:
+        return
+    keys = [(engine["name"], engine["version"]) for engine in engines]
+    if keys != sorted(set(keys)):
+        yield f"engines: {keys} are not sorted, or not different"
+    documents = sum(engine["documents"] for engine in engines)
+    if documents != documents_read(manifest["excluded"]):
+        yield (
+            f"engines: encoded {documents} documents, but {documents_read(manifest['excluded'])} of the records became "
+            "documents"
+        )
+    for number, engine in enumerate(engines):
+        left = engine["left_to_hf"]
+        counts = list(left["reasons"].values())
+        if not all(type(count) is int and 0 < count <= left["documents"] for count in counts):
+            yield f"engines[{number}].left_to_hf.reasons: {left['reasons']} are not counts of documents"
+        elif not (
+            left["documents"] <= min(engine["documents"], sum(counts)) and left["documents"] <= left["bytes"]
+        ):
+            yield f"engines[{number}].left_to_hf: {left} is impossible for {engine['documents']} documents"
 
 
 def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.tokenization.fallbacks import EngineUse
 
 _FOLDER = "units"
 _SUFFIX = ".rows"
@@ -58,6 +59,8 @@ class FinishedUnit:
     """The statistics of each split."""
     excluded: Excluded
     """The number of its records, and of those that are excluded."""
+    use: EngineUse
+    """The engine that encoded it, and what was left to HF."""
     bad_records: str | None
     """The path of the file with its bad records. None if there are none."""
 
@@ -119,6 +122,7 @@ class UnitWriter:
         tails: Sequence[Tail | None],
         statistics: Sequence[SplitStatistics],
         excluded: Excluded,
+        use: EngineUse,
         bad_records: str | None,
     ) -> FinishedUnit:
         """Writes the rest of the result, which ends the file."""
@@ -132,10 +136,11 @@ class UnitWriter:
             ],
             "statistics": [add(one.to_bytes()) for one in statistics],
             "excluded": asdict(excluded),
+            "use": use.to_json(),
             "bad_records": bad_records,
         }
         self._sections.end(index)
-        return FinishedUnit(tuple(self._blocks), tuple(tails), tuple(statistics), excluded, bad_records)
+        return FinishedUnit(tuple(self._blocks), tuple(tails), tuple(statistics), excluded, use, bad_records)
 
 
 @contextlib.contextmanager
@@ -157,7 +162,9 @@ def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
     return found
 
 
-def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedUnit:
+def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedUnit | None:
+    if "use" not in index:
+        return None  # an earlier release of this program wrote it
     blocks = tuple(
         BlockPlace(split, index["unit"], first, rows, Section(*section))
         for split, first, rows, *section in index["blocks"]
@@ -172,6 +179,7 @@ def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedU
             for section in index["statistics"]
         ),
         Excluded(**index["excluded"]),
+        EngineUse.from_json(index["use"]),
         index["bad_records"],
     )
 

@@ -60,12 +60,22 @@ _VERSION_2 = {
     "bytes_version": _COUNT,
     "versions": {"tokenmill": str, "tokenizers": str},
 }
+# Added to version 2 later, so it may be absent.
+_ENGINES = [
+    {
+        "name": str,
+        "version": str,
+        "documents": _COUNT,
+        "left_to_hf": {"documents": _COUNT, "bytes": _COUNT, "reasons": dict},
+    }
+]
 
 
 def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each deviation of a manifest from the form of its version."""
     if manifest["version"] > 1:
         yield from _mismatches(manifest, _VERSION_2, "")
+        yield from _mismatches(manifest.get("engines", []), _ENGINES, "engines")
         return
     yield from _mismatches(manifest, _VERSION_1, "")
     if "checksum" in manifest:

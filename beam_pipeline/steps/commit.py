@@ -19,6 +19,7 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
 from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.tokenization.fallbacks import EngineUse
 
 
 def commit(
@@ -28,6 +29,7 @@ def commit(
     layouts: Sequence[Layout],
     statistics: Mapping[int, SplitStatistics],
     excluded: Excluded,
+    uses: Sequence[EngineUse],
     tail_sizes: Mapping[int, np.ndarray],
     shards: Sequence[ShardInfo],
 ) -> None:
@@ -37,6 +39,7 @@ def commit(
     that the work is done). It then writes the same files, or finds that the dataset is already finished.
 
     Args:
+        uses: What each engine has encoded, sorted by engine.
         tail_sizes: int64 [units], the tokens in each unit's tail, by the split's index. Splits without tails may be
             absent.
 
@@ -89,6 +92,7 @@ def commit(
                 "files": [manifest.describe_file(name, data) for name, data in sorted(own_files.items())],
                 "totals": counted.totals(),
                 "excluded": asdict(excluded),
+                "engines": [use.to_json() for use in uses],
                 "rows_checksum": f"{counted.rows_checksum:016x}",
                 "fingerprint": job.fingerprint,
                 **run,

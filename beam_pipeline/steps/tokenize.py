@@ -27,7 +27,8 @@ from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.tokenization.sample_check import EngineMismatch
 
-BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED = "blocks", "tails", "counts", "statistics", "excluded"
+BLOCKS, TAILS, COUNTS, STATISTICS = "blocks", "tails", "counts", "statistics"
+EXCLUDED, USES = "excluded", "uses"
 
 
 class TokenizeUnit(beam.DoFn):
@@ -101,7 +102,7 @@ class TokenizeUnit(beam.DoFn):
             vocab_size=job.vocab_size,
         )
         block_rows = rows_per_block(config.max_length, job.vocab_size)
-        misses = self._tokenizer.misses
+        before = self._tokenizer.use
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 for split, packed in rows.blocks(self._documents(unit, duplicates, excluded, bad)):
@@ -115,9 +116,9 @@ class TokenizeUnit(beam.DoFn):
                 tails=rows.tails,
                 statistics=rows.statistics,
                 excluded=excluded,
+                use=self._tokenizer.use - before,
                 bad_records=write_bad_records(job.output, unit, bad) if bad else None,
             )
-        self._misses.inc(self._tokenizer.misses - misses)
         return finished
 
     def _outputs(self, unit: WorkUnit, done: FinishedUnit) -> Iterator[TaggedOutput]:
@@ -136,6 +137,8 @@ class TokenizeUnit(beam.DoFn):
         tails = tuple(0 if tail is None else len(tail.ids) for tail in done.tails)
         yield TaggedOutput(COUNTS, UnitCounts(unit.index, rows, tails))
         yield TaggedOutput(EXCLUDED, done.excluded)
+        self._misses.inc(done.use.left.documents)
+        yield TaggedOutput(USES, (done.use.engine, done.use))
         self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 
     def _documents(

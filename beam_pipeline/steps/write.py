@@ -22,6 +22,7 @@ from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.route import gather_rows, layout_of, open_block
 from beam_pipeline.steps.tables import BlockTable
+from beam_pipeline.tokenization.fallbacks import EngineUse
 
 
 class WriteShard(beam.DoFn):
@@ -95,6 +96,7 @@ class CommitDataset(beam.DoFn):
         table: RowTable,
         statistics: Iterable[tuple[int, SplitStatistics]],
         excluded: Iterable[Excluded],
+        uses: Iterable[tuple[tuple[str, str], EngineUse]],
         tails: TailTable,
         shards: Iterable[ShardInfo],
     ) -> None:
@@ -105,6 +107,7 @@ class CommitDataset(beam.DoFn):
             layouts=layouts,
             statistics=dict(statistics),
             excluded=sum(excluded, Excluded()),
+            uses=[use for _, use in sorted(uses, key=lambda item: item[0])],
             tail_sizes=dict(enumerate(tails.sizes.T)),
             shards=list(shards),
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import numpy as np
 
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.tokenization.fallbacks import EngineUse
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
 from beam_pipeline.tokenization.token_arrays import Documents, id_dtype, ranges
 
@@ -59,11 +61,14 @@ class DocumentTokenizer:
         self._control = np.array([] if parse_special_tokens else sorted(control_ids), self._dtype)
         self._prefix = np.array(template.prefix, self._dtype)
         self._suffix = np.array(template.suffix, self._dtype)
+        self._version = version("tokenizers" if self._engine.name == "hf" else self._engine.name)
+        self._documents = 0
 
     @property
-    def misses(self) -> int:
-        """The number of documents that the engine has left to HF so far."""
-        return self._engine.fallbacks.documents
+    def use(self) -> EngineUse:
+        """What was encoded so far."""
+        engine = self._engine
+        return EngineUse(engine.name, self._version, self._documents, engine.fallbacks.copy())
 
     def encode(self, batch: DocumentBatch) -> Documents:
         """Returns the documents' ids (uint16 or uint32, depending on the vocabulary's size), template included.
@@ -73,6 +78,7 @@ class DocumentTokenizer:
                 token.
         """
         ids, lengths = self._engine.encode_batch(batch.texts)
+        self._documents += len(batch.texts)
         ids = ids.astype(self._dtype, copy=False)
         self._refuse_control_tokens(batch, ids, lengths)
         if self._check is not None:

@@ -83,6 +83,8 @@ class HFEngine:
             self._core = Tokenizer.from_str(json.dumps(self._parts.exact))
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if self.reason is not None:
+            self.fallbacks.add((self.reason, number, text) for number, text in enumerate(texts))
         if self._parts is None or max(map(len, texts), default=0) <= _MAX_TEXT_CHARS:
             return encode_flat(self._tokenizer, texts)
         parts = [

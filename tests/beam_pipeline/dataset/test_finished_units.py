@@ -1,3 +1,4 @@
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from beam_pipeline.dataset.sections import open_sections, read_section
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail
+from beam_pipeline.tokenization.fallbacks import EngineUse, Fallbacks
 
 VOCAB_SIZE = 20
 
@@ -32,6 +34,7 @@ def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
             tails=[None, Tail(np.arange(3, dtype=np.uint16), np.array([1]))],
             statistics=[statistics(0), statistics(1)],
             excluded=Excluded(9, 3, 2, 1),
+            use=EngineUse("tokie", "0.1", 6, Fallbacks(3, 40, Counter({"long": 2, "rare": 2}))),
             bad_records=None,
         )
 
@@ -54,6 +57,7 @@ def test_a_finished_unit_is_found_with_all_it_contains(tmp_path: Path):
     assert [one.to_json() for one in found.statistics] == [statistics(seed).to_json() for seed in (0, 1)]
     assert [one.rows_checksum for one in found.statistics] == [statistics(s).rows_checksum for s in (0, 1)]
     assert found.excluded == Excluded(9, 3, 2, 1)
+    assert found.use == made.use and found.use.left.reasons["rare"] == 2
 
 
 def test_another_runs_unit_and_a_missing_one_are_not_found(tmp_path: Path):
