@@ -11,8 +11,10 @@ import numpy as np
 
 from beam_pipeline import filesystem, memory
 from beam_pipeline.amounts import counted, human_bytes, megabytes
-from beam_pipeline.dataset.records import ExampleEncoder, feature_names
+from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.errors import DataError
+from beam_pipeline.formats import format_class
+from beam_pipeline.formats.base import RowForm
 from beam_pipeline.option_values import PRICES
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.rows.packing import Packer
@@ -95,15 +97,16 @@ def estimate(
         vocab_size=tokenizer.vocab_size,
     )
     [statistics] = rows.statistics
-    encoder = ExampleEncoder(
+    form = RowForm(
         max_length=config.max_length,
-        max_value=max(tokenizer.vocab_size - 1, config.max_length),
+        vocab_size=tokenizer.vocab_size,
         features=feature_names(
             attention_mask=config.attention_mask,
             segment_ids=config.segment_ids,
             position_ids=config.position_ids,
         ),
     )
+    shard_format = format_class(config.output_format)(form)
     wanted = min(max(int(planned.bytes * _SAMPLED_SHARE), _LEAST), _MOST)
     found: list[tuple[float, int, float]] = []  # of each window: planned bytes, tokens, seconds
 
@@ -118,11 +121,14 @@ def estimate(
                 (window.planned, statistics.tokens - tokens, time.perf_counter() - began + window.seconds)
             )
 
-    sizes: list[int] = []
+    encoded_rows = encoded_bytes = 0
     encoding = 0.0
     for _, block in rows.blocks(read()):
         began = time.perf_counter()
-        sizes += map(len, encoder.encode(block.take(slice(0, _ENCODED_ROWS - len(sizes)))))
+        some = block.take(slice(0, _ENCODED_ROWS - encoded_rows))
+        if len(some):
+            encoded_bytes += sum(map(len, shard_format.encode(some)))
+            encoded_rows += len(some)
         encoding += time.perf_counter() - began
     if not statistics.tokens:
         raise DataError("the sample contains no documents, only blank records or none at all")
@@ -133,8 +139,8 @@ def estimate(
         if config.packing == "concat"
         else statistics.rows * scale
     )
-    if not sizes:  # less than a row
-        sizes = [config.max_length * (2 + config.attention_mask)]
+    if not encoded_rows:  # less than a row
+        encoded_rows, encoded_bytes = 1, config.max_length * (2 + config.attention_mask)
     return Estimate(
         sample_bytes=statistics.bytes,
         windows=len(found),
@@ -142,8 +148,8 @@ def estimate(
         tokens=statistics.tokens * scale,
         error=0.0 if scale == 1 else _error(sampled, tokens),
         rows=made,
-        record_bytes=float(np.mean(sizes)),
-        seconds=float(np.median(seconds / sampled)) * planned.bytes + encoding / len(sizes) * made,
+        record_bytes=encoded_bytes / encoded_rows,
+        seconds=float(np.median(seconds / sampled)) * planned.bytes + encoding / encoded_rows * made,
     )
 
 

@@ -14,6 +14,8 @@ from beam_pipeline.dataset.lock_holder import check_held
 from beam_pipeline.dataset.manifest import TOKENIZER, describe_file
 from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
+from beam_pipeline.formats import format_class
+from beam_pipeline.formats.base import Format, RowForm
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
 from beam_pipeline.tokenization.documents import Template
@@ -124,6 +126,11 @@ class Job:
             segment_ids=self.config.segment_ids,
             position_ids=self.config.position_ids,
         )
+
+    def make_format(self) -> Format:
+        """Returns the format of the shards."""
+        form = RowForm(max_length=self.config.max_length, vocab_size=self.vocab_size, features=self.features)
+        return format_class(self.config.output_format)(form)
 
     @property
     def keep_starts(self) -> bool:

@@ -74,7 +74,7 @@ class TrainTokenizerConfig(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig(Options):
-    """Turns text into sharded TFRecords of fixed-length token rows.
+    """Turns text into sharded files of fixed-length token rows.
 
     Examples:
         tokenmill prepare --input 'texts/*.txt' --tokenizer roberta-base --output OUT
@@ -144,6 +144,9 @@ class PrepareConfig(Options):
 
     output: str = option(topic="output", metavar="OUT", affects_bytes=False)
     """Folder for the dataset, local or gs://."""
+    output_format: Literal["tfrecord", "parquet"] = "tfrecord"
+    """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read, or parquet
+    files with a list column for each feature."""
     shard_size: int | None = option(
         None,
         metavar="N",
@@ -200,6 +203,8 @@ class PrepareConfig(Options):
         """See `Options.identity`. The fingerprint contains the tokenizer's content, and `splits` a single split."""
         found = super().identity()
         del found["tokenizer"], found["split"]
+        if self.output_format == "tfrecord":  # as in datasets from before there was a choice
+            del found["output_format"]
         return found
 
     def _default_shard_size(self) -> int:

@@ -17,6 +17,7 @@ from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning, UsageError
 from beam_pipeline.estimate import describe_estimate, estimate, needed_memory
+from beam_pipeline.formats import format_class
 from beam_pipeline.job import Job
 from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
@@ -123,8 +124,10 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     """Reads the tokenizer and plans the input.
 
     Raises:
-        UsageError: If they contradict the options, or the run needs more memory than is available.
+        UsageError: If they contradict the options, the format of the output needs a package that is not installed, or
+            the run needs more memory than is available.
     """
+    format_class(config.output_format).check_packages()
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)
     slow = check_engine(

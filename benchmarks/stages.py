@@ -162,11 +162,10 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
             google_crc32c.value(joined)
             Path(out, "plain").write_bytes(joined)
 
-        frames = iter(encoded)
         write = timed(
             lambda: write_shard(
                 shard,
-                encoder=SimpleNamespace(encode=lambda part: next(frames)),
+                encode=lambda block: map(b"".join, encoded),
                 path=f"{out}/train-00000-{len(shard)}.tfrecord",
                 temporary=f"{out}/temporary",
                 split=0,

@@ -14,8 +14,8 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each contradiction in a manifest, whose form must be correct."""
     expected = _expected(manifest)
     for key, value in expected.items():
-        if manifest[key] != value:
-            yield f"{key} is {manifest[key]!r}, but {value!r} follows from the rest of the manifest"
+        if manifest.get(key) != value:
+            yield f"{key} is {manifest.get(key)!r}, but {value!r} follows from the rest of the manifest"
     if manifest["split"] not in manifest["splits"]:
         yield f"split is {manifest['split']!r}, which is not one of its splits {manifest['splits']}"
     splits = manifest["config"]["splits"]
@@ -82,6 +82,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "max_length": config["max_length"],
         "seed": config["seed"],
         "features": list(feature_names(**features)),
+        "output_format": config.get("output_format"),
         "num_records": sum(shard["records"] for shard in manifest["shards"]),
         "rows_checksum": f"{sum(int(shard['rows_checksum'], 16) for shard in manifest['shards']) % 2**64:016x}",
         "fingerprint": manifests.fingerprint(
@@ -115,6 +116,6 @@ def _shard_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
         records = layout.records_in(number)
         if shard["records"] != records:
             yield f"shards[{number}] has {shard['records']} records, but must have {records}"
-        name = shard_name(manifest["split"], number, shard["records"])
+        name = shard_name(manifest["split"], number, shard["records"], manifests.output_format_of(manifest))
         if shard["name"] != name:
             yield f"shards[{number}] is named {shard['name']!r}, not {name!r}"

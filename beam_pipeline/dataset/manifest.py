@@ -144,6 +144,11 @@ def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
     return data, manifest
 
 
+def output_format_of(manifest: Mapping[str, Any]) -> str:
+    """Returns the format of the split's shards, as in `--output_format`. Manifests do not name tfrecord."""
+    return manifest.get("output_format", "tfrecord")
+
+
 def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     """Returns the name and share of each split of the run, in their order."""
     splits = manifest["config"]["splits"]

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from beam_pipeline.dataset.shards import EXTENSIONS
 from beam_pipeline.tokenization.description import SPECIAL_NAMES
 
 _HEX_8, _HEX_16, _HEX_64 = (re.compile(f"[0-9a-f]{{{digits}}}") for digits in (8, 16, 64))
 _COUNT = "a non-negative whole number"
 _NUMBER = "a whole number"
 _PATH = re.compile(r"(?!\.\.?(/|$))[^/]+(/(?!\.\.?(/|$))[^/]+)*")  # below its folder
-_NAME = re.compile(r"[^/]+\.tfrecord")
+_NAME = re.compile(rf"[^/]+\.({'|'.join(EXTENSIONS.values())})")
+_OUTPUT_FORMAT = re.compile("|".join(EXTENSIONS))
 _FILES = [{"path": _PATH, "bytes": _COUNT, "crc32c": _HEX_8}]
 _SPLITS = [[str, float]]
 
@@ -76,6 +78,7 @@ def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     if manifest["version"] > 1:
         yield from _mismatches(manifest, _VERSION_2, "")
         yield from _mismatches(manifest.get("engines", []), _ENGINES, "engines")
+        yield from _mismatches(manifest.get("output_format", "tfrecord"), _OUTPUT_FORMAT, "output_format")
         return
     yield from _mismatches(manifest, _VERSION_1, "")
     if "checksum" in manifest:

@@ -34,7 +34,7 @@ _LONGEST_CACHED = 1 << 12
 
 
 class RecordError(ValueError):
-    """A TFRecord file is malformed. The message gives the place."""
+    """A shard is malformed. The message gives the place."""
 
 
 def feature_names(*, attention_mask: bool, segment_ids: bool, position_ids: bool) -> tuple[str, ...]:

@@ -10,19 +10,22 @@ import google_crc32c
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset.records import ExampleEncoder
 from beam_pipeline.errors import DataError
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
-SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-(?P<records>\d+)\.tfrecord")
+# The extension of the files of each format in `--output_format`.
+EXTENSIONS = {"tfrecord": "tfrecord", "parquet": "parquet"}
 
-_VALUES_PER_WRITE = 1 << 18  # encoding needs about 20 bytes per value of a feature
+SHARD_NAME = re.compile(
+    rf"(?P<split>.+)-(?P<shard>\d{{5,}})-(?P<records>\d+)\.({'|'.join(EXTENSIONS.values())})"
+)
+
 _READ_BYTES = 16 << 20
 
 
-def shard_name(split: str, shard: int, records: int) -> str:
-    """Returns the file name of a shard: `<split>-<shard>-<records>.tfrecord`."""
-    return f"{split}-{shard:05d}-{records}.tfrecord"
+def shard_name(split: str, shard: int, records: int, output_format: str) -> str:
+    """Returns the file name of a shard, e.g. `<split>-<shard>-<records>.tfrecord`."""
+    return f"{split}-{shard:05d}-{records}.{EXTENSIONS[output_format]}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
 def write_shard(
     block: RowBlock,
     *,
-    encoder: ExampleEncoder,
+    encode: Callable[[RowBlock], Iterable[bytes]],
     path: str,
     temporary: str,
     split: int,
@@ -94,6 +97,12 @@ def write_shard(
     """Writes a shard's rows to `temporary`, and moves the file to `path`, but never replaces a file there.
 
     Args:
+        block: The rows.
+        encode: Returns the file's bytes in pieces.
+        path: Of the shard.
+        temporary: Its path until it is complete.
+        split: The index of its split.
+        shard: Its number within the split.
         before_publishing: Called right before the file appears. If it raises, the file does not appear.
 
     Raises:
@@ -103,9 +112,7 @@ def write_shard(
     checksum = rows_checksum(block.ids, block.lengths)
     try:
         with filesystem.create_new(path, temporary) as file:
-            rows = max(1, _VALUES_PER_WRITE // block.ids.shape[1])
-            for first in range(0, len(block), rows):
-                data = b"".join(encoder.encode(block.take(slice(first, first + rows))))
+            for data in encode(block):
                 file.write(data)
                 size += len(data)
                 crc = google_crc32c.extend(crc, data)

@@ -95,6 +95,11 @@ def commit(
                 "engines": [use.to_json() for use in uses],
                 "rows_checksum": f"{counted.rows_checksum:016x}",
                 "fingerprint": job.fingerprint,
+                **(
+                    {}
+                    if job.config.output_format == "tfrecord"
+                    else {"output_format": job.config.output_format}
+                ),
                 **run,
             }
         )

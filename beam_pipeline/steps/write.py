@@ -11,7 +11,6 @@ from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded
-from beam_pipeline.dataset.records import ExampleEncoder
 from beam_pipeline.dataset.shards import ShardInfo, assemble, shard_name, write_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
@@ -32,12 +31,8 @@ class WriteShard(beam.DoFn):
         self._job = job
 
     def setup(self) -> None:
-        job = self._job
-        largest = max(job.vocab_size - 1, job.config.max_length if job.keep_starts else 1)
-        self._encoder = ExampleEncoder(
-            max_length=job.config.max_length, max_value=largest, features=job.features
-        )
-        self._reporter = Reporter(job.progress)
+        self._format = self._job.make_format()
+        self._reporter = Reporter(self._job.progress)
         self._records = Metrics.counter("prepare", "records_written")
         self._bytes = Metrics.counter("prepare", "bytes_written")
 
@@ -51,10 +46,10 @@ class WriteShard(beam.DoFn):
         job = self._job
         layout = layout_of(job, split, table)
         records = layout.records_in(shard)
-        name = shard_name(layout.split, shard, records)
+        name = shard_name(layout.split, shard, records, job.config.output_format)
         info = write_shard(
             assemble(blocks, records, name),
-            encoder=self._encoder,
+            encode=self._format.encode,
             path=filesystem.join(job.split_folder(split), name),
             temporary=job.temporary_path(name),
             split=split,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.records import RecordError, decode_frames, read_frames
+from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.errors import DataError, UsageError, one_line
+from beam_pipeline.formats import format_of
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
@@ -64,10 +64,6 @@ class Split:
     @property
     def name(self) -> str:
         return self.manifest["split"]
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return tuple(self.manifest["features"])
 
     @property
     def layout(self) -> Layout:
@@ -141,12 +137,10 @@ class Split:
             DataError: If the shard is missing or damaged.
         """
         path = self.shard_path(shard)
-        max_length = self.manifest["max_length"]
         pad_id = self.manifest["tokenizer"]["special_token_ids"]["pad"]
         try:
             with filesystem.open_file(path) as file:
-                frames = islice(read_frames(file, path), first, None if count is None else first + count)
-                for columns in decode_frames(frames, max_length=max_length, features=self.features):
+                for columns in format_of(self.manifest).decode(file, path, first, count):
                     for index in range(len(columns["input_ids"])):
                         yield _row({name: values[index] for name, values in columns.items()}, pad_id)
         except RecordError as error:

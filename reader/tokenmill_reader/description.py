@@ -83,6 +83,11 @@ def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
     if not isinstance(manifest, dict):
         raise DatasetError(f"{path}: not the manifest of a dataset")
     _check_version(manifest, data, path)
+    if manifest.get("output_format", "tfrecord") != "tfrecord":
+        raise DatasetError(
+            f"{path}: its shards are {str(manifest['output_format'])[:80]} files; this reader reads TFRecords: prepare "
+            "the dataset with --output_format tfrecord"
+        )
     shards = manifest.pop("shards", None)
     if (
         not isinstance(shards, list)

@@ -143,6 +143,10 @@ def set_to(*path: str | int, value: Any) -> Callable[[dict], None]:
         (set_to("tokenizer", "path", value="/etc"), "tokenizer.path is"),
         (set_to("tokenizer", value=None), "tokenizer is missing"),
         (set_to("fingerprint", value=None), "fingerprint is missing"),
+        (
+            set_to("output_format", value="parquet"),
+            "its shards are parquet files; this reader reads TFRecords",
+        ),
     ],
 )
 def test_a_manifest_that_lies(tmp_path: Path, change: Callable[[dict], None], message: str) -> None:

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset.records import ExampleEncoder, feature_names
+from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.shards import SHARD_NAME, ShardInfo, assemble, shard_name, write_shard
 from beam_pipeline.errors import DataError, LockLost
+from beam_pipeline.formats.base import RowForm
+from beam_pipeline.formats.tfrecord import TFRecord
 from beam_pipeline.rows.blocks import RowBlock
 
 
@@ -35,17 +37,13 @@ def test_lost_and_duplicated_rows_are_errors(parts, reason):
 
 
 def test_shard_names_have_the_split_the_number_and_the_records():
-    assert shard_name("train", 17, 5000) == "train-00017-5000.tfrecord"
-    assert shard_name("train", 1234567, 1) == "train-1234567-1.tfrecord"
+    assert shard_name("train", 17, 5000, "tfrecord") == "train-00017-5000.tfrecord"
+    assert shard_name("train", 1234567, 1, "parquet") == "train-1234567-1.parquet"
     found = SHARD_NAME.fullmatch("train-00017-5000.tfrecord")
     assert (found["split"], int(found["shard"]), int(found["records"])) == ("train", 17, 5000)
 
 
-ENCODER = ExampleEncoder(
-    max_length=8,
-    max_value=100,
-    features=feature_names(attention_mask=True, segment_ids=False, position_ids=False),
-)
+FEATURES = feature_names(attention_mask=True, segment_ids=False, position_ids=False)
 
 
 def write(folder, before_publishing=lambda info: None) -> ShardInfo:
@@ -53,7 +51,7 @@ def write(folder, before_publishing=lambda info: None) -> ShardInfo:
     path, temporary = str(folder / "train" / "train-00000-20.tfrecord"), str(folder / "_staging" / "x")
     return write_shard(
         whole,
-        encoder=ENCODER,
+        encode=TFRecord(RowForm(max_length=8, vocab_size=100, features=FEATURES)).encode,
         path=path,
         temporary=temporary,
         split=0,
@@ -121,7 +119,7 @@ def test_a_failure_leaves_neither_the_shard_nor_its_temporary_file(tmp_path, mon
     if step == "publish":
         monkeypatch.setattr(filesystem, "_move_to_new", fail)
     else:
-        monkeypatch.setattr(ExampleEncoder, "encode", fail)
+        monkeypatch.setattr(TFRecord, "encode", fail)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

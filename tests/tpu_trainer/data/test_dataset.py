@@ -65,6 +65,12 @@ def test_another_format(split_folder: Path) -> None:
         open_split(str(split_folder))
 
 
+def test_shards_that_are_not_tfrecords(split_folder: Path) -> None:
+    edit_manifest(split_folder, output_format="parquet")
+    with pytest.raises(UsageError, match=r"its shards are parquet files; this trainer reads TFRecords"):
+        open_split(str(split_folder))
+
+
 def write_version_2(folder: Path) -> bytes:
     """Turns the manifest into one of version 2, with the checksum that docs/dataset-format.md describes."""
     path = folder / "manifest.json"

@@ -125,6 +125,11 @@ def _read_manifest(path: str) -> dict[str, Any]:
                 f"{path}: its checksum is {manifest.get('checksum')!r}, but that of its content is {actual}: it was "
                 "changed after the dataset was prepared; copy it or prepare the dataset again"
             )
+    if manifest.get("output_format", "tfrecord") != "tfrecord":
+        raise UsageError(
+            f"{path}: its shards are {manifest['output_format']} files; this trainer reads TFRecords: prepare the "
+            "dataset with --output_format tfrecord"
+        )
     return manifest
 
 

@@ -1,0 +1,85 @@
+"""The interface of a format of shards."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.packing import segments_and_positions
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """What all rows of a dataset have in common."""
+
+    max_length: int
+    """The number of values in each feature."""
+    vocab_size: int
+    """The number of token ids."""
+    features: tuple[str, ...]
+    """The features' names, sorted."""
+
+
+class Format(ABC):
+    """Encodes a shard's rows as the bytes of a file, and decodes them. Equal rows give equal bytes.
+
+    To add a format, write a module with a subclass `FORMAT`, and add its name and the extension of its files to
+    `dataset.shards.EXTENSIONS` and to the option `--output_format`.
+    """
+
+    name: ClassVar[str]
+    """As in `--output_format`."""
+    packages: ClassVar[Mapping[str, str]] = {}
+    """The modules that it imports and that are not installed by default, with their names on PyPI."""
+    sequential: ClassVar[bool] = False
+    """Whether `decode` reads the file from its start to its end, without seeking."""
+
+    def __init__(self, form: RowForm):
+        self.form = form
+
+    @abstractmethod
+    def encode(self, block: RowBlock) -> Iterator[bytes]:
+        """Yields the bytes of a shard's file, in pieces."""
+
+    @abstractmethod
+    def decode(
+        self, file: BinaryIO, path: str, first: int = 0, count: int | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the features of a shard's rows, some rows at a time: int64 [rows, max_length] by name.
+
+        Args:
+            file: The shard's file, at its start.
+            path: Its path, for messages.
+            first: The number of rows to skip.
+            count: The largest number of rows to decode; None: all.
+
+        Raises:
+            RecordError: If the file is malformed, or its rows do not have this form.
+        """
+
+    @classmethod
+    def check_packages(cls) -> None:
+        """Raises UsageError if a package that the format needs is not installed."""
+        missing = [name for module, name in cls.packages.items() if importlib.util.find_spec(module) is None]
+        if missing:
+            raise UsageError(
+                f"--output_format {cls.name}: needs {', '.join(missing)}; install it: "
+                f"pip install 'tokenmill[{cls.name}]'"
+            )
+
+
+def feature_columns(block: RowBlock, features: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Returns the values of each feature: integers [rows, max_length]."""
+    columns = {"input_ids": block.ids}
+    if "attention_mask" in features:
+        columns["attention_mask"] = np.arange(block.ids.shape[1]) < block.lengths[:, None]
+    if "segment_ids" in features or "position_ids" in features:
+        columns["segment_ids"], columns["position_ids"] = segments_and_positions(block)
+    return {name: columns[name] for name in features}

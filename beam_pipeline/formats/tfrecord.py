@@ -1,0 +1,47 @@
+"""TFRecord files of `tf.Example` records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from typing import BinaryIO
+
+import numpy as np
+
+from beam_pipeline.dataset.records import ExampleEncoder, decode_frames, max_record_bytes, read_frames
+from beam_pipeline.formats.base import Format
+from beam_pipeline.rows.blocks import RowBlock
+
+_VALUES_PER_PIECE = 1 << 18  # encoding needs about 20 bytes per value of a feature
+
+
+class TFRecord(Format):
+    name = "tfrecord"
+    sequential = True
+
+    @cached_property
+    def _encoder(self) -> ExampleEncoder:
+        form = self.form
+        has_positions = not {"segment_ids", "position_ids"}.isdisjoint(form.features)
+        return ExampleEncoder(
+            max_length=form.max_length,
+            max_value=max(form.vocab_size - 1, form.max_length if has_positions else 1),
+            features=form.features,
+        )
+
+    def encode(self, block: RowBlock) -> Iterator[bytes]:
+        rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
+        for first in range(0, len(block), rows):
+            yield b"".join(self._encoder.encode(block.take(slice(first, first + rows))))
+
+    def decode(
+        self, file: BinaryIO, path: str, first: int = 0, count: int | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        shape = {"max_length": self.form.max_length, "features": self.form.features}
+        frames = read_frames(file, path, max_record_bytes(**shape))
+        end = None if count is None else first + count
+        yield from decode_frames(islice(frames, first, end), **shape)
+
+
+FORMAT = TFRecord

@@ -1,0 +1,151 @@
+"""`prepare --output_format`: the same rows in other files, with the same guarantees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from beam_pipeline import inspection, prepare
+from beam_pipeline.errors import UsageError
+from beam_pipeline.formats import parquet
+from beam_pipeline.views.reading import open_dataset
+from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+
+SPLITS = ["--splits", "train=0.8,validation=0.2"]
+OPTIONS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
+FORMATS = ("parquet",)
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def made(request, tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folder: Path) -> Path:
+    """The dataset of the fixture `dataset` in another format. Tests must not change it."""
+    folder = tmp_path_factory.mktemp(request.param) / "out"
+    options = [*SPLITS, *OPTIONS, "--output_format", request.param]
+    prepare.main(arguments(corpus, tokenizer_folder, folder, *options))
+    return folder
+
+
+@pytest.fixture
+def copy(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "out"))
+
+
+def manifest(folder: Path, split: str = "train") -> dict:
+    return json.loads((folder / split / "manifest.json").read_text())
+
+
+def shards(folder: Path, split: str = "train") -> list[Path]:
+    return [folder / split / shard["name"] for shard in manifest(folder, split)["shards"]]
+
+
+def rows(folder: Path) -> list[list]:
+    found = []
+    for split in open_dataset(str(folder)):
+        for shard in range(len(split.manifest["shards"])):
+            found += [[row.ids.tolist(), row.padding, row.starts.tolist()] for row in split.rows(shard)]
+    return found
+
+
+def test_the_rows_and_their_order_are_those_of_tfrecords(made: Path, dataset: Path):
+    assert rows(made) == rows(dataset)
+    theirs, ours = manifest(dataset), manifest(made)
+    assert ours["output_format"] == ours["config"]["output_format"] == made.parent.name[:-1]
+    different = {key for key in ours if ours[key] != theirs.get(key)}
+    assert different == {"checksum", "config", "fingerprint", "output_format", "shards"}
+    for one, other in zip(ours["shards"], theirs["shards"], strict=True):
+        assert one["rows_checksum"] == other["rows_checksum"] and one["records"] == other["records"]
+
+
+def test_a_manifest_of_tfrecords_does_not_name_the_format(dataset: Path):
+    found = manifest(dataset)
+    assert "output_format" not in found and "output_format" not in found["config"]
+
+
+def test_verify_finds_it_whole_and_each_changed_byte(copy: Path):
+    assert defects(copy) == []
+    shard = shards(copy)[1]
+    data = shard.read_bytes()
+    for place in np.linspace(0, len(data) - 1, 9).astype(int).tolist():
+        shard.write_bytes(data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :])
+        assert any(shard.name in defect for defect in defects(copy)), place
+    shard.write_bytes(data[:-1])
+    assert any("bytes, the manifest specifies" in defect for defect in defects(copy))
+    shard.unlink()
+    assert any(f"{shard.name}: missing" in defect for defect in defects(copy))
+
+
+def test_verify_compares_the_rows_even_if_the_checksums_are_consistent(copy: Path):
+    one, other = shards(copy)[:2]
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+    assert defects(copy)
+
+
+def test_the_same_options_give_the_same_bytes_and_resume_keeps_them(
+    made: Path, tmp_path: Path, corpus: Path, tokenizer_folder: Path, monkeypatch, capsys
+):
+    options = [*SPLITS, *OPTIONS, "--output_format", manifest(made)["output_format"]]
+    run = arguments(corpus, tokenizer_folder, tmp_path / "out", *options)
+    with monkeypatch.context() as patch:
+        patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
+        with pytest.raises(Exception, match="stopped before the manifests"):
+            prepare.main(run)
+    written = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
+    assert len(written) == len(shards(made))
+    shards_there = sorted((tmp_path / "out" / "train").glob("train-*"))
+    shards_there[0].write_bytes(bytes(shards_there[0].stat().st_size))
+    prepare.main([*run, "--resume"])
+    assert content(tmp_path / "out") == content(made)
+    kept = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
+    assert [name for name in kept if kept[name] != written[name]] == [shards_there[0].name]
+
+
+def test_another_format_is_another_dataset(copy: Path, corpus: Path, tokenizer_folder: Path):
+    before = content(copy)
+    run = arguments(corpus, tokenizer_folder, copy, *SPLITS, *OPTIONS)
+    for options in ([], ["--resume"]):
+        with pytest.raises(UsageError, match="contains another run's dataset"):
+            prepare.main([*run, *options])
+    assert content(copy) == before
+    prepare.main([*run, "--overwrite"])
+    assert {path.suffix for path in (copy / "train").glob("train-*")} == {".tfrecord"}
+    assert defects(copy) == []
+
+
+def test_inspect_shows_a_record_and_its_source(made: Path, capsys):
+    inspection.main([str(made), "--record", "train:1:7"])
+    said = capsys.readouterr().out
+    assert "corpus.txt, line" in said
+
+
+def test_a_missing_package_is_named_before_anything_is_written(
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, monkeypatch
+):
+    monkeypatch.setattr(parquet.Parquet, "packages", {"no_such_module": "no-such-package"})
+    run = arguments(corpus, tokenizer_folder, tmp_path / "out", "--output_format", "parquet")
+    with pytest.raises(
+        UsageError, match=r"needs no-such-package; install it: pip install 'tokenmill\[parquet\]'"
+    ):
+        prepare.main(run)
+    assert not (tmp_path / "out").exists()
+
+
+def test_datasets_loads_parquet(made: Path, tmp_path: Path, monkeypatch):
+    if manifest(made)["output_format"] != "parquet":
+        pytest.skip("only for parquet")
+    files = {split: [str(path) for path in shards(made, split)] for split in ("train", "validation")}
+    loaded = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path))
+    table = loaded["train"].with_format("numpy")[:]
+    ids = [ids for ids, _, _ in rows(made)]
+    lengths = table["attention_mask"].sum(axis=1)
+    assert table["input_ids"].dtype == np.int64 or table["input_ids"].dtype == np.uint16
+    assert [row[:length].tolist() for row, length in zip(table["input_ids"], lengths, strict=True)] == ids[
+        : len(lengths)
+    ]
+    assert len(loaded["validation"]) == manifest(made, "validation")["num_records"]
