@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from beam_pipeline import filesystem, memory
 from beam_pipeline.amounts import counted, human_bytes, megabytes
 from beam_pipeline.dataset.records import feature_names
+from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.formats import format_class
 from beam_pipeline.formats.base import RowForm
@@ -23,7 +24,7 @@ from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe
 from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import DocumentBatch
-from beam_pipeline.sources.windows import windows
+from beam_pipeline.sources.windows import Window, windows
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.documents import DocumentTokenizer, Template
@@ -49,8 +50,10 @@ class Estimate:
     """The number of places of the input that the sample is from."""
     documents: float
     tokens: float
-    error: float
-    """Standard error of `tokens`, as a share of them. 0 if the sample is the whole input."""
+    document_error: float
+    """Standard error of `documents`, as a share of them. 0 if the sample is the whole input."""
+    token_error: float
+    """Standard error of `tokens`, likewise."""
     rows: float
     record_bytes: float
     """Average size of a row's record in its file."""
@@ -80,23 +83,15 @@ def estimate(
     Raises:
         DataError: If the sample has no documents, or has a bad record that would end the run.
     """
-    starts = config.segment_ids or config.position_ids
-    packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
-    rows = UnitRows(
-        tokenizer=DocumentTokenizer(
-            tokenizer_json=tokenizer.json,
-            vocab_size=tokenizer.vocab_size,
-            template=template,
-            engine=config.engine,
-            parse_special_tokens=config.parse_special_tokens,
-            control_ids=tokenizer.control_ids,
-            threads=threads,
-        ),
-        choose=SplitChooser((("all", 1.0),), config.seed, config.split_by),
-        packers=[Packer(**packing, keep_starts=starts)],
+    tokenizing = DocumentTokenizer(
+        tokenizer_json=tokenizer.json,
         vocab_size=tokenizer.vocab_size,
+        template=template,
+        engine=config.engine,
+        parse_special_tokens=config.parse_special_tokens,
+        control_ids=tokenizer.control_ids,
+        threads=threads,
     )
-    [statistics] = rows.statistics
     form = RowForm(
         max_length=config.max_length,
         vocab_size=tokenizer.vocab_size,
@@ -107,56 +102,112 @@ def estimate(
         ),
     )
     shard_format = format_class(config.output_format)(form)
+    packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
+    keep_starts = config.segment_ids or config.position_ids
     wanted = min(max(int(planned.bytes * _SAMPLED_SHARE), _LEAST), _MOST)
-    found: list[tuple[float, int, float]] = []  # of each window: planned bytes, tokens, seconds
-
-    def read() -> Iterator[DocumentBatch]:
-        for window in windows(planned, config.input, sample_bytes=wanted, seed=config.seed):
-            tokens, began = statistics.tokens, time.perf_counter()
-            for batch in window.batches:
-                if batch.bad and config.on_bad_record == "fail":
-                    raise DataError(describe(window.unit, batch.bad[0]))
-                yield batch
-            found.append(
-                (window.planned, statistics.tokens - tokens, time.perf_counter() - began + window.seconds)
-            )
-
+    sample = windows(planned, config.input, sample_bytes=wanted, seed=config.seed)
+    found: list[_Sums] = []
     encoded_rows = encoded_bytes = 0
     encoding = 0.0
-    for _, block in rows.blocks(read()):
-        began = time.perf_counter()
-        some = block.take(slice(0, _ENCODED_ROWS - encoded_rows))
-        if len(some):
-            encoded_bytes += sum(map(len, shard_format.encode(some)))
-            encoded_rows += len(some)
-        encoding += time.perf_counter() - began
-    if not statistics.tokens:
+    pieces = _pieces(sample, config, found)
+    # With a document per row, each piece has rows of its own. Otherwise few documents would fill rows as all do.
+    for group in ([piece] for piece in pieces) if config.packing == "pad" else [pieces]:
+        rows = UnitRows(
+            tokenizer=tokenizing,
+            choose=SplitChooser((("all", 1.0),), config.seed, config.split_by),
+            packers=[Packer(**packing, keep_starts=keep_starts)],
+            vocab_size=tokenizer.vocab_size,
+        )
+        [statistics] = rows.statistics
+        for _, block in rows.blocks(_counted(group, statistics)):
+            began = time.perf_counter()
+            some = block.take(slice(0, _ENCODED_ROWS - encoded_rows))
+            if len(some):
+                encoded_bytes += sum(map(len, shard_format.encode(some)))
+                encoded_rows += len(some)
+            encoding += time.perf_counter() - began
+        if config.packing == "pad":
+            [(sums, _, share)] = group
+            sums.rows += share * statistics.rows
+    if not any(sums.tokens for sums in found):
         raise DataError("the sample contains no documents, only blank records or none at all")
-    sampled, tokens, seconds = np.array(found).T
-    scale = 1.0 if wanted >= planned.bytes else planned.bytes / sampled.sum()
-    made = (
-        statistics.tokens * scale / config.max_length
-        if config.packing == "concat"
-        else statistics.rows * scale
-    )
     if not encoded_rows:  # less than a row
         encoded_rows, encoded_bytes = 1, config.max_length * (2 + config.attention_mask)
+    whole = wanted >= planned.bytes
+    planned_bytes = np.array([sums.window.planned for sums in found])
+    weights = np.array([sums.window.weight for sums in found])
+
+    def total(values: list[float]) -> tuple[float, float]:
+        """Returns the sum of these sums over windows, extrapolated to the input, and its standard error as a share."""
+        if whole:
+            return sum(values), 0.0
+        per_byte = np.array(values) / planned_bytes
+        mean = np.average(per_byte, weights=weights)
+        if len(found) == 1:
+            return planned.bytes * mean, 0.0
+        deviation = np.sqrt((weights**2 * (per_byte - mean) ** 2).sum() * len(found) / (len(found) - 1))
+        return planned.bytes * mean, deviation / weights.sum() / mean
+
+    tokens, token_error = total([sums.tokens for sums in found])
+    documents, document_error = total([sums.documents for sums in found])
+    if config.packing == "concat":
+        made = tokens / config.max_length
+    elif config.packing == "pad":
+        made, _ = total([sums.rows for sums in found])
+    else:
+        made = statistics.rows * (tokens / statistics.tokens)
     return Estimate(
-        sample_bytes=statistics.bytes,
+        sample_bytes=sum(sums.bytes for sums in found),
         windows=len(found),
-        documents=statistics.documents * scale,
-        tokens=statistics.tokens * scale,
-        error=0.0 if scale == 1 else _error(sampled, tokens),
+        documents=documents,
+        document_error=document_error,
+        tokens=tokens,
+        token_error=token_error,
         rows=made,
         record_bytes=encoded_bytes / encoded_rows,
-        seconds=float(np.median(seconds / sampled)) * planned.bytes + encoding / encoded_rows * made,
+        seconds=float(np.median([sums.seconds for sums in found] / planned_bytes)) * planned.bytes
+        + encoding / encoded_rows * made,
     )
 
 
-def _error(sampled: np.ndarray, tokens: np.ndarray) -> float:
-    """Returns the standard error of the ratio of sums Σ tokens / Σ sampled (Cochran, 1977), as a share of the ratio."""
-    residuals = tokens - tokens.sum() / sampled.sum() * sampled
-    return float(np.sqrt(len(tokens) / max(1, len(tokens) - 1) * (residuals**2).sum()) / tokens.sum())
+@dataclass
+class _Sums:
+    """Sums over the documents of a window, each multiplied by the share of it that is in the window."""
+
+    window: Window
+    seconds: float
+    """How long reading, tokenizing and packing took."""
+    bytes: int = 0
+    documents: float = 0
+    tokens: float = 0
+    rows: float = 0
+    """Of rows with a single document."""
+
+
+_Piece = tuple[_Sums, DocumentBatch, float]
+
+
+def _pieces(sample: Iterable[Window], config: PrepareConfig, found: list[_Sums]) -> Iterator[_Piece]:
+    """Yields the windows' documents, with the sums to add them to and their share. Appends the sums to `found`."""
+    for window in sample:
+        sums = _Sums(window, window.seconds, window.text_bytes)
+        found.append(sums)
+        for batch, share in window.pieces:
+            if batch.bad and config.on_bad_record == "fail":
+                raise DataError(describe(window.unit, batch.bad[0]))
+            yield sums, batch, share
+        window.pieces.clear()
+
+
+def _counted(pieces: Iterable[_Piece], statistics: SplitStatistics) -> Iterator[DocumentBatch]:
+    """Yields the documents, and counts what `statistics` says of them."""
+    for sums, batch, share in pieces:
+        documents, tokens = statistics.documents, statistics.tokens
+        began = time.perf_counter()
+        yield batch
+        sums.seconds += time.perf_counter() - began
+        sums.documents += share * (statistics.documents - documents)
+        sums.tokens += share * (statistics.tokens - tokens)
 
 
 def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, vocab_size: int) -> Iterator[str]:
@@ -168,13 +219,13 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
         planned: Its input.
         vocab_size: The number of the tokenizer's ids.
     """
-    margin = f" ± {2 * made.error:.1%}" if made.error else ""
     yield (
-        f"sample: {megabytes(made.sample_bytes)} of text from {made.windows:,} places of the input's "
+        f"sample: {megabytes(made.sample_bytes)} of text from {counted(made.windows, 'place')} of the input's "
         f"{megabytes(planned.bytes)}"
     )
     yield (
-        f"all splits: about {made.documents:,.0f} documents, {made.tokens:,.0f} tokens{margin}, "
+        f"all splits: about {counted(round(made.documents), 'document')}{_margin(made.document_error)}, "
+        f"{made.tokens:,.0f} tokens{_margin(made.token_error)}, "
         f"{human_bytes(made.rows * made.record_bytes)}"
     )
     for name, share in config.splits:
@@ -188,7 +239,7 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
             seed=config.seed,
         )
         yield (
-            f"{name}: about {made.tokens * share:,.0f} tokens, {rows:,} rows of {config.max_length}, "
+            f"{name}: about {made.tokens * share:,.0f} tokens, {counted(rows, 'row')} of {config.max_length}, "
             f"{counted(layout.num_shards, 'shard')}, {human_bytes(rows * made.record_bytes)}"
         )
     if config.dedup == "exact":
@@ -209,6 +260,11 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
         f"on Dataflow: about {hours:,.2g} vCPU-hours and {human_bytes(shuffle)} through the shuffle: "
         f"${workers + shuffle / 1e9 * prices['shuffle_gb']:,.2f} (--prices)"
     )
+
+
+def _margin(error: float) -> str:
+    """Returns the range that contains the true value in 19 of 20 cases, if a sum has such a standard error."""
+    return f" ± {2 * error:.1%}" if error > 0.00025 else ""
 
 
 def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int) -> int:

@@ -76,9 +76,12 @@ def test_tokens_and_bytes_are_predicted(
     manifests = [read_manifest(str(out / name)) for name in names]
     tokens = sum(found["totals"]["tokens"] for found in manifests)
     size = sum(shard["bytes"] for found in manifests for shard in found["shards"])
-    match = re.search(r"documents, ([\d,]+) tokens ± [\d.]+%, ([\d.]+) MB", told)
+    match = re.search(r"documents [^,]*, ([\d,]+) tokens ± [\d.]+%, ([\d.]+) MB", told)
     assert int(match[1].replace(",", "")) == pytest.approx(tokens, rel=CLOSE)
     assert float(match[2]) * 1e6 == pytest.approx(size, rel=CLOSE)
+    documents = sum(found["totals"]["documents"] for found in manifests)
+    about, margin = re.search(r"about ([\d,]+) documents ± ([\d.]+)%", told).groups()
+    assert int(about.replace(",", "")) == pytest.approx(documents, rel=0.02 + float(margin) / 100)
     assert [f"{name}: about" in told for name in names] == [True] * len(names)
 
 
@@ -104,6 +107,36 @@ def test_documents_longer_than_windows_are_read_whole_but_not_all_of_them(
     assert float(re.search(r"sample: ([\d.]+) MB", told)[1]) < 24
 
 
+def test_long_documents_among_short_ones_have_their_share(tmp_path: Path, tokenizer_folder: Path, capsys):
+    documents = make_documents(30_000, seed=6)
+    records = list(documents)
+    for place in range(100, 30_000, 150):  # 200 of about 60 kB, half of them beginning in the unit before
+        records[place] = "\u00e4" + " ".join(documents[:500])
+    lines = [json.dumps({"text": text}) for text in records]
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines[:20_000], *[""] * 500_000, *lines[20_000:]]))
+    given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--unit_bytes", "100000")
+    prepare.main([*given, "--estimate"])
+    told = capsys.readouterr().out
+    prepare.main(given)
+    totals = read_manifest(str(tmp_path / "out" / "train"))["totals"]
+    for name, most in (("documents", 60), ("tokens", 5)):
+        about, margin = re.search(rf"([\d,]+) {name} ± ([\d.]+)%", told).groups()
+        assert int(about.replace(",", "")) == pytest.approx(totals[name], rel=2 * float(margin) / 100)
+        assert float(margin) < most
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.jsonl"])
+def test_an_only_document_is_found_wherever_the_windows_are(
+    tmp_path: Path, tokenizer_folder: Path, monkeypatch, capsys, name: str
+):
+    monkeypatch.setattr(estimate, "_LEAST", 1 << 20)
+    text = "\u00e4 " * 2_000_000
+    (tmp_path / name).write_text(text if name == "in.txt" else "\n\n" + json.dumps({"text": text}))
+    given = arguments(tmp_path / name, tokenizer_folder, tmp_path / "out", "--unit_bytes", "1000000")
+    prepare.main([*given, "--estimate"])
+    assert "about 1 document, " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "options", "reason"),
     [
@@ -125,7 +158,7 @@ def test_bad_records_are_skipped_as_in_a_run(tmp_path: Path, tokenizer_folder: P
     (tmp_path / "in.jsonl").write_text('{"text": "fine"}\n{"text": 7}\n')
     given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--estimate")
     prepare.main([*given, "--on_bad_record", "skip"])
-    assert "about 1 documents" in capsys.readouterr().out
+    assert "about 1 document, " in capsys.readouterr().out
 
 
 def test_every_file_has_the_same_share_of_the_sample(tmp_path: Path):
@@ -135,7 +168,7 @@ def test_every_file_has_the_same_share_of_the_sample(tmp_path: Path):
     planned = plan(config)
     found = [0] * 50
     for window in windows.windows(planned, config, sample_bytes=planned.bytes // 10, seed=3):
-        for batch in window.batches:
+        for batch, _ in window.pieces:
             for text in batch.texts:
                 found[int(text[:2])] += 1
     assert min(found) > 150 and max(found) < 250
