@@ -14,6 +14,9 @@ FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER}
 
 FROM apache/beam_python3.11_sdk:${BEAM}
 
+# For the launcher: the first process of a container would ignore a SIGTERM that arrives before it has a handler for it.
+RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
+
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
 # The largest layer. It changes only with the lock. 0.4 GB are only for building custom operations of TensorFlow: its
@@ -42,5 +45,5 @@ ARG IMAGE=""
 ENV TOKENMILL_PIPELINE_IMAGE=${IMAGE}
 
 # No USER: Dataflow mounts folders of the host that belong to root into workers' containers, and the SDK's boot binary
-# writes to them. To use the image elsewhere: docker run --user 1000 --entrypoint python IMAGE -m beam_pipeline …
+# writes to them. To use the image elsewhere: docker run --user 1000 --entrypoint tini IMAGE python -m beam_pipeline …
 ENTRYPOINT ["/opt/apache/beam/boot"]

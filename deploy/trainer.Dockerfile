@@ -30,10 +30,12 @@ COPY trainer/requirements.lock ./
 RUN uv pip install --require-hashes --requirements requirements.lock && rm -r $UNUSED
 
 FROM ${PYTHON} AS base
+# The first process of a container would ignore a SIGTERM that arrives before it has a handler for it.
+RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 10001 --create-home trainer
 ENV PATH=/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
 WORKDIR /app
-ENTRYPOINT ["python", "-m", "tpu_trainer"]
+ENTRYPOINT ["tini", "--", "python", "-m", "tpu_trainer"]
 CMD ["--help"]
 
 # Each image has a layer of packages, which changes only with the lock, and small layers for the program.
