@@ -56,7 +56,7 @@ def test_what_a_killed_build_leaves_is_cleaned_up(sandbox: Sandbox, expected: di
     step = killed.start("dataset")
     step.wait_until("some work units are finished", lambda: bool(units(sandbox, "v3-0")))
     step.kill("prepare")
-    assert set(sandbox.remains()) == {"containers", "Dataflow", "Flink"}
+    assert {"containers", "Dataflow"} <= set(sandbox.remains())
     clean_up(sandbox, killed)
     assert not manifests(sandbox, "v3-0")
 
