@@ -1,9 +1,13 @@
-"""Shows the messages of this package's loggers on stderr, without breaking a progress bar."""
+"""Shows the messages of this package's loggers on stderr, without breaking a progress bar, and no others."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class _Handler(logging.Handler):
@@ -28,3 +32,25 @@ def log_to_stderr() -> None:
         log.addHandler(_Handler())
     log.setLevel(logging.INFO)
     log.propagate = False  # or a handler that Beam adds to the root logger would repeat the messages
+
+
+@contextlib.contextmanager
+def without_stdout() -> Iterator[None]:
+    """Discards what this process writes to stdout in this block, also what a native library does.
+
+    `tokenizers` prints every gap in a vocabulary: megabytes in one line.
+    """
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # stdout is closed, so nothing is shown anyway
+        yield
+        return
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -27,7 +27,8 @@ from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.sources.windows import Window, windows
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.description import TokenizerDescription
-from beam_pipeline.tokenization.documents import DocumentTokenizer, Template
+from beam_pipeline.tokenization.documents import DocumentTokenizer
+from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
 _SAMPLED_SHARE = 1 / 200

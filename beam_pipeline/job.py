@@ -18,7 +18,7 @@ from beam_pipeline.formats import format_class
 from beam_pipeline.formats.base import Format, RowForm
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
-from beam_pipeline.tokenization.documents import Template
+from beam_pipeline.tokenization.template import Template
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.summary import print_summary
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
-from beam_pipeline.tokenization.documents import Template
 from beam_pipeline.tokenization.engine import HF_SPEED, check_engine
+from beam_pipeline.tokenization.template import Template
 
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
-from tokenizers.processors import Sequence
 
+from beam_pipeline.amounts import counted
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.control_tokens import find_control_ids
-from beam_pipeline.tokenization.documents import Template
+from beam_pipeline.tokenization.template import Template, find_template
 from beam_pipeline.tokenization.tokenizer_files import (
     CONFIG,
     JSON,
@@ -115,11 +115,19 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
     boundaries = {special[name] for name in _BOUNDARY_NAMES} - {None}
     marked = {token["id"] for token in parsed["added_tokens"] if token["special"]}
     control = find_control_ids(parsed, boundaries, additional | ({special["pad"]} - {None}))
+    ids = set(tokenizer.get_vocab().values())
+    # Ids may have gaps, and an embedding needs a row for the largest id.
+    vocab_size = max(tokenizer.get_vocab_size(), max(ids, default=-1) + 1)
+    unused = [number for number in range(vocab_size) if number not in ids]
+    if unused:
+        shown = ", ".join(map(str, unused[:3])) + (", …" if len(unused) > 3 else "")
+        notes.append(
+            f"--tokenizer {path}: {counted(len(unused), 'id')} of its {vocab_size:,} ({shown}) have no token"
+        )
     return TokenizerDescription(
         files=files,
         notes=tuple(notes),
-        # Ids may have gaps, and an embedding needs a row for the largest id.
-        vocab_size=max(tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=-1) + 1),
+        vocab_size=vocab_size,
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
         control_ids=control,
@@ -157,26 +165,3 @@ def _token_id(tokenizer: Tokenizer, config: Mapping, name: str, path: str) -> in
     if found is None:
         raise UsageError(f"--tokenizer {path}: its {name}_token {token!r} is not in its vocabulary")
     return found
-
-
-def find_template(tokenizer: Tokenizer) -> Template:
-    """Finds the ids that the tokenizer's post-processor puts around a text, by encoding texts with it and without it.
-
-    Raises:
-        UsageError: If the post-processor does more than adding ids before and after a text.
-    """
-    if tokenizer.post_processor is None:
-        return Template((), ())
-    texts = ["a", "b 1"]
-    full = [tokenizer.encode(text).ids for text in texts]
-    processor, tokenizer.post_processor = tokenizer.post_processor, Sequence([])
-    plain = [tokenizer.encode(text).ids for text in texts]
-    tokenizer.post_processor = processor
-    for first in range(len(full[0]) - len(plain[0]) + 1):
-        prefix, suffix = full[0][:first], full[0][first + len(plain[0]) :]
-        if full == [[*prefix, *ids, *suffix] for ids in plain]:
-            return Template(tuple(prefix), tuple(suffix))
-    raise UsageError(
-        f"--tokenizer: its post-processor turns the ids {plain[0]} of 'a' into {full[0]}; only templates that "
-        "put tokens before and after a text are supported"
-    )

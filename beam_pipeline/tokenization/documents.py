@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from importlib.metadata import version
 
 import numpy as np
@@ -12,17 +11,10 @@ from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.fallbacks import EngineUse
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
+from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.token_arrays import Documents, id_dtype, ranges
 
 _MAX_RUNS = 4
-
-
-@dataclass(frozen=True)
-class Template:
-    """The ids before and after every document, such as those of `<s>` and `</s>`. Either may be empty."""
-
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
 
 
 class DocumentTokenizer:

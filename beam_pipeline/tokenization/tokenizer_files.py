@@ -11,8 +11,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from beam_pipeline import filesystem, parsing
+from beam_pipeline import console, filesystem, parsing
 from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.remote_code import config_without_code, runs_code
 
 JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
     "tokenizer.json",
@@ -78,15 +79,22 @@ def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
             f"nor config.json a model_type, so {', '.join(sorted(files))} cannot be read; save the tokenizer with "
             "save_pretrained, or add tokenizer.json"
         )
+    notes: list[str] = []
     if JSON in files:
         given = _load_json(files[JSON], path)
         if not known_class:
             return _with_config(path, files, config, given)
+        if runs_code(config):
+            config, note = config_without_code(config, given, path)
+            config["tokenizer_class"] = named_class = _PLAIN_CLASS
+            config["add_prefix_space"] = _prefix_space(json.loads(files[JSON]))
+            files = {**files, CONFIG: _dump(config)}
+            notes.append(note)
         if named_class in _PLAIN_CLASSES:
             files = _with_plain_class(files, config)
             if _is_consistent(parse_json(files, CONFIG, path), files, given):
-                return files, []
-    return _convert(path, files, custom_code="auto_map" in {**config, **model_config}), []
+                return files, notes
+    return _convert(path, files, custom_code="auto_map" in {**config, **model_config}), notes
 
 
 def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, Any]:
@@ -247,7 +255,7 @@ def _convert(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dic
     """Loads the files with AutoTokenizer and saves them. Keeps the vocabulary's text: saving may round its scores."""
     from transformers import AutoTokenizer
 
-    with tempfile.TemporaryDirectory() as folder:
+    with console.without_stdout(), tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "in"), Path(folder, "out")
         source.mkdir()
         for name, data in files.items():
@@ -269,9 +277,10 @@ def _convert(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dic
             )
         tokenizer.save_pretrained(target)
         saved = _as_plain_class(_read_folder(str(target)), tokenizer.model_input_names)
-    if JSON not in files:
+        given = json.loads(Tokenizer.from_buffer(files[JSON]).to_str()) if JSON in files else None
+    if given is None:
         return saved
-    changed, given = json.loads(saved[JSON]), json.loads(Tokenizer.from_buffer(files[JSON]).to_str())
+    changed = json.loads(saved[JSON])
     if changed == given:
         return {**saved, JSON: files[JSON]}
     if changed["model"] != given["model"]:

@@ -14,8 +14,9 @@ from transformers import AutoTokenizer
 from beam_pipeline import prepare, verify
 from beam_pipeline.errors import UsageError
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
-from beam_pipeline.tokenization.description import describe_tokenizer, find_template
-from beam_pipeline.tokenization.documents import DocumentTokenizer, Template
+from beam_pipeline.tokenization.description import describe_tokenizer
+from beam_pipeline.tokenization.documents import DocumentTokenizer
+from beam_pipeline.tokenization.template import Template, find_template
 from beam_pipeline.views.reading import open_split
 from tests.beam_pipeline.runs import arguments
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from beam_pipeline.errors import UsageError
@@ -202,6 +202,7 @@ def _cut(name: str) -> Callable[[Path], None]:
 
 
 CUSTOM = {"tokenizer_class": "MyTokenizer", "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", None]}}
+FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code.MyTokenizerFast"]}}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,26 @@ CUSTOM = {"tokenizer_class": "MyTokenizer", "auto_map": {"AutoTokenizer": ["my_c
             _renamed("tekken.json"),
             "tekken.json is the format of mistral_common.*; use the tokenizer.json",
         ),
-        ({"tokenizer_config": CUSTOM}, None, "code in its repository .auto_map., which is not run"),
+        (
+            {"tokenizer_config": CUSTOM},
+            None,
+            "MyTokenizer is code .auto_map., which is not run, and has no fast",
+        ),
+        (
+            {"tokenizer_config": CUSTOM},
+            _renamed("spiece.json"),
+            "code in its repository .auto_map., which is",
+        ),
+        (
+            {"tokenizer_config": {**FAST, "do_lower_case": True}},
+            None,
+            "its options may change ids .do_lower_case",
+        ),
+        (
+            {"tokenizer_config": {**FAST, "add_bos_token": True}},
+            None,
+            "add_bos_token is true, but .* no such token",
+        ),
         ({"config": {"model_type": "mine", "auto_map": CUSTOM["auto_map"]}}, None, "which is not run"),
         ({"config": {"model_type": "gpt2"}}, _renamed("vocab.txt"), "cannot be loaded"),
     ],
@@ -245,6 +265,60 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
     message = str(caught.value)
     assert re.search(reason, message), message
     assert str(folder) in message and "\n" not in message and len(message) < 700
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_code(bos, save, tmp_path):
+    """As in InternLM 2's folder."""
+    config = {
+        **FAST,
+        "add_bos_token": bos,
+        "add_eos_token": False,
+        "bos_token": "<s>",
+        "sp_model_kwargs": None,
+    }
+
+    def change(tokenizer: Tokenizer) -> None:
+        if bos:
+            bos_id = tokenizer.token_to_id("<s>")
+            tokenizer.post_processor = processors.TemplateProcessing(
+                "<s> $0", special_tokens=[("<s>", bos_id)]
+            )
+
+    folder = save("sentencepiece-internlm", change, tokenizer_config=config)
+    (folder / "my_code.py").write_text("raise SystemExit('code of the folder was run')\n")
+    description = describe_tokenizer(str(folder))
+    assert "its class MyTokenizer is code (auto_map), which is not run" in description.notes[0]
+    own = json.loads((folder / "tokenizer.json").read_text())
+    assert json.loads(description.json) == own
+    auto = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
+    expected = [auto(text).input_ids for text in TEXTS]
+    found = [[*description.template.prefix, *ids] for ids in encode(description, TEXTS)]
+    assert found == expected
+    assert bool(description.template.prefix) == bos and auto.bos_token == "<s>"
+
+
+@pytest.mark.parametrize("named", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(named: str, save, capfd):
+    folder = save(tokenizer_config={"tokenizer_class": named})
+    path = folder / "tokenizer.json"
+    parts = json.loads(path.read_text())
+    vocab = parts["model"]["vocab"]
+    parts["model"]["vocab"] = {key: number + (5000 if number >= 700 else 0) for key, number in vocab.items()}
+    for token in parts["added_tokens"]:  # (HF gives them the first unused ids)
+        token["id"] += 5000
+    path.write_text(json.dumps(parts))
+    description = describe_tokenizer(str(folder))
+    (note,) = [note for note in description.notes if "no token" in note]
+    assert f"4,997 ids of its {description.vocab_size:,} (700, 701, 702, …) have no token" in note
+    capfd.readouterr()  # to be able to fail: saving prints all of them
+    Tokenizer.from_file(str(path)).to_str()
+    assert "704, 705" in capfd.readouterr().out
+    describe_tokenizer(str(folder))
+    shown = capfd.readouterr()
+    assert "704" not in shown.out + shown.err
+    print("stdout works again")
+    assert "works again" in capfd.readouterr().out
 
 
 def test_the_vocabulary_keeps_its_text(save: Callable[..., Path]):

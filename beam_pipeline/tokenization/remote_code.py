@@ -1,0 +1,78 @@
+"""Folders whose tokenizer class is code in the folder (`auto_map`). No such code is ever run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tokenizers import Tokenizer
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.template import find_template
+
+_REMEDY = (
+    "to use its tokenizer.json as it is, remove auto_map and tokenizer_class from tokenizer_config.json, if that is "
+    "the tokenizer that you want"
+)
+
+# Entries of a config that determine no ids, or whose meaning is checked. Others may be options of the code.
+_HARMLESS = {
+    *("add_bos_token", "add_eos_token", "added_tokens_decoder", "additional_special_tokens"),
+    *("auto_map", "chat_template", "clean_up_tokenization_spaces", "decode_with_prefix_space"),
+    *("extra_special_tokens", "legacy", "max_length", "model_input_names", "model_max_length"),
+    *("name_or_path", "pad_to_multiple_of", "pad_token_type_id", "padding_side"),
+    *("processor_class", "special_tokens_map_file", "stride", "tokenizer_class"),
+    *("tokenizer_file", "truncation_side", "truncation_strategy", "use_default_system_prompt"),
+    *("use_fast"),
+    *(f"{name}_token" for name in ("pad", "mask", "bos", "eos", "cls", "sep", "unk")),
+}
+
+
+def runs_code(config: Mapping) -> bool:
+    """Whether AutoTokenizer would need code of the folder for a tokenizer with this config."""
+    name = config.get("tokenizer_class")
+    if not name or not _classes(config):
+        return False
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    return tokenizer_class_from_name(name) is None and tokenizer_class_from_name(f"{name}Fast") is None
+
+
+def config_without_code(config: Mapping, tokenizer: Tokenizer, path: str) -> tuple[dict, str]:
+    """Returns a config with which `tokenizer.json` alone determines the ids, if the code cannot change them.
+
+    A fast class loads `tokenizer.json`. By convention it changes no more than the tokens around a text, according to
+    `add_bos_token` and `add_eos_token`, and these must already be those of `tokenizer.json`.
+
+    Returns:
+        The config, and a note for the user.
+
+    Raises:
+        UsageError: If the code may give other ids.
+    """
+    name, classes = config["tokenizer_class"], _classes(config)
+    code = f"--tokenizer {path}: its class {name} is code (auto_map), which is not run"
+    reason = None
+    options = sorted(key for key, value in config.items() if value and key not in _HARMLESS)
+    if len(classes) < 2 or not classes[1]:
+        reason = "has no fast version, so its ids need not be those of tokenizer.json"
+    elif options:
+        reason = f"its options may change ids ({', '.join(options)})"
+    else:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        template = find_template(tokenizer)
+        for key, found in (("add_bos_token", template.prefix), ("add_eos_token", template.suffix)):
+            if key in config and bool(config[key]) != bool(found):
+                added = "such a" if found else "no such"
+                reason = f"{key} is {str(config[key]).lower()}, but tokenizer.json adds {added} token"
+    if reason is not None:
+        raise UsageError(f"{code}, and {reason}; {_REMEDY}")
+    changed = {key: value for key, value in config.items() if key != "auto_map"}
+    return changed, f"{code}; tokenizer.json is used as it is"
+
+
+def _classes(config: Mapping) -> list[str | None]:
+    """Returns the names of the slow and the fast class, if these are code."""
+    auto_map = config.get("auto_map")
+    found = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
+    return [found] if isinstance(found, str) else list(found or [])
