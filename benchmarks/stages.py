@@ -166,6 +166,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
             lambda: write_shard(
                 shard,
                 encode=lambda block: map(b"".join, encoded),
+                with_offsets=True,
                 path=f"{out}/train-00000-{len(shard)}.tfrecord",
                 temporary=f"{out}/temporary",
                 split=0,

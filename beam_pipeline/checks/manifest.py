@@ -23,6 +23,7 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     if abs(shares - 1) > 1e-9:
         yield f"config.splits: the shares add up to {shares:g}, not 1"
     yield from _shard_defects(manifest)
+    yield from _offsets_defects(manifest)
     totals, excluded = manifest["totals"], manifest["excluded"]
     if totals["rows"] != manifest["num_records"]:
         yield f"totals.rows is {totals['rows']}, num_records is {manifest['num_records']}"
@@ -95,6 +96,13 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
     if manifest["version"] > 1 or config["shard_size"]:
         expected["shard_size"] = config["shard_size"]
     return expected
+
+
+def _offsets_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Checks that either all shards have offsets or, in a dataset of an earlier release, none."""
+    have = sum("offsets_crc32c" in shard for shard in manifest["shards"])
+    if 0 < have < len(manifest["shards"]):
+        yield f"only {have} of the {len(manifest['shards'])} shards have an offsets_crc32c"
 
 
 def _shard_defects(manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import google_crc32c
 import numpy as np
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset.offsets import OffsetFinder, offsets_name
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import file_sums
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -82,10 +83,10 @@ def check_shards(
 
 
 class _ChecksummedFile(io.RawIOBase):
-    """A file that computes the size and CRC-32C of the bytes that are read."""
+    """A file that computes the size and CRC-32C of the bytes that are read, and finds the records in them."""
 
-    def __init__(self, file: BinaryIO):
-        self._file = file
+    def __init__(self, file: BinaryIO, finder: OffsetFinder):
+        self._file, self._finder = file, finder
         self.bytes = self.crc = 0
 
     def readable(self) -> bool:
@@ -96,6 +97,7 @@ class _ChecksummedFile(io.RawIOBase):
         buffer[: len(data)] = data
         self.bytes += len(data)
         self.crc = google_crc32c.extend(self.crc, data)
+        self._finder.add(data)
         return len(data)
 
 
@@ -108,9 +110,10 @@ def _check_shard(
         return
     own = SplitStatistics.empty(len(statistics.token_counts))
     shard_format = format_of(manifest)
+    finder = OffsetFinder()
     try:
         if shard_format.sequential:
-            size, crc, wrong = _read_once(shard_format, path, manifest, own)
+            size, crc, wrong = _read_once(shard_format, path, manifest, own, finder)
         else:
             size, crc = file_sums(path)
             if (size, crc) == (shard["bytes"], shard["crc32c"]):  # libraries may crash on damaged files
@@ -128,6 +131,8 @@ def _check_shard(
     if wrong:
         yield wrong if wrong.startswith(path) else f"{path}: {wrong}"
         return
+    if "offsets_crc32c" in shard:
+        yield from _check_offsets(path, shard, finder.to_bytes())
     if own.rows != shard["records"]:
         yield f"{path}: {own.rows} records, the manifest specifies {shard['records']}"
     checksum = f"{own.rows_checksum:016x}"
@@ -136,12 +141,28 @@ def _check_shard(
     statistics.merge(own)
 
 
+def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iterator[str]:
+    """Yields a message if the file with a shard's offsets is missing or wrong. Earlier releases did not write it."""
+    folder, _, name = path.rpartition("/")
+    offsets = filesystem.join(folder, offsets_name(name))
+    if not filesystem.exists(offsets):
+        yield f"{offsets}: missing; programs can read the dataset without it, but more slowly"
+    elif (found := filesystem.read_bytes(offsets)) != expected:
+        yield f"{offsets}: {len(found)} bytes that are not the offsets of the records in {name}"
+    elif f"{google_crc32c.value(found):08x}" != shard["offsets_crc32c"]:
+        yield f"{offsets}: its CRC-32C is not {shard['offsets_crc32c']}, as the manifest specifies"
+
+
 def _read_once(
-    shard_format: Format, path: str, manifest: Mapping[str, Any], statistics: SplitStatistics
+    shard_format: Format,
+    path: str,
+    manifest: Mapping[str, Any],
+    statistics: SplitStatistics,
+    finder: OffsetFinder,
 ) -> tuple[int, str, str | None]:
-    """Does what `file_sums` and `_check_rows` do, while it reads the file once."""
+    """Does what `file_sums` and `_check_rows` do, and finds the offsets, while it reads the file once."""
     with filesystem.open_file(path) as file:
-        summed = _ChecksummedFile(file)
+        summed = _ChecksummedFile(file, finder)
         reader = io.BufferedReader(summed, _READ_BYTES)
         wrong = _check_rows(shard_format, reader, path, manifest, statistics)
         while reader.read(_READ_BYTES):  # the rest after a malformed record, for the checksum

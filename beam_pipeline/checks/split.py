@@ -15,7 +15,7 @@ from beam_pipeline.checks.manifest import manifest_defects
 from beam_pipeline.checks.shards import ShardFindings
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.manifest_form import form_defects
-from beam_pipeline.dataset.shards import SHARD_NAME, file_sums
+from beam_pipeline.dataset.shards import SHARD_NAME, file_sums, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.parsing import parse_own_json
@@ -93,7 +93,7 @@ def _check_names(found: SplitFindings) -> None:
     """Finds files that the manifest does not name."""
     folder, manifest = found.folder, found.manifest
     named = {manifests.MANIFEST, manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA}
-    named |= {entry["name"] for entry in manifest["shards"]}
+    named |= {name for shard in manifest["shards"] for name in files_of_shard(shard)}
     named |= {entry["path"] for entry in manifest.get("files", ())}
     for path in filesystem.list_folder(folder):
         name = path[len(folder) :].lstrip("/")

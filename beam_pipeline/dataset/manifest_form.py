@@ -17,6 +17,7 @@ _NAME = re.compile(rf"[^/]+\.({'|'.join(EXTENSIONS.values())})")
 _OUTPUT_FORMAT = re.compile("|".join(EXTENSIONS))
 _FILES = [{"path": _PATH, "bytes": _COUNT, "crc32c": _HEX_8}]
 _SPLITS = [[str, float]]
+_OPTIONAL = {"offsets_crc32c"}  # keys that earlier releases did not write
 
 _VERSION_1 = {
     "split": str,
@@ -59,6 +60,7 @@ _VERSION_2 = {
     "files": _FILES,
     "tokenizer": {**_VERSION_1["tokenizer"], "control_ids": [_COUNT], "files": _FILES},
     "config": {**_VERSION_1["config"], "splits": _SPLITS},
+    "shards": [{**_VERSION_1["shards"][0], "offsets_crc32c": _HEX_8}],
     "bytes_version": _COUNT,
     "versions": {"tokenmill": str, "tokenizers": str},
 }
@@ -100,7 +102,7 @@ def _mismatches(value: Any, form: Any, place: str) -> Iterator[str]:
             name = f"{place}.{key}" if place else key
             if key in value:
                 yield from _mismatches(value[key], part, name)
-            else:
+            elif key not in _OPTIONAL:
                 yield f"{name} is missing"
     elif isinstance(form, list) and isinstance(value, list):
         if len(form) > 1 and len(value) != len(form):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset import manifest, offsets
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.manifest import TOKENIZER
@@ -210,7 +210,11 @@ def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
         if not name:
             return folder in (*splits, TOKENIZER, BAD_RECORDS, STAGING)
         if folder in splits:
-            return name in _SPLIT_FILES or SHARD_NAME.fullmatch(name) is not None
+            return (
+                name in _SPLIT_FILES
+                or name.startswith(f"{offsets.FOLDER}/")
+                or SHARD_NAME.fullmatch(name) is not None
+            )
         return folder == TOKENIZER or (folder == BAD_RECORDS and name.startswith("unit-"))
 
     found = [path for path in content.kept if in_the_way(path)]

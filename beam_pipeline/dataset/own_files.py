@@ -18,10 +18,10 @@ from typing import Any
 import google_crc32c
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset import bad_records, lock, manifest
+from beam_pipeline.dataset import bad_records, lock, manifest, offsets
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.own_pages import is_own_page, is_unfinished_page
-from beam_pipeline.dataset.shards import SHARD_NAME
+from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
 from beam_pipeline.dataset.staging import FINISHED, STAGING, WRITTEN
 from beam_pipeline.errors import DataError
 from beam_pipeline.parsing import parse_own_json
@@ -143,9 +143,7 @@ def _of_manifest(
 
 def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
     """Returns the files that a manifest lists. A manifest of version 1 lists only the shards."""
-    shards = {
-        f"{split}/{shard['name']}": Expected(shard["bytes"], shard["crc32c"]) for shard in found["shards"]
-    }
+    shards = {path: sums for shard in found["shards"] for path, sums in _of_shard(split, shard).items()}
     others = _entries(split, found.get("files", ()))
     return shards | others | _entries(TOKENIZER, found["tokenizer"].get("files", ()))
 
@@ -218,12 +216,16 @@ def _of_run(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, Ex
     """Returns the files in the lists in an unfinished run's staging folder."""
     records = [path for path in sizes if path.startswith(f"{staging}/{WRITTEN}/")]
     shards = [path for path in sizes if path.startswith(f"{staging}/{FINISHED}/")]
-    return _listed(output, records, partial(_entries, "")) | _listed(output, shards, _shard_of)
+    return _listed(output, records, partial(_entries, "")) | _listed(output, shards, _of_record)
 
 
-def _shard_of(info: Mapping[str, Any]) -> dict[str, Expected]:
-    split = SHARD_NAME.fullmatch(info["name"])["split"]
-    return {f"{split}/{info['name']}": Expected(info["bytes"], info["crc32c"])}
+def _of_shard(split: str, shard: Mapping[str, Any]) -> dict[str, Expected]:
+    """Returns the files of a shard, given its entry in the manifest or its record."""
+    return {f"{split}/{name}": Expected(*sums) for name, sums in files_of_shard(shard).items()}
+
+
+def _of_record(shard: Mapping[str, Any]) -> dict[str, Expected]:
+    return _of_shard(SHARD_NAME.fullmatch(shard["name"])["split"], shard)
 
 
 def _listed(
@@ -264,7 +266,10 @@ def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> 
 
 
 def _changed(output: str, listed: Mapping[str, Expected], sizes: Mapping[str, int]) -> frozenset[str]:
-    """Returns the files that differ from their records, by size. Also compares the checksums of small non-shards."""
+    """Returns the files that differ from their records, by size.
+
+    Also compares the checksums of small files, except for shards and their offsets.
+    """
 
     def differs(path: str) -> bool:
         expected = listed[path]
@@ -272,7 +277,8 @@ def _changed(output: str, listed: Mapping[str, Expected], sizes: Mapping[str, in
             return False
         if sizes[path] != expected.size:
             return True
-        if SHARD_NAME.fullmatch(path.rpartition("/")[2]) or expected.size > _SMALL:
+        *_, folder, name = path.split("/")
+        if folder == offsets.FOLDER or SHARD_NAME.fullmatch(name) or expected.size > _SMALL:
             return False
         data = filesystem.read_bytes(filesystem.join(output, path))
         return f"{google_crc32c.value(data):08x}" != expected.crc32c

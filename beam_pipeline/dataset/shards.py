@@ -1,15 +1,17 @@
-"""Shards: their names, and writing them atomically."""
+"""Shards and the offsets of their records: the names of their files, and writing them atomically."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import google_crc32c
 import numpy as np
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset.offsets import OffsetFinder, offsets_name, offsets_size
 from beam_pipeline.errors import DataError
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
@@ -46,10 +48,16 @@ class ShardInfo:
     """The CRC-32C of the file's bytes, 8 hex digits."""
     rows_checksum: str
     """`rows_checksum` of its rows, 16 hex digits."""
+    offsets_crc32c: str | None
+    """The CRC-32C of the file with its offsets, 8 hex digits. None if its format has no offsets."""
 
     def to_json(self) -> dict:
         """Returns the shard's entry in the manifest."""
-        return {key: value for key, value in asdict(self).items() if key not in ("split", "shard")}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in ("split", "shard") and value is not None
+        }
 
 
 def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
@@ -88,49 +96,84 @@ def write_shard(
     block: RowBlock,
     *,
     encode: Callable[[RowBlock], Iterable[bytes]],
+    with_offsets: bool,
     path: str,
     temporary: str,
     split: int,
     shard: int,
     before_publishing: Callable[[ShardInfo], None],
 ) -> ShardInfo:
-    """Writes a shard's rows to `temporary`, and moves the file to `path`, but never replaces a file there.
+    """Writes a shard's rows, and then their offsets, to `temporary`, and moves the files to their paths.
+
+    Never replaces a file there.
 
     Args:
         block: The rows.
         encode: Returns the file's bytes in pieces.
+        with_offsets: Whether to write the offsets of its records; its format must be TFRecord.
         path: Of the shard.
         temporary: Its path until it is complete.
         split: The index of its split.
         shard: Its number within the split.
-        before_publishing: Called right before the file appears. If it raises, the file does not appear.
+        before_publishing: Called right before the shard appears. If it raises, no file appears.
 
     Raises:
-        DataError: If `path` is a file with other content.
+        DataError: If there is a file with other content.
     """
     size, crc = 0, 0
+    finder = OffsetFinder() if with_offsets else None
     checksum = rows_checksum(block.ids, block.lengths)
     try:
         with filesystem.create_new(path, temporary) as file:
             for data in encode(block):
                 file.write(data)
+                if finder:
+                    finder.add(data)
                 size += len(data)
                 crc = google_crc32c.extend(crc, data)
+            offsets = finder.to_bytes() if finder else b""
             info = ShardInfo(
-                split, shard, path.rpartition("/")[2], len(block), size, f"{crc:08x}", f"{checksum:016x}"
+                split=split,
+                shard=shard,
+                name=path.rpartition("/")[2],
+                records=len(block),
+                bytes=size,
+                crc32c=f"{crc:08x}",
+                rows_checksum=f"{checksum:016x}",
+                offsets_crc32c=f"{google_crc32c.value(offsets):08x}" if finder else None,
             )
             before_publishing(info)
     except FileExistsError as error:
-        if not matches_file(info, path):  # an earlier attempt may have written the same shard
-            raise DataError(
-                f"{path}: already exists, and this run did not write it; move it away, or choose another --output"
-            ) from error
+        _refuse_others(path, (info.bytes, info.crc32c), error)
+    if finder is None:
+        return info
+    path = filesystem.join(path.rpartition("/")[0], offsets_name(info.name))
+    try:
+        with filesystem.create_new(path, temporary) as file:
+            file.write(offsets)
+    except FileExistsError as error:
+        _refuse_others(path, (len(offsets), info.offsets_crc32c), error)
     return info
 
 
-def matches_file(info: ShardInfo, path: str) -> bool:
-    """Returns whether the file at `path` is the shard, judging by its size and checksum."""
-    return file_sums(path) == (info.bytes, info.crc32c)
+def _refuse_others(path: str, sums: tuple[int, str], error: FileExistsError) -> None:
+    """Refuses an existing file, unless an earlier attempt has written the same."""
+    if file_sums(path) != sums:
+        raise DataError(
+            f"{path}: already exists, and this run did not write it; move it away, or choose another --output"
+        ) from error
+
+
+def files_of_shard(shard: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+    """Returns the sizes and checksums of a shard's file and its offsets, by their paths in the split's folder.
+
+    Args:
+        shard: Its entry in the manifest. One of an earlier release, or of another format than TFRecord, has no offsets.
+    """
+    files = {shard["name"]: (shard["bytes"], shard["crc32c"])}
+    if shard.get("offsets_crc32c"):
+        files[offsets_name(shard["name"])] = offsets_size(shard["records"]), shard["offsets_crc32c"]
+    return files
 
 
 def file_sums(path: str) -> tuple[int, str]:

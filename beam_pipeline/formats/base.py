@@ -40,6 +40,8 @@ class Format(ABC):
     """The modules that it imports and that are not installed by default, with their names on PyPI."""
     sequential: ClassVar[bool] = False
     """Whether `decode` reads the file from its start to its end, without seeking."""
+    has_offsets: ClassVar[bool] = False
+    """Whether the places of a shard's records are written beside it; then it has TFRecord framing."""
 
     def __init__(self, form: RowForm):
         self.form = form

@@ -19,6 +19,7 @@ _VALUES_PER_PIECE = 1 << 18  # encoding needs about 20 bytes per value of a feat
 class TFRecord(Format):
     name = "tfrecord"
     sequential = True
+    has_offsets = True
 
     @cached_property
     def _encoder(self) -> ExampleEncoder:

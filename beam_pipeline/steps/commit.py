@@ -14,7 +14,7 @@ from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.output_folder import clear_staging
-from beam_pipeline.dataset.shards import ShardInfo
+from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
@@ -104,7 +104,10 @@ def commit(
             }
         )
     job.write_recorded("splits", files)
-    _make_durable(job, [*files, *(f"{layouts[info.split].split}/{info.name}" for info in shards)], run)
+    written = [
+        f"{layouts[info.split].split}/{name}" for info in shards for name in files_of_shard(info.to_json())
+    ]
+    _make_durable(job, [*files, *written], run)
     job.check_lock()
     job.write_recorded("manifests", manifests)
     filesystem.make_durable(filesystem.join(job.output, path) for path in manifests)

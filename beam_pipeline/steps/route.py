@@ -19,7 +19,7 @@ from apache_beam.metrics import Metrics
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
-from beam_pipeline.dataset.shards import ShardInfo, matches_file
+from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard
 from beam_pipeline.job import Job
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
@@ -57,14 +57,17 @@ class KeptShards(beam.DoFn):
             info = ShardInfo(**parse_own_json(filesystem.read_bytes(path)))
         except (ValueError, TypeError):  # truncated by a crash; the shard is written again and compared
             return
-        shard = filesystem.join(self._job.split_folder(info.split), info.name)
-        if filesystem.exists(shard):
-            if matches_file(info, shard):
-                self._kept.inc()
-                yield info
-            else:  # damaged; the shard that this run writes needs its place
-                self._job.check_lock()
-                filesystem.delete([shard])
+        folder = self._job.split_folder(info.split)
+        files = {filesystem.join(folder, name): sums for name, sums in files_of_shard(info.to_json()).items()}
+        found = {path: file_sums(path) for path in files if filesystem.exists(path)}
+        if found == files:
+            self._kept.inc()
+            yield info
+            return
+        damaged = [path for path, sums in found.items() if sums != files[path]]
+        if damaged:  # the files that this run writes need their place
+            self._job.check_lock()
+            filesystem.delete(damaged)
 
 
 def block_path(job: Job, place: BlockPlace) -> str:

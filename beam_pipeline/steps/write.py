@@ -50,6 +50,7 @@ class WriteShard(beam.DoFn):
         info = write_shard(
             assemble(blocks, records, name),
             encode=self._format.encode,
+            with_offsets=self._format.has_offsets,
             path=filesystem.join(job.split_folder(split), name),
             temporary=job.temporary_path(name),
             split=split,

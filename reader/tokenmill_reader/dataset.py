@@ -15,8 +15,7 @@ from tokenmill_reader.description import OPTIONAL_FEATURES, Description, describ
 from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
 from tokenmill_reader.examples import ExampleDecoder, parse_example
 from tokenmill_reader.files import open_folder
-from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, is_intact
-from tokenmill_reader.layouts import windows
+from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, Frames, windows
 from tokenmill_reader.shards import Shards
 
 Rows = dict[str, np.ndarray]
@@ -160,16 +159,18 @@ class Dataset:
         for shard, name in enumerate(description.names):
             path = f"{self.path}/{name}"
             data, offsets = self._shards.get(shard)
+            frames, records = Frames(data, offsets[:-1], offsets[1:]), np.arange(len(offsets) - 1)
+            frames.check_lengths(records, path)
             if description.checksums is not None:
                 crc = google_crc32c.value(data)
                 if crc != description.checksums[shard]:
                     # The first record with a wrong checksum is the more helpful message.
-                    self._check_records(path, data, offsets, np.arange(len(offsets) - 1))
+                    frames.check_data(records, path)
                     raise DatasetError(
                         f"{path}: its CRC-32C is {crc:08x}, but the manifest specifies "
                         f"{description.checksums[shard]:08x}; {REMEDY}"
                     )
-            self._check_records(path, data, offsets, np.arange(len(offsets) - 1))
+            frames.check_data(records, path)
             end = int(self._ends[shard])
             for first in range(end - int(self.counts[shard]), end, _TOGETHER):
                 ids = self[first : min(first + _TOGETHER, end)]["input_ids"]
@@ -189,11 +190,10 @@ class Dataset:
         if not filled.size:
             raise DatasetError(f"{self.path}: the split has no rows; prepare it with more text")
         path = f"{self.path}/{description.names[filled[0]]}"
-        # A local shard is opened only as far as its first record, since indexing it takes milliseconds.
-        data, offsets = self._shards.get(int(filled[0]))
-        self._check_records(path, data, offsets, np.array([0]))
+        frames = self._shards.frames(int(filled[0]), np.array([0]))
+        frames.check_data(np.array([0]), path)
         try:
-            features = parse_example(data[HEAD_BYTES : offsets[1] - TAIL_BYTES].tobytes())
+            features = parse_example(frames.data[HEAD_BYTES : frames.ends[0] - TAIL_BYTES].tobytes())
         except ValueError as error:
             raise DatasetError(f"{path}: record 0: is not a tf.train.Example: {error}; {REMEDY}") from None
         ids = features.get("input_ids")
@@ -221,13 +221,16 @@ class Dataset:
         for first, end in itertools.pairwise(edges):
             group = by_shard[first:end]
             shard = int(shards[group[0]])
-            data, offsets = self._shards.get(shard)
-            groups.append((data, group))
-            starts[group] = offsets[records[group]] + HEAD_BYTES
-            sizes[group] = offsets[records[group] + 1] - starts[group] - TAIL_BYTES
+            frames = self._shards.frames(shard, records[group])
+            groups.append((frames.data, group))
+            starts[group] = frames.starts + HEAD_BYTES
+            sizes[group] = frames.ends - starts[group] - TAIL_BYTES
+            path = f"{self.path}/{self._description.names[shard]}"
+            frames.check_lengths(records[group], path)
             if checked[group].any():
-                path = f"{self.path}/{self._description.names[shard]}"
-                self._check_records(path, data, offsets, records[group][checked[group]])
+                wanted = checked[group]
+                some = Frames(frames.data, frames.starts[wanted], frames.ends[wanted])
+                some.check_data(records[group][wanted], path)
         stride = max(1, min(int(sizes.max()), _LARGE * int(np.median(sizes))))
         decoder = self._decoder()
         try:
@@ -254,13 +257,6 @@ class Dataset:
         return (mixed ^ mixed >> np.uint64(31)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(32) < int(
             self._check * 2**32
         )
-
-    def _check_records(self, path: str, data: np.ndarray, offsets: np.ndarray, records: np.ndarray) -> None:
-        for record in records.tolist():
-            if not is_intact(data[offsets[record] : offsets[record + 1]].tobytes()):
-                raise DatasetError(
-                    f"{path}: record {record} at byte {offsets[record]}: the checksum of its data is wrong; {REMEDY}"
-                )
 
 
 def _gather(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +12,11 @@ import numpy as np
 
 from tokenmill_reader.errors import REMEDY, DatasetError
 from tokenmill_reader.files import Folder
+from tokenmill_reader.manifest import checksum_of, parse_manifest
 
 MANIFEST = "manifest.json"
 _FORMAT, _VERSIONS = "tokenmill-dataset", (1, 2)
-_CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 _SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{1,9})-(?P<count>\d{1,12})\.tfrecord")
-_SHARD_KEYS = frozenset(("name", "records", "bytes"))
 _MAX_LENGTH = 1 << 24
 _MAX_RECORDS = 1 << 40
 OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
@@ -38,6 +36,8 @@ class Description:
     """Bytes of each shard, int64[shards]; None without a manifest."""
     checksums: np.ndarray | None = field(repr=False)
     """CRC-32C of each shard, int64[shards]; None without a manifest."""
+    offsets_checksums: np.ndarray | None = field(repr=False)
+    """CRC-32C of each shard's offsets, int64[shards]; None if the manifest has none."""
     max_length: int | None
     """Tokens per row; None without a manifest."""
     features: tuple[str, ...] | None
@@ -61,61 +61,40 @@ def describe(folder: Folder) -> Description:
 
 
 def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
-    names: list[str] = []
-    records, sizes, checksums = array("q"), array("q"), array("q")
-
-    def take(value: dict[str, Any]) -> dict[str, Any] | None:
-        """Keeps a shard's entry as numbers: 200,000 dicts would take 100 MB."""
-        if not value.keys() >= _SHARD_KEYS:
-            return value
-        if not (type(value["records"]) is type(value["bytes"]) is int and type(value["name"]) is str):
-            raise ValueError(f"shard {len(names)} has a name, records or bytes of the wrong type")
-        names.append(value["name"])
-        records.append(value["records"])
-        sizes.append(value["bytes"])
-        checksums.append(int(value.get("crc32c", "-1"), 16))
-        return None
-
     try:
-        manifest = json.loads(data, object_hook=take)
-    except (ValueError, OverflowError, TypeError, RecursionError) as error:
+        manifest, shards = parse_manifest(data)
+    except (ValueError, OverflowError, TypeError, AttributeError, RecursionError) as error:
         raise DatasetError(f"{path}: broken ({str(error)[:200]}); it may be truncated: {REMEDY}") from error
-    if not isinstance(manifest, dict):
-        raise DatasetError(f"{path}: not the manifest of a dataset")
     _check_version(manifest, data, path)
     if manifest.get("output_format", "tfrecord") != "tfrecord":
         raise DatasetError(
             f"{path}: its shards are {str(manifest['output_format'])[:80]} files; this reader reads TFRecords: prepare "
             "the dataset with --output_format tfrecord"
         )
-    shards = manifest.pop("shards", None)
-    if (
-        not isinstance(shards, list)
-        or len(shards) != len(names)
-        or any(entry is not None for entry in shards)
-    ):
+    if shards is None:
         raise DatasetError(f"{path}: shards is not a list of shards with name, records and bytes; {REMEDY}")
     _check_form(manifest, path)
     split = manifest["split"]
-    for number, (name, count) in enumerate(zip(names, records, strict=True)):
+    for number, (name, count) in enumerate(zip(shards.names, shards.records, strict=True)):
         if name != f"{split}-{number:05d}-{count}.tfrecord" or not 0 <= count < _MAX_RECORDS:
             raise DatasetError(
-                f"{path}: shard {number} has the name {name[:200]!r} and {count} records, but names are "
+                f"{path}: shard {number} has the name {str(name)[:200]!r} and {count} records, but names are "
                 f"<split>-<shard>-<records>.tfrecord; {REMEDY}"
             )
-    total = sum(records)
+    total = sum(shards.records)
     if total != manifest["num_records"]:
         raise DatasetError(
             f"{path}: its shards have {total} records, but num_records is {manifest['num_records']}; {REMEDY}"
         )
-    _check_presence(folder, names, sizes, path)
+    _check_presence(folder, shards.names, shards.sizes, path)
     return Description(
         folder=folder,
         split=split,
-        names=names,
-        records=np.array(records, np.int64),
-        sizes=np.array(sizes, np.int64),
-        checksums=None if -1 in checksums[:1] else np.array(checksums, np.int64),
+        names=shards.names,
+        records=np.array(shards.records, np.int64),
+        sizes=np.array(shards.sizes, np.int64),
+        checksums=shards.checksums,
+        offsets_checksums=shards.offsets_checksums,
         max_length=manifest["max_length"],
         features=tuple(sorted(manifest["features"])),
         fingerprint=f"{manifest['fingerprint']}/{split}",
@@ -131,7 +110,7 @@ def _check_version(manifest: dict[str, Any], data: bytes, path: str) -> None:
             f"{_FORMAT!r}, {' and '.join(map(str, _VERSIONS))}; install a newer tokenmill-reader"
         )
     if found[1] >= 2:
-        actual = hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
+        actual = checksum_of(data)
         if manifest.get("checksum") != actual:
             raise DatasetError(
                 f"{path}: its checksum is {str(manifest.get('checksum'))[:80]!r}, but that of its content is {actual}: "
@@ -162,14 +141,14 @@ def _check_form(manifest: dict[str, Any], path: str) -> None:
         raise DatasetError(f"{path}: {wrong}; {REMEDY}")
 
 
-def _check_presence(folder: Folder, names: list[str], sizes: array, path: str) -> None:
+def _check_presence(folder: Folder, names: list[str], sizes: Sequence[int], path: str) -> None:
     listed = folder.list_sizes()
-    missing = [name for name in names if name not in listed]
-    if missing:
+    if not listed.keys() >= set(names):
+        missing = [name for name in names if name not in listed]
         raise DatasetError(
             f"{folder.path}/{missing[0]}: listed in {path} but missing, as are {len(missing) - 1} others; {REMEDY}"
         )
-    for name, size in zip(names, sizes, strict=True):
+    for name, size in zip(names, sizes, strict=True) if not folder.is_local else ():
         if listed[name] not in (None, size):
             raise DatasetError(
                 f"{folder.path}/{name}: {listed[name]} bytes, but {path} specifies {size}; {REMEDY}"
@@ -204,6 +183,7 @@ def _from_names(folder: Folder) -> Description:
         records=np.array([int(match["count"]) for match in matches], np.int64),
         sizes=None,
         checksums=None,
+        offsets_checksums=None,
         max_length=None,
         features=None,
         fingerprint=hashlib.sha256("\n".join(names).encode()).hexdigest(),

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tokenmill_reader.errors import RecordFault
-from tokenmill_reader.layouts import Layout, learn, windows
+from tokenmill_reader.framing import windows
+from tokenmill_reader.layouts import Layout, learn
 from tokenmill_reader.varints import RowDecoder, decode_varints
 
 _MAX_LAYOUTS = 24

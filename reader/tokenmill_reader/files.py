@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +38,9 @@ class Folder(Protocol):
 
     def map(self, name: str) -> np.ndarray:
         """Returns the content of a file, uint8[bytes], read-only. Raises FileNotFoundError."""
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Returns the bytes from the first to the end of each range. Raises FileNotFoundError."""
 
 
 def open_folder(path: str | os.PathLike[str], storage_options: Mapping[str, Any]) -> Folder:
@@ -82,6 +85,10 @@ class LocalFolder:
                 if error.errno == errno.ENODEV:  # not a regular file
                     raise DatasetError(f"{self.path}/{name}: not a file; {REMEDY}") from error
                 raise
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        content = self.map(name)
+        return [content[first:end].tobytes() for first, end in ranges]
 
 
 class RemoteFolder:
@@ -137,15 +144,23 @@ class RemoteFolder:
 
     def map(self, name: str) -> np.ndarray:
         files, root = self._connection()
-        path = posixpath.join(root, name)
-        size = files.size(path)
+        size = files.size(posixpath.join(root, name))
         content = np.empty(size, np.uint8)
-        firsts = list(range(0, size, _RANGE_BYTES))
-        ends = [min(size, first + _RANGE_BYTES) for first in firsts]
-        # File systems with asynchronous requests read the ranges concurrently.
-        parts = files.cat_ranges([path] * len(firsts), firsts, ends) if firsts else []
-        for first, end, part in zip(firsts, ends, parts, strict=True):
-            if len(part) != end - first:
-                raise DatasetError(f"{self.path}/{name}: only {len(part)} of the bytes {first} to {end} came")
+        ranges = [(first, min(size, first + _RANGE_BYTES)) for first in range(0, size, _RANGE_BYTES)]
+        for (first, end), part in zip(ranges, self.read_ranges(name, ranges), strict=True):
             content[first:end] = np.frombuffer(part, np.uint8)
         return content
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        if not ranges:
+            return []
+        files, root = self._connection()
+        firsts, ends = (list(values) for values in zip(*ranges, strict=True))
+        # File systems with asynchronous requests read the ranges concurrently.
+        parts = files.cat_ranges([posixpath.join(root, name)] * len(ranges), firsts, ends)
+        for first, end, part in zip(firsts, ends, parts, strict=True):
+            if isinstance(part, Exception):
+                raise part
+            if len(part) != end - first:
+                raise DatasetError(f"{self.path}/{name}: only {len(part)} of the bytes {first} to {end} came")
+        return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -10,14 +11,77 @@ import numpy as np
 from tokenmill_reader.errors import REMEDY, DatasetError
 
 HEAD_BYTES, TAIL_BYTES = 12, 4
+_LENGTH_BYTES = 8
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _KNOWN_HEADS = 1 << 16
 
 
-def _masked_crc(data: bytes) -> int:
+class Frames(NamedTuple):
+    """Records with their framing, in a buffer."""
+
+    data: np.ndarray
+    """uint8[bytes]."""
+    starts: np.ndarray
+    """The first byte of each frame, int64[records]."""
+    ends: np.ndarray
+    """The end of each frame, int64[records]."""
+
+    def check_lengths(self, records: np.ndarray, path: str) -> None:
+        """Checks that the frames have the lengths that their offsets imply.
+
+        Args:
+            records: The records' numbers in their file, for the message: int64[records].
+            path: Of the file.
+
+        Raises:
+            DatasetError: If they do not.
+        """
+        lengths = windows(self.data, _LENGTH_BYTES)[self.starts].view("<u8")[:, 0]
+        wrong = np.flatnonzero(lengths != (self.ends - self.starts - HEAD_BYTES - TAIL_BYTES).view(np.uint64))
+        if wrong.size:
+            raise DatasetError(
+                f"{path}: record {records[wrong[0]]}: its length is {lengths[wrong[0]]} bytes, but another one "
+                f"follows from the offsets; {REMEDY}"
+            )
+
+    def check_data(self, records: np.ndarray, path: str) -> None:
+        """Compares the checksums of the records' data. Takes and raises what `check_lengths` does."""
+        for record, first, end in zip(records, self.starts, self.ends, strict=True):
+            frame = self.data[first:end]
+            if _CRC.unpack(frame[-TAIL_BYTES:])[0] != _masked_crc(frame[HEAD_BYTES:-TAIL_BYTES]):
+                raise DatasetError(f"{path}: record {record}: the checksum of its data is wrong; {REMEDY}")
+
+
+def windows(data: np.ndarray, width: int) -> np.ndarray:
+    """Returns all stretches of `width` bytes of a contiguous uint8[n], as a view: uint8[n - width + 1, width]."""
+    # Much faster than as_strided.
+    return np.ndarray((max(0, data.size - width + 1), width), np.uint8, data, 0, (1, 1))
+
+
+def _masked_crc(data: bytes | np.ndarray) -> int:
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def parse_offsets(content: np.ndarray, *, crc: int, records: int, size: int) -> np.ndarray | None:
+    """Parses the offsets of a shard (docs/dataset-format.md).
+
+    Args:
+        content: Of the file with the offsets, uint8[bytes].
+        crc: The CRC-32C that it should have.
+        records: The number of records in the shard.
+        size: The bytes of the shard.
+
+    Returns:
+        What `index_frames` returns; None if the content is damaged.
+    """
+    if content.size != 8 * (records + 1) or google_crc32c.value(content) != crc:
+        return None
+    offsets = content.view("<i8")
+    if offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) < HEAD_BYTES + TAIL_BYTES).any():
+        return None
+    return offsets
 
 
 def index_frames(data: memoryview, records: int, path: str) -> np.ndarray:
@@ -70,8 +134,3 @@ def _frame_size(head: bytes, place: str) -> int:
     if crc != _masked_crc(head[:8]):
         raise DatasetError(f"{place}: the checksum of the record's length is wrong; {REMEDY}")
     return HEAD_BYTES + size + TAIL_BYTES
-
-
-def is_intact(frame: bytes) -> bool:
-    """Returns whether the checksum of a frame's data is right."""
-    return _CRC.unpack(frame[-TAIL_BYTES:])[0] == _masked_crc(frame[HEAD_BYTES:-TAIL_BYTES])

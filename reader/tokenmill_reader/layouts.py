@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenmill_reader.framing import windows
+
 _TAG_2, _TAG_KEY, _TAG_VALUE, _TAG_INT64_LIST = (
     0x0A,
     0x0A,
@@ -18,12 +20,6 @@ _TAG_2, _TAG_KEY, _TAG_VALUE, _TAG_INT64_LIST = (
     0x1A,
 )  # length-delimited fields 1, 1, 2 and 3
 _LONGEST_LENGTH = 4  # bytes, so lengths are below 2**28
-
-
-def windows(data: np.ndarray, width: int) -> np.ndarray:
-    """Returns all stretches of `width` bytes of a contiguous uint8[n], as a view: uint8[n - width + 1, width]."""
-    # Much faster than as_strided.
-    return np.ndarray((max(0, data.size - width + 1), width), np.uint8, data, 0, (1, 1))
 
 
 @dataclass(frozen=True)

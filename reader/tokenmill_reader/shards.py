@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -13,10 +15,17 @@ import numpy as np
 
 from tokenmill_reader.description import Description
 from tokenmill_reader.errors import REMEDY, DatasetError
-from tokenmill_reader.framing import index_frames
+from tokenmill_reader.framing import Frames, index_frames, parse_offsets
 
-_OPEN_LOCAL = 128  # each has a file descriptor
+_OPEN_LOCAL = 128  # each has two file descriptors
 _READ_AHEAD_THREADS = 4
+_KEPT_OFFSETS = 64
+# A remote shard is read whole at once or after so many single reads of it, because many requests are slower.
+_SINGLE_READS = 8
+_SINGLE_SHARE = 8  # at most 1/8 of the shard
+_GAP = 64 << 10  # ranges that are closer together are read by one request
+
+_log = logging.getLogger(__name__)
 
 
 class Shard(NamedTuple):
@@ -45,6 +54,7 @@ class Shards:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._open: OrderedDict[int, Future[Shard]] = OrderedDict()
+        self._singles: OrderedDict[int, _Singles] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,6 +75,22 @@ class Shards:
             self._load(shard, future)
         return future.result()
 
+    def frames(self, shard: int, records: np.ndarray) -> Frames:
+        """Reads records of a shard: of a remote one that is not open yet, if they are few, only these.
+
+        Args:
+            shard: Its number.
+            records: The numbers of the records in it, int64[records]; at least one.
+
+        Raises:
+            DatasetError: As `get` does.
+        """
+        offsets = self._single_offsets(shard, records)
+        if offsets is not None:
+            return self._read_single(shard, offsets[records], offsets[records + 1])
+        data, offsets = self.get(shard)
+        return Frames(data, offsets[records], offsets[records + 1])
+
     def read_ahead(self, shards: Iterable[int]) -> None:
         """Opens shards in the background, if they are not local. Errors are raised when a shard is used."""
         if self._description.folder.is_local:
@@ -78,8 +104,7 @@ class Shards:
 
     def _claim(self, shard: int) -> tuple[Future[Shard], bool]:
         """Returns the future of a shard, and whether the caller must load it."""
-        if self._process != os.getpid():  # forked: threads and locks are the parent's
-            self._reset()
+        self._reset_after_fork()
         with self._lock:
             future = self._open.get(shard)
             if future is not None:
@@ -91,6 +116,10 @@ class Shards:
                     break
                 del self._open[other]  # its arrays live on where they are in use
             return future, True
+
+    def _reset_after_fork(self) -> None:
+        if self._process != os.getpid():  # threads and locks are the parent's
+            self._reset()
 
     def _fits(self) -> bool:
         if self._description.folder.is_local:
@@ -124,4 +153,79 @@ class Shards:
                 f"{path}: {data.size} bytes are too few for the {records} records that its name or the manifest "
                 f"specifies; {REMEDY}"
             )
-        return Shard(data, index_frames(memoryview(data), records, path))
+        known = self._singles.get(shard)
+        offsets = self._read_offsets(shard) if known is None or known.offsets is None else known.offsets
+        return Shard(data, index_frames(memoryview(data), records, path) if offsets is None else offsets)
+
+    def _read_offsets(self, shard: int) -> np.ndarray | None:
+        """Reads a shard's offsets, int64[records + 1]; None if there are none, or they are damaged."""
+        description = self._description
+        if description.offsets_checksums is None:
+            return None
+        name = f"offsets/{description.names[shard].removesuffix('.tfrecord')}.offsets"
+        try:
+            content = description.folder.map(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        offsets = parse_offsets(
+            content,
+            crc=int(description.offsets_checksums[shard]),
+            records=int(description.records[shard]),
+            size=int(description.sizes[shard]),
+        )
+        if offsets is None:
+            _log.warning("%s/%s: damaged, so the whole shard is read instead", description.folder.path, name)
+        return offsets
+
+    def _single_offsets(self, shard: int, records: np.ndarray) -> np.ndarray | None:
+        """Returns a remote shard's offsets if these records should be read without the rest of it, else None."""
+        description = self._description
+        if description.folder.is_local or description.offsets_checksums is None:
+            return None
+        self._reset_after_fork()
+        with self._lock:
+            if shard in self._open:
+                return None
+            known = self._singles.setdefault(shard, _Singles())
+            self._singles.move_to_end(shard)
+            if len(self._singles) > _KEPT_OFFSETS:
+                self._singles.popitem(last=False)
+            known.reads += 1
+            if known.reads > _SINGLE_READS:
+                return None
+        if known.offsets is None:
+            known.offsets = self._read_offsets(shard)
+            if known.offsets is None:
+                known.reads = _SINGLE_READS  # do not look for them again
+                return None
+        size = (known.offsets[records + 1] - known.offsets[records]).sum()
+        return known.offsets if size * _SINGLE_SHARE <= description.sizes[shard] else None
+
+    def _read_single(self, shard: int, starts: np.ndarray, ends: np.ndarray) -> Frames:
+        """Reads some ranges of a shard: the first byte and the end of each, int64[ranges]."""
+        description = self._description
+        ascending = np.argsort(starts)
+        ranges: list[tuple[int, int]] = []
+        for first, end in zip(starts[ascending].tolist(), ends[ascending].tolist(), strict=True):
+            if ranges and first <= ranges[-1][1] + _GAP:
+                ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+            else:
+                ranges.append((first, end))
+        try:
+            parts = description.folder.read_ranges(description.names[shard], ranges)
+        except FileNotFoundError as error:
+            path = f"{description.folder.path}/{description.names[shard]}"
+            raise DatasetError(f"{path}: missing; {REMEDY}") from error
+        firsts = np.array([first for first, _ in ranges])
+        places = np.array([0, *itertools.accumulate(map(len, parts))])
+        moved = np.searchsorted(firsts, starts, side="right") - 1
+        shift = places[moved] - firsts[moved]
+        return Frames(np.frombuffer(b"".join(parts), np.uint8), starts + shift, ends + shift)
+
+
+class _Singles:
+    """The single reads of a shard."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.offsets: np.ndarray | None = None

@@ -18,7 +18,15 @@ from beam_pipeline import __main__, prepare
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
 from beam_pipeline.steps import commit, deduplicate, tails, tokenize
-from tests.beam_pipeline.runs import PROGRAM, arguments, content, defects, of_session, wait_for_the_end
+from tests.beam_pipeline.runs import (
+    PROGRAM,
+    arguments,
+    content,
+    defects,
+    fail_before_the_manifests,
+    of_session,
+    wait_for_the_end,
+)
 
 OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "64", "--unit_bytes", "20000"]
 OPTIONS += ["--shard_size", "150"]
@@ -118,6 +126,24 @@ def test_damaged_shards_are_noticed_and_made_again(
     assert corrupted.name in found and deleted.name in found
     prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS, "--overwrite"))
     assert content(out) == undisturbed
+
+
+def test_a_resumed_run_completes_missing_and_damaged_offsets(
+    tmp_path: Path,
+    corpus: Path,
+    tokenizer_folder: Path,
+    undisturbed: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    given = arguments(corpus, tokenizer_folder, tmp_path / "out", *OPTIONS)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped before the manifests"):
+        patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
+        prepare.main(given)
+    missing, damaged, *_ = sorted((tmp_path / "out" / "train" / "offsets").iterdir())
+    missing.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    prepare.main([*given, "--resume"])
+    assert content(tmp_path / "out") == undisturbed
 
 
 @pytest.mark.parametrize(

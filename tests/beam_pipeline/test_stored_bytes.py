@@ -1,6 +1,7 @@
 """The same command gives the same bytes as earlier versions of this code, and their datasets can still be read.
 
-`python -m tests.beam_pipeline.test_stored_bytes` writes `stored/bytes.json`: only after raising `_BYTES_VERSION`.
+`python -m tests.beam_pipeline.test_stored_bytes` writes `stored/bytes.json`: only after raising `_BYTES_VERSION`,
+unless nothing but the manifests changes.
 """
 
 from __future__ import annotations

@@ -81,6 +81,10 @@ def shard(dataset: Path) -> Path:
     return sorted((dataset / "train").glob("*.tfrecord"))[1]
 
 
+def offsets(dataset: Path) -> Path:
+    return dataset / "train" / "offsets" / f"{shard(dataset).stem}.offsets"
+
+
 def train_manifest(**values: object) -> Callable[[Path], None]:
     """Returns a function that changes values in the manifest of the split train."""
     return lambda dataset: edit(dataset / "train" / MANIFEST, lambda manifest: manifest.update(values))
@@ -100,6 +104,19 @@ DAMAGE = {
     "a shard too many": (
         lambda d: shutil.copy(shard(d), d / "train" / "train-00077-300.tfrecord"),
         "train-00077-300.tfrecord: a shard that the manifest does not name",
+    ),
+    "no offsets": (lambda d: offsets(d).unlink(), "train-00001-300.offsets: missing"),
+    "offsets of another shard": (
+        lambda d: offsets(d).write_bytes((offsets(d).parent / "train-00000-300.offsets").read_bytes()),
+        "train-00001-300.offsets: 2408 bytes that are not the offsets of the records in train-00001-300.tfrecord",
+    ),
+    "another checksum of offsets": (
+        lambda d: edit(d / "train" / MANIFEST, lambda m: m["shards"][1].update(offsets_crc32c="0" * 8)),
+        "train-00001-300.offsets: its CRC-32C is not 00000000",
+    ),
+    "offsets of some shards": (
+        lambda d: edit(d / "train" / MANIFEST, lambda m: m["shards"][1].pop("offsets_crc32c")),
+        "shards have an offsets_crc32c",
     ),
     "no manifest": (
         lambda d: (d / "validation" / "manifest.json").unlink(),

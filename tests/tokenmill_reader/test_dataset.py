@@ -127,7 +127,7 @@ def set_to(*path: str | int, value: Any) -> Callable[[dict], None]:
         (set_to("version", value=True), "version are"),
         (set_to("shards", 1, "name", value="../../secret-00001-10.tfrecord"), "shard 1 has the name"),
         (set_to("shards", 1, "name", value="train-00001-11.tfrecord"), "shard 1 has the name"),
-        (set_to("shards", 1, "name", value=7), "shard 1 has a name, records or bytes of the wrong type"),
+        (set_to("shards", 1, "name", value=7), "shard 1 has the name"),
         (set_to("shards", 1, "records", value=-10), "shard 1 has the name"),
         (set_to("shards", 1, "bytes", value=10**30), "broken"),
         (set_to("shards", 1, value={}), "shards is not a list of shards"),
@@ -220,7 +220,7 @@ def test_checksums_are_compared_on_request_and_in_a_seeded_sample(tmp_path: Path
         record = int(np.flatnonzero((found != IDS).any(axis=1))[0])
         break
     assert record is not None
-    message = rf"record {record} at byte \d+: the checksum of its data is wrong"
+    message = rf"record {record}: the checksum of its data is wrong"
     for open_and_read in (
         lambda: Dataset.open(folder, check=1)[record],
         lambda: Dataset.open(folder, check=0).verify(),

@@ -68,15 +68,30 @@ def write_shards(folder: Path, shards: Sequence[Sequence[bytes]]) -> list[Path]:
     return paths
 
 
+def offsets_of(shard: Path) -> Path:
+    """The path of a shard's offsets."""
+    return shard.parent / "offsets" / f"{shard.stem}.offsets"
+
+
+def write_offsets(shard: Path) -> None:
+    """Writes the offsets of the records in a shard."""
+    data, offsets = shard.read_bytes(), [0]
+    while offsets[-1] < len(data):
+        offsets.append(offsets[-1] + 16 + int.from_bytes(data[offsets[-1] : offsets[-1] + 8], "little"))
+    offsets_of(shard).parent.mkdir(exist_ok=True)
+    np.array(offsets, "<u8").tofile(offsets_of(shard))
+
+
 def write_split(
     folder: Path,
     features: Mapping[str, np.ndarray],
     *,
     shard_rows: int | Sequence[int] = 10,
     manifest: bool = True,
+    offsets: bool = True,
     vocab_size: int = 2**31,
 ) -> Path:
-    """Writes a split: with manifest if wanted, else shards alone."""
+    """Writes a split: with manifest and offsets if wanted, else shards alone."""
     count, length = features["input_ids"].shape
     sizes = (
         shard_rows
@@ -89,6 +104,9 @@ def write_split(
     ]
     paths = write_shards(folder, [records[end - size : end] for size, end in zip(sizes, ends, strict=True)])
     if manifest:
+        if offsets:
+            for path in paths:
+                write_offsets(path)
         manifest_keys = describe(folder, paths, sorted(features), length)
         manifest_keys["tokenizer"]["vocab_size"] = vocab_size
         write_manifest(folder, manifest_keys)
@@ -102,6 +120,11 @@ def describe(folder: Path, paths: Sequence[Path], features: list[str], length: i
             "records": int(path.stem.rpartition("-")[2]),
             "bytes": path.stat().st_size,
             "crc32c": f"{google_crc32c.value(path.read_bytes()):08x}",
+            **(
+                {"offsets_crc32c": f"{google_crc32c.value(offsets_of(path).read_bytes()):08x}"}
+                if offsets_of(path).exists()
+                else {}
+            ),
         }
         for path in paths
     ]
@@ -120,8 +143,14 @@ def describe(folder: Path, paths: Sequence[Path], features: list[str], length: i
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Writes manifest.json with the right checksum."""
-    lines = [f"  {json.dumps(key)}: {json.dumps(manifest[key])}" for key in sorted(manifest)]
+    """Writes manifest.json with the right checksum, with a line for each shard, as `prepare` does."""
+
+    def text_of(value: Any) -> str:
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in value) + "\n  ]"
+        return json.dumps(value)
+
+    lines = [f"  {json.dumps(key)}: {text_of(manifest[key])}" for key in sorted(manifest)]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     checksum = hashlib.sha256(text.encode()).hexdigest()
     lines = sorted([*lines, f'  "checksum": "{checksum}"'])

@@ -57,7 +57,8 @@ def protected(folder: Path) -> list[Path]:
     """All files that belong to the dataset: only the report can be made again, and is outside of the guarantee."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "report.html")
     assert {path.name for path in files} >= {MANIFEST, "statistics.json", "units.jsonl", "schema.pbtxt"}
-    assert len(files) == 2 * (2 + 4) + 2  # two shards and four files of each split, two of the tokenizer
+    # Two shards with their offsets and four files of each split, two of the tokenizer.
+    assert len(files) == 2 * (2 * 2 + 4) + 2
     return files
 
 

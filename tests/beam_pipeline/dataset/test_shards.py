@@ -1,11 +1,22 @@
 import errno
+import re
+from itertools import pairwise
 
+import google_crc32c
 import numpy as np
 import pytest
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset.offsets import OffsetFinder
 from beam_pipeline.dataset.records import feature_names
-from beam_pipeline.dataset.shards import SHARD_NAME, ShardInfo, assemble, shard_name, write_shard
+from beam_pipeline.dataset.shards import (
+    SHARD_NAME,
+    ShardInfo,
+    assemble,
+    files_of_shard,
+    shard_name,
+    write_shard,
+)
 from beam_pipeline.errors import DataError, LockLost
 from beam_pipeline.formats.base import RowForm
 from beam_pipeline.formats.tfrecord import TFRecord
@@ -52,6 +63,7 @@ def write(folder, before_publishing=lambda info: None) -> ShardInfo:
     return write_shard(
         whole,
         encode=TFRecord(RowForm(max_length=8, vocab_size=100, features=FEATURES)).encode,
+        with_offsets=True,
         path=path,
         temporary=temporary,
         split=0,
@@ -60,11 +72,45 @@ def write(folder, before_publishing=lambda info: None) -> ShardInfo:
     )
 
 
+def files_in(folder) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+FILES = ["train/offsets/train-00000-20.offsets", "train/train-00000-20.tfrecord"]
+
+
 def test_writing_a_shard_leaves_no_other_file(tmp_path):
     info = write(tmp_path)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert [path.name for path in files] == [info.name] == ["train-00000-20.tfrecord"]
-    assert files[0].stat().st_size == info.bytes and info.records == 20
+    assert files_in(tmp_path) == FILES
+    assert info.name == "train-00000-20.tfrecord" and info.records == 20
+    assert (tmp_path / FILES[1]).stat().st_size == info.bytes
+
+
+def test_offsets_are_the_places_of_the_records(tmp_path):
+    info = write(tmp_path)
+    data, offsets = (tmp_path / FILES[1]).read_bytes(), np.fromfile(tmp_path / FILES[0], "<u8").tolist()
+    assert len(offsets) == 21 and offsets[0] == 0 and offsets[-1] == len(data)
+    for first, end in pairwise(offsets):
+        assert int.from_bytes(data[first : first + 8], "little") == end - first - 16
+    for name, (size, crc) in files_of_shard(info.to_json()).items():
+        written = (tmp_path / "train" / name).read_bytes()
+        assert (size, crc) == (len(written), f"{google_crc32c.value(written):08x}")
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 100])
+def test_offsets_do_not_depend_on_the_pieces_of_the_file(tmp_path, size):
+    write(tmp_path)
+    data, finder = (tmp_path / FILES[1]).read_bytes(), OffsetFinder()
+    for first in range(0, len(data), size):
+        finder.add(data[first : first + size])
+    assert finder.to_bytes() == (tmp_path / FILES[0]).read_bytes()
+
+
+def test_an_attempt_that_was_killed_between_the_files_is_completed(tmp_path):
+    info = write(tmp_path)
+    (tmp_path / FILES[0]).unlink()
+    assert write(tmp_path) == info
+    assert files_in(tmp_path) == FILES
 
 
 def test_a_second_attempt_writes_nothing(tmp_path):
@@ -73,22 +119,21 @@ def test_a_second_attempt_writes_nothing(tmp_path):
     before = shard.stat().st_ino
     assert write(tmp_path) == info
     assert shard.stat().st_ino == before
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [shard]
+    assert files_in(tmp_path) == FILES
 
 
 @pytest.mark.parametrize("hard_links", [True, False])
-def test_an_existing_file_with_other_content_is_never_replaced(tmp_path, monkeypatch, hard_links):
+@pytest.mark.parametrize("name", FILES)
+def test_an_existing_file_with_other_content_is_never_replaced(tmp_path, monkeypatch, hard_links, name):
     if not hard_links:
         monkeypatch.setattr(filesystem.os, "link", no_hard_links)
-    shard = tmp_path / "train" / "train-00000-20.tfrecord"
-    shard.parent.mkdir()
-    shard.write_bytes(b"precious")
-    with pytest.raises(
-        DataError, match=r"train-00000-20\.tfrecord: already exists, and this run did not write it"
-    ):
+    existing = tmp_path / name
+    existing.parent.mkdir(parents=True)
+    existing.write_bytes(b"precious")
+    with pytest.raises(DataError, match=re.escape(f"{name}: already exists, and this run did not write it")):
         write(tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [shard]
-    assert shard.read_bytes() == b"precious"
+    assert set(files_in(tmp_path)) <= set(FILES)
+    assert existing.read_bytes() == b"precious"
 
 
 def no_hard_links(*_, **__):
@@ -97,9 +142,8 @@ def no_hard_links(*_, **__):
 
 def test_without_hard_links_a_shard_is_renamed(tmp_path, monkeypatch):
     monkeypatch.setattr(filesystem.os, "link", no_hard_links)
-    info = write(tmp_path)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert [path.name for path in files] == [info.name]
+    write(tmp_path)
+    assert files_in(tmp_path) == FILES
 
 
 def test_an_error_before_publishing_prevents_the_shard(tmp_path):
