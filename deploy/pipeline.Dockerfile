@@ -45,5 +45,5 @@ ARG IMAGE=""
 ENV TOKENMILL_PIPELINE_IMAGE=${IMAGE}
 
 # No USER: Dataflow mounts folders of the host that belong to root into workers' containers, and the SDK's boot binary
-# writes to them. To use the image elsewhere: docker run --user 1000 --entrypoint tini IMAGE python -m beam_pipeline …
+# writes to them. To use the image elsewhere: docker run --user 1000 --entrypoint tini IMAGE -- python -m beam_pipeline …
 ENTRYPOINT ["/opt/apache/beam/boot"]

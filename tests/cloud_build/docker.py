@@ -87,9 +87,9 @@ def run(words: Sequence[str]) -> int:
     for option in ("--env", "--volume", "--label", "--log-opt"):
         parser.add_argument(option, action="append", default=[])
     parser.add_argument("image")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)  # without a "--" at their beginning
     given = parser.parse_args(words)
-    image, arguments = Registry().find(given.image).local, given.arguments
+    image, arguments = Registry().find(given.image).local, words[words.index(given.image) + 1 :]
     if "MACHINE_WITHOUT_TPU" in os.environ:
         assert Registry.repository(image).endswith("/trainer"), image
         image = "localhost/trainer:cpu"

@@ -152,13 +152,14 @@ def test_a_tag_goes_from_images_to_training(tmp_path: Path) -> None:
     prepare, verify, launch = (call[call.index("run") :] for call in outcome.of("docker", "run"))
 
     words = prepare[prepare.index(pipeline) + 1 :]
-    assert words[:4] == ["python", "-m", "beam_pipeline", "prepare"]
+    assert words[:5] == ["--", "python", "-m", "beam_pipeline", "prepare"]
     assert words[-4:] == ["--max_length", "128", "--seed", "7"]
     assert words[words.index("--sdk_container_image") + 1] == pipeline
     assert words[words.index("--output") + 1] == "gs://my-project-tokenmill/datasets/v1-0"
     assert words[words.index("--input") + 1] == "gs://my-project-tokenmill/corpus/*"
     words = verify[verify.index(pipeline) + 1 :]
-    assert words[:5] == ["python", "-m", "beam_pipeline", "verify", "gs://my-project-tokenmill/datasets/v1-0"]
+    assert words[:5] == ["--", "python", "-m", "beam_pipeline", "verify"]
+    assert words[5] == "gs://my-project-tokenmill/datasets/v1-0"
     assert words[words.index("--runner") + 1] == "DataflowRunner"
     assert words[words.index("--sdk_container_image") + 1] == pipeline
     words = launch[launch.index(trainer) + 1 :]
