@@ -18,6 +18,7 @@ from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.lean_beam import import_beam
 from beam_pipeline.option_fields import parser_of, program
 from beam_pipeline.options import VERBS
+from beam_pipeline.processes import collect_garbage_rarely
 from beam_pipeline.spelling import suggestion
 
 _USE_BEAM = ("prepare", "train-tokenizer", "analyze")
@@ -54,6 +55,7 @@ def run(verb: str, argv: Sequence[str]) -> int:
     Returns:
         The exit status: 0 for success, 1 for bad data, 2 for wrong usage.
     """
+    collect_garbage_rarely()
     log_to_stderr()
     with _terminated_by_exception():
         return _run(verb, argv)

@@ -13,6 +13,7 @@ import threading
 import time
 
 from beam_pipeline.lean_beam import import_beam
+from beam_pipeline.processes import collect_garbage_rarely
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
@@ -23,6 +24,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the launcher, which ends its workers
     exit_with_launcher(int(sys.argv[1]))
 
+    collect_garbage_rarely()
     import_beam()
     from apache_beam.runners.worker import sdk_worker_main
 
