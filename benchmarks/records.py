@@ -53,7 +53,7 @@ def main() -> None:
         write((serialized(row, ones) for row in ids.tolist()), path)
 
     writers: dict[str, Callable[[str], None]] = {
-        "prepare": lambda path: Path(path).write_bytes(b"".join(ours.encode(block))) and None,
+        "prepare": lambda path: Path(path).write_bytes(ours.encode(block)) and None,
         "tfx_bsl, TFRecordWriter": tfx,
         "tf.train.Example, TFRecordWriter": example,
     }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from typing import BinaryIO
 
 import google_crc32c
@@ -70,23 +70,22 @@ class ExampleEncoder:
         )
         self._heads = lru_cache(_CACHED_ROW_HEADS if max_length <= _LONGEST_CACHED else 0)(self._row_heads)
 
-    def encode(self, block: RowBlock) -> list[bytes]:
+    def encode(self, block: RowBlock) -> bytes:
         """Encodes a block's rows as TFRecord frames, in the block's order."""
         derived: dict[str, np.ndarray] = {"input_ids": block.ids}
         if "segment_ids" in self._features or "position_ids" in self._features:
             derived["segment_ids"], derived["position_ids"] = segments_and_positions(block)
         columns = [self._packed(derived[name]) for name in self._features if name != "attention_mask"]
-        frames = []
-        for length, *packed in zip(block.lengths.tolist(), *columns, strict=True):
-            frame_head, heads, crc = self._heads(length, *map(len, packed))
-            parts = [frame_head, heads[0], packed[0]]
-            crc = google_crc32c.extend(crc, packed[0])
-            for part in chain.from_iterable(zip(heads[1:], packed[1:], strict=True)):
-                parts.append(part)
-                crc = google_crc32c.extend(crc, part)
+        parts: list[bytes] = []
+        for length, first, *others in zip(block.lengths.tolist(), *columns, strict=True):
+            head, other_heads, crc = self._heads(length, len(first), *map(len, others))
+            crc = google_crc32c.extend(crc, first)
+            parts += (head, first)
+            for pair in zip(other_heads, others, strict=True):
+                crc = google_crc32c.extend(google_crc32c.extend(crc, pair[0]), pair[1])
+                parts += pair
             parts.append(_CRC.pack(_masked(crc)))
-            frames.append(b"".join(parts))
-        return frames
+        return b"".join(parts)
 
     def _row_heads(self, length: int, *sizes: int) -> tuple[bytes, list[bytes], int]:
         """Returns all of a frame that does not depend on the row's values.
@@ -96,15 +95,17 @@ class ExampleEncoder:
             sizes: The sizes of the other features' packed varints.
 
         Returns:
-            The frame's head, what precedes the varints of each feature, and the CRC-32C of the first of these.
+            What precedes the varints of the first feature and of each other one, and the CRC-32C of the first of these
+            without the frame's head.
         """
         names = [name for name in self._features if name != "attention_mask"]
-        heads = [_entry_head(name, size) for name, size in zip(names, sizes, strict=True)]
+        first, *others = (_entry_head(name, size) for name, size in zip(names, sizes, strict=True))
         if "attention_mask" in self._features:  # the first of the features
             mask = b"\x01" * length + b"\x00" * (self._max_length - length)
-            heads[0] = _entry_head("attention_mask", self._max_length) + mask + heads[0]
-        heads[0] = _tagged(0x0A, sum(map(len, heads)) + sum(sizes)) + heads[0]
-        return _frame_head(sum(map(len, heads)) + sum(sizes)), heads, google_crc32c.value(heads[0])
+            first = _entry_head("attention_mask", self._max_length) + mask + first
+        rest = sum(map(len, others)) + sum(sizes)
+        first = _tagged(0x0A, len(first) + rest) + first
+        return _frame_head(len(first) + rest) + first, others, google_crc32c.value(first)
 
     def _packed(self, values: np.ndarray) -> Iterator[bytes]:
         """Yields the varints of each row of `values`."""

@@ -34,7 +34,7 @@ class TFRecord(Format):
     def encode(self, block: RowBlock) -> Iterator[bytes]:
         rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
         for first in range(0, len(block), rows):
-            yield b"".join(self._encoder.encode(block.take(slice(first, first + rows))))
+            yield self._encoder.encode(block.take(slice(first, first + rows)))
 
     def decode(
         self, file: BinaryIO, path: str, first: int = 0, count: int | None = None
