@@ -17,22 +17,22 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the documents of a byte range. An empty line counts as a blank document."""
     for position, whole in whole_lines(file, part.start, part.end):
         offset, block = without_bom(position, whole)
-        starts, _ = line_bounds(block)
-        lines = block.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        texts = _all_texts(lines, options.text_key)
+        starts, ends = line_bounds(block)
+        spans = list(map(slice, starts.tolist(), ends.tolist()))
+        texts = _all_texts(block, spans, options.text_key)
         if texts is not None:
             yield Records(texts, starts + offset, utf8_sizes(texts))
         else:
+            lines = [block[span] for span in spans]
             yield _parse_each(part.name, starts + offset, lines, options.text_key)
 
 
-def _all_texts(lines: list[bytes], key: str) -> list[str] | None:
-    """The fast path: returns the texts of all lines, or None if any line has no text."""
+def _all_texts(block: bytes, spans: list[slice], key: str) -> list[str] | None:
+    """The fast path: returns the texts of the lines at these places, or None if any line has no text."""
     loads = orjson.loads
     try:
-        texts = [loads(line)[key] for line in lines]
+        # Each line is copied right before it is parsed, while it is in the processor's cache.
+        texts = [loads(block[span])[key] for span in spans]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
     return texts if set(map(type, texts)) <= {str} else None
