@@ -33,10 +33,11 @@ class CharacterSet:
             Their positions, ascending, by the index of the text. Texts without any are left out.
         """
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
-        ascii_texts = "".join(texts) if not numbers else "".join(filter(str.isascii, texts))
-        # If deleting all ASCII characters outside of the set leaves anything, the ASCII texts have to be searched.
-        if ascii_texts.encode().translate(None, self._other_ascii):
-            numbers = list(range(len(texts)))
+        if len(self._other_ascii) < 128:
+            ascii_texts = "".join(texts) if not numbers else "".join(filter(str.isascii, texts))
+            # If deleting all ASCII characters outside of the set leaves anything, the ASCII texts have to be searched.
+            if ascii_texts.encode().translate(None, self._other_ascii):
+                numbers = list(range(len(texts)))
         if not numbers:
             return {}
         chosen = [texts[number] for number in numbers]

@@ -22,7 +22,7 @@ _PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
         r"([^A-Za-z0-9\n])\1{5,}",  # runs of spaces and signs
-        r"(?:\r?\n[ \t]*){3,}",
+        r"\n[ \t]*(?:\r?\n[ \t]*){2,}",
         r"<[|/]?\w+[|]?>|\[[A-Z]+\d*\]",  # look like special tokens
         r"\S{100,}",
         r"[\u0370-\u05ff](?:(?=[A-Za-z])|(?<=[A-Za-z].))",  # two scripts in a word
