@@ -165,7 +165,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
         write = timed(
             lambda: write_shard(
                 shard,
-                encode=lambda block: map(b"".join, encoded),
+                encode=lambda block: encoded,
                 with_offsets=True,
                 path=f"{out}/train-00000-{len(shard)}.tfrecord",
                 temporary=f"{out}/temporary",
