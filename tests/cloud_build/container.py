@@ -154,7 +154,7 @@ class Container:
         self._write("status", str(status))
 
     def _first_process(self) -> int:
-        """Returns its process id outside of the container. Waits until a new container has started.
+        """Returns its process id outside of the container. Waits until a new container has started its program.
 
         Raises:
             FileNotFoundError: If it has ended.
@@ -164,7 +164,7 @@ class Container:
             if self._path("pid").exists():
                 parent = self._path("pid").read_text()
                 children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-                if children:
+                if children and _has_started(children[0]):
                     return int(children[0])
             elif not self.is_running():
                 raise FileNotFoundError(self.name)
@@ -177,6 +177,15 @@ class Container:
 
     def _path(self, name: str) -> Path:
         return self._folder / name
+
+
+def _has_started(process: str) -> bool:
+    """Returns whether a first process has become the container's program. Before, it ignores signals."""
+    try:
+        program = Path(f"/proc/{process}/comm").read_text().strip()
+        return program not in ("chroot", "env") and str(Path(f"/proc/{process}/root").readlink()) != "/"
+    except FileNotFoundError:  # it has ended
+        return True
 
 
 def containers() -> list[Container]:
