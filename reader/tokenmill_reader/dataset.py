@@ -21,7 +21,8 @@ from tokenmill_reader.shards import Shards
 Rows = dict[str, np.ndarray]
 """Values by feature: int32[max_length] of one row, or int32[rows, max_length]."""
 
-_TOGETHER = 256  # rows that are decoded together: their bytes fit into a core's caches
+_TOGETHER = 1 << 18  # values of a feature that are decoded together: their bytes fit into a core's caches
+_FRAMING_BYTES = HEAD_BYTES + TAIL_BYTES
 _LARGE = 4  # a record of this many times the median size is decoded alone
 
 
@@ -47,6 +48,7 @@ class Dataset:
         """The folder of the tokenizer; None if the dataset has none."""
         self.max_length, self.features = self._form()
         """Tokens per row, and the sorted names of the features of each record."""
+        self._together = max(1, _TOGETHER // self.max_length)  # rows
 
     @classmethod
     def open(
@@ -134,8 +136,8 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Rows]:
         """Yields all rows in order."""
-        for first in range(0, len(self), _TOGETHER):
-            rows = self[first : first + _TOGETHER]
+        for first in range(0, len(self), self._together):
+            rows = self[first : first + self._together]
             for row in range(len(rows["input_ids"])):
                 yield {name: values[row] for name, values in rows.items()}
 
@@ -159,21 +161,22 @@ class Dataset:
         for shard, name in enumerate(description.names):
             path = f"{self.path}/{name}"
             data, offsets = self._shards.get(shard)
-            frames, records = Frames(data, offsets[:-1], offsets[1:]), np.arange(len(offsets) - 1)
-            frames.check_lengths(records, path)
+            frames = Frames(data, offsets[:-1], offsets[1:])
+            everything = np.ones(offsets.size - 1, bool)
+            try:
+                _check(frames, everything)
+            except RecordFault as fault:
+                raise DatasetError(f"{path}: record {fault.row}: {fault.reason}; {REMEDY}") from None
             if description.checksums is not None:
                 crc = google_crc32c.value(data)
                 if crc != description.checksums[shard]:
-                    # The first record with a wrong checksum is the more helpful message.
-                    frames.check_data(records, path)
                     raise DatasetError(
                         f"{path}: its CRC-32C is {crc:08x}, but the manifest specifies "
                         f"{description.checksums[shard]:08x}; {REMEDY}"
                     )
-            frames.check_data(records, path)
             end = int(self._ends[shard])
-            for first in range(end - int(self.counts[shard]), end, _TOGETHER):
-                ids = self[first : min(first + _TOGETHER, end)]["input_ids"]
+            for first in range(end - int(self.counts[shard]), end, self._together):
+                ids = self[first : min(first + self._together, end)]["input_ids"]
                 wrong = np.flatnonzero(((ids < 0) | (ids >= limit)).any(axis=1))
                 if wrong.size:
                     _, record = self.locate(first + int(wrong[0]))
@@ -191,9 +194,12 @@ class Dataset:
             raise DatasetError(f"{self.path}: the split has no rows; prepare it with more text")
         path = f"{self.path}/{description.names[filled[0]]}"
         frames = self._shards.frames(int(filled[0]), np.array([0]))
-        frames.check_data(np.array([0]), path)
         try:
-            features = parse_example(frames.data[HEAD_BYTES : frames.ends[0] - TAIL_BYTES].tobytes())
+            _check(frames, np.ones(1, bool))
+            frame = frames.data[frames.starts[0] : frames.ends[0]]
+            features = parse_example(frame[HEAD_BYTES:-TAIL_BYTES].tobytes())
+        except RecordFault as fault:
+            raise DatasetError(f"{path}: record 0: {fault.reason}; {REMEDY}") from None
         except ValueError as error:
             raise DatasetError(f"{path}: record 0: is not a tf.train.Example: {error}; {REMEDY}") from None
         ids = features.get("input_ids")
@@ -204,8 +210,8 @@ class Dataset:
 
     def _read(self, rows: np.ndarray) -> Rows:
         found = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
-        for first in range(0, rows.size, _TOGETHER):
-            part = slice(first, first + _TOGETHER)
+        for first in range(0, rows.size, self._together):
+            part = slice(first, first + self._together)
             self._read_together(rows[part], {name: values[part] for name, values in found.items()})
         return found
 
@@ -215,31 +221,28 @@ class Dataset:
         records = rows - (self._ends - self.counts)[shards]
         checked = self._is_checked(rows)
         by_shard = np.argsort(shards, kind="stable")
-        edges = [0, *(np.diff(shards[by_shard]).nonzero()[0] + 1).tolist(), rows.size]
-        starts, sizes = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
+        edges = [0, *((shards[by_shard][1:] != shards[by_shard][:-1]).nonzero()[0] + 1).tolist(), rows.size]
+        starts, ends = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
         groups = []
         for first, end in itertools.pairwise(edges):
             group = by_shard[first:end]
-            shard = int(shards[group[0]])
-            frames = self._shards.frames(shard, records[group])
-            groups.append((frames.data, group))
-            starts[group] = frames.starts + HEAD_BYTES
-            sizes[group] = frames.ends - starts[group] - TAIL_BYTES
-            path = f"{self.path}/{self._description.names[shard]}"
-            frames.check_lengths(records[group], path)
-            if checked[group].any():
-                wanted = checked[group]
-                some = Frames(frames.data, frames.starts[wanted], frames.ends[wanted])
-                some.check_data(records[group][wanted], path)
-        stride = max(1, min(int(sizes.max()), _LARGE * int(np.median(sizes))))
+            data, starts[group], ends[group] = self._shards.frames(int(shards[group[0]]), records[group])
+            groups.append((data, group))
+        sizes = ends - starts
+        stride = int(sizes.max())
         decoder = self._decoder()
         try:
-            if sizes.max() <= stride:
-                decoder.decode(_gather(groups, starts, sizes, stride), stride, sizes, out)
+            if stride <= _LARGE * int(sizes.min()) or stride <= _LARGE * int(np.median(sizes)):
+                gathered = _gather(groups, starts, sizes, stride)
+                begins = np.arange(rows.size) * stride
+                _check(Frames(gathered, begins, begins + sizes), checked)
+                decoder.decode(gathered[HEAD_BYTES:], stride, sizes - _FRAMING_BYTES, out)
                 return
             for data, group in groups:
                 for row in group.tolist():
-                    record = data[starts[row] : starts[row] + sizes[row]].tobytes()
+                    frame = data[starts[row] : ends[row]]
+                    _check(Frames(frame, np.array([0]), np.array([frame.size])), checked[[row]], row)
+                    record = frame[HEAD_BYTES:-TAIL_BYTES].tobytes()
                     decoder.decode_record(record, {name: out[name][row] for name in out}, row)
         except RecordFault as fault:
             name, record = self.locate(int(rows[fault.row]))
@@ -259,6 +262,20 @@ class Dataset:
         )
 
 
+def _check(frames: Frames, checked: np.ndarray, row: int = 0) -> None:
+    """Checks the lengths of frames, and the checksums of those that are `checked`, bool[frames].
+
+    Raises:
+        RecordFault: At the first fault, with its index plus `row`.
+    """
+    wrong = frames.wrong_length()
+    if wrong is not None:
+        raise RecordFault(row + wrong, "its length differs from the one that follows from the offsets")
+    wrong = frames.wrong_data(checked.nonzero()[0])
+    if wrong is not None:
+        raise RecordFault(row + wrong, "the checksum of its data is wrong")
+
+
 def _gather(
     groups: list[tuple[np.ndarray, np.ndarray]], starts: np.ndarray, sizes: np.ndarray, stride: int
 ) -> np.ndarray:
@@ -271,9 +288,9 @@ def _gather(
         stride: The place of record r is r · stride.
 
     Returns:
-        uint8[(records + 1) · stride]. The bytes after a record are undefined.
+        uint8[(records + 2) · stride]. The bytes after a record are undefined.
     """
-    gathered = np.empty((sizes.size + 1, stride), np.uint8)
+    gathered = np.empty((sizes.size + 2, stride), np.uint8)
     for data, group in groups:
         first = starts[group]
         if first.max() + stride <= data.size:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenmill_reader.errors import RecordFault
 from tokenmill_reader.framing import windows
-from tokenmill_reader.layouts import Layout, learn
+from tokenmill_reader.layouts import Layout, Templates, learn
 from tokenmill_reader.varints import RowDecoder, decode_varints
 
 _MAX_LAYOUTS = 24
@@ -36,6 +36,7 @@ class ExampleDecoder:
         self._features = tuple(features)
         self._rows = RowDecoder(max_length)
         self._layouts: list[Layout] = []
+        self._templates = Templates()
 
     def decode(self, data: np.ndarray, stride: int, sizes: np.ndarray, out: dict[str, np.ndarray]) -> None:
         """Decodes records.
@@ -51,6 +52,9 @@ class ExampleDecoder:
                 are not int32.
         """
         rest = np.arange(len(sizes))
+        good, found = self._templates.match(data, stride, sizes)
+        self._decode_found(data, rest, good, found, out)
+        rest = rest[~good]
         for number, layout in enumerate(self._layouts):
             if not rest.size:
                 return
@@ -91,19 +95,43 @@ class ExampleDecoder:
     ) -> np.ndarray:
         """Decodes those of the records `rows` that have a layout. Returns the others."""
         good, found = layout.match(data, stride, rows, sizes[rows])
+        self._decode_found(data, rows, good, found, out)
+        if good.any():
+            found = {name: tuple(part[good] for part in found[name]) for name in found}
+            self._templates.add(layout, data, rows[good] * stride, sizes[rows[good]], found)
+        return rows[~good]
+
+    def _decode_found(
+        self,
+        data: np.ndarray,
+        rows: np.ndarray,
+        good: np.ndarray,
+        found: dict[str, tuple[np.ndarray, np.ndarray]],
+        out: dict[str, np.ndarray],
+    ) -> None:
+        """Decodes the features that were found in the good ones of some records. Sets those to False that have others.
+
+        Args:
+            data: The bytes of the records.
+            rows: Their indices in `out`, int64[rows].
+            good: Which ones are decoded, bool[rows].
+            found: The first byte of each feature's varints, and their number of bytes, int64[rows] each.
+            out: int32[rows, max_length] by feature.
+        """
         for name in self._features:
             if not good.any():
-                break
-            starts, lengths = (values[good] for values in found[name])
+                return
+            all_good = bool(good.all())
+            starts, lengths = found[name] if all_good else (part[good] for part in found[name])
+            rows_of = rows if all_good else rows[good]
             block = windows(data, int(lengths.max()) + 1)[starts - 1]
-            rows_of = rows[good]
             contiguous = rows_of.size == len(out[name])
             values = out[name] if contiguous else np.empty((rows_of.size, self._max_length), np.int32)
             decoded = self._rows.decode(block, lengths, values)
             if not contiguous:
                 out[name][rows_of] = values
-            good[np.flatnonzero(good)[~decoded]] = False
-        return rows[~good]
+            if not decoded.all():
+                good[good.nonzero()[0][~decoded]] = False
 
     def decode_record(self, record: bytes, out: dict[str, np.ndarray], row: int = 0) -> None:
         """Decodes one record into int32[max_length] by feature. Raises RecordFault with `row`."""

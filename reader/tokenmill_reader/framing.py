@@ -27,30 +27,20 @@ class Frames(NamedTuple):
     ends: np.ndarray
     """The end of each frame, int64[records]."""
 
-    def check_lengths(self, records: np.ndarray, path: str) -> None:
-        """Checks that the frames have the lengths that their offsets imply.
+    def wrong_length(self) -> int | None:
+        """Returns the index of the first frame whose length is not the one in its head; None if all are right."""
+        # From a frame's start, there are always the bytes of its length.
+        lengths = windows(self.data, _LENGTH_BYTES)[self.starts].view("<i8")[:, 0]
+        wrong = (lengths != self.ends - self.starts - (HEAD_BYTES + TAIL_BYTES)).nonzero()[0]
+        return int(wrong[0]) if wrong.size else None
 
-        Args:
-            records: The records' numbers in their file, for the message: int64[records].
-            path: Of the file.
-
-        Raises:
-            DatasetError: If they do not.
-        """
-        lengths = windows(self.data, _LENGTH_BYTES)[self.starts].view("<u8")[:, 0]
-        wrong = np.flatnonzero(lengths != (self.ends - self.starts - HEAD_BYTES - TAIL_BYTES).view(np.uint64))
-        if wrong.size:
-            raise DatasetError(
-                f"{path}: record {records[wrong[0]]}: its length is {lengths[wrong[0]]} bytes, but another one "
-                f"follows from the offsets; {REMEDY}"
-            )
-
-    def check_data(self, records: np.ndarray, path: str) -> None:
-        """Compares the checksums of the records' data. Takes and raises what `check_lengths` does."""
-        for record, first, end in zip(records, self.starts, self.ends, strict=True):
-            frame = self.data[first:end]
+    def wrong_data(self, indices: np.ndarray) -> int | None:
+        """Returns the first of these indices of frames with a wrong checksum of the data; None if all are right."""
+        for index in indices.tolist():
+            frame = self.data[self.starts[index] : self.ends[index]]
             if _CRC.unpack(frame[-TAIL_BYTES:])[0] != _masked_crc(frame[HEAD_BYTES:-TAIL_BYTES]):
-                raise DatasetError(f"{path}: record {record}: the checksum of its data is wrong; {REMEDY}")
+                return index
+        return None
 
 
 def windows(data: np.ndarray, width: int) -> np.ndarray:

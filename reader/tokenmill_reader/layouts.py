@@ -20,6 +20,7 @@ _TAG_2, _TAG_KEY, _TAG_VALUE, _TAG_INT64_LIST = (
     0x1A,
 )  # length-delimited fields 1, 1, 2 and 3
 _LONGEST_LENGTH = 4  # bytes, so lengths are below 2**28
+_MAX_TEMPLATES, _LARGEST_TEMPLATE = 1 << 12, 1 << 18  # the sizes of records are below the latter
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,82 @@ class Layout:
             position = position + head.size + size
         good &= position == ends
         return good, found
+
+
+class Templates:
+    """The heads of records by the records' sizes, from records that were decoded before.
+
+    Most records of a dataset have one of a few hundred sizes, and those of one size usually have equal heads. Comparing
+    them takes a fraction of the time of `Layout.match`.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = np.empty(0, np.int32)
+        """The number of each size's template, or -1."""
+        self._names: tuple[str, ...] = ()
+        self._widths: tuple[int, ...] = ()
+        """Bytes of each head."""
+        self._count = 0
+
+    def match(
+        self, data: np.ndarray, stride: int, sizes: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """Does what `Layout.match` does, for all records."""
+        good = np.zeros(sizes.size, bool)
+        if not self._count or int(sizes.max()) >= self._numbers.size:
+            return good, {}
+        numbers = self._numbers[sizes]
+        known = numbers >= 0
+        base = np.arange(sizes.size) * stride
+        found = {}
+        good |= known
+        for head, name in enumerate(self._names):
+            start = base + self._places[head][numbers]
+            actual = windows(data, self._widths[head])[start]
+            alike = actual == self._bytes[head][numbers]
+            if not alike.all():
+                good &= alike.all(axis=1)
+            found[name] = start + self._widths[head], self._sizes[head][numbers]
+        return good, found
+
+    def add(
+        self,
+        layout: Layout,
+        data: np.ndarray,
+        first: np.ndarray,
+        sizes: np.ndarray,
+        found: dict[str, tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        """Adds templates of decoded records with new sizes.
+
+        Args:
+            layout: Of the records.
+            data: The bytes that contain them.
+            first: The first byte of each record, int64[records].
+            sizes: Bytes of each record, int64[records].
+            found: What `Layout.match` has found in them.
+        """
+        # The first head includes what is before it: the tag and the length of all features.
+        names = tuple(head.name for head in layout.heads)
+        widths = tuple(head.size for head in layout.heads)
+        widths = (widths[0] + 1 + layout.outer, *widths[1:])
+        if not self._count:
+            self._names, self._widths = names, widths
+            self._numbers = np.full(_LARGEST_TEMPLATE, -1, np.int32)
+            self._places, self._sizes = (np.zeros((len(names), _MAX_TEMPLATES), np.int64) for _ in range(2))
+            self._bytes = [np.zeros((_MAX_TEMPLATES, width), np.uint8) for width in widths]
+        if (names, widths) != (self._names, self._widths):
+            return
+        for size, index in zip(*np.unique(sizes, return_index=True), strict=True):
+            if self._count == _MAX_TEMPLATES or size >= _LARGEST_TEMPLATE or self._numbers[size] >= 0:
+                continue
+            for head, (name, width) in enumerate(zip(names, widths, strict=True)):
+                start, values = (part[index] for part in found[name])
+                self._places[head, self._count] = start - width - first[index]
+                self._sizes[head, self._count] = values
+                self._bytes[head][self._count] = data[start - width : start]
+            self._numbers[size] = self._count
+            self._count += 1
 
 
 def _varints(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -65,75 +65,58 @@ class RowDecoder:
         if (sizes == self._values).all() and int(block[:, 1 : self._values + 1].max(initial=0)) < 0x80:
             out[:] = block[:, 1 : self._values + 1]  # one byte per varint, as in attention masks
             return np.ones(rows, bool)
+        # Make the bytes after the varints 0x80, so that they end none.
+        shortest = int(sizes.min()) + 1
+        np.copyto(block[:, shortest:], np.uint8(0x80), where=np.arange(shortest, width) > sizes[:, None])
         self._reserve(block.size)
-        is_end, continued, low, pair = (buffer[: block.size] for buffer in self._bytes)
-        inside = pair.reshape(rows, width).view(bool)
-        small = np.int16 if width < 2**15 else np.int64  # a quarter of the bytes to compare
-        np.less_equal(np.arange(width, dtype=small), sizes.astype(small)[:, None], out=inside)
-        data = block.reshape(-1)
-        np.multiply(data, pair, out=data)
+        data, buffers = block.reshape(-1), [buffer[: block.size] for buffer in self._bytes]
+        is_end, continued, pair, low, factor = buffers
         np.less(data, 0x80, out=is_end.view(bool))
-        np.bitwise_and(is_end, pair, out=is_end)
-        is_end[::width] = False
+        np.subtract(is_end, 1, out=continued)  # 0xFF where another byte follows, else 0
+        is_end[::width] = 0
         ends = is_end.view(bool).nonzero()[0]
-        complete = is_end.reshape(rows, width)[np.arange(rows), sizes].view(bool)
-        good = complete & self._has_all_values(ends, is_end.reshape(rows, width))
-        # From here on, `is_end` is also set after the rows' varints, where the bytes are 0.
-        np.less(data, 0x80, out=is_end.view(bool))
-        np.bitwise_and(data, 0x80, out=continued)
-        np.bitwise_and(continued[1:], continued[:-1], out=pair[1:])
+        good = self._find_good(ends, is_end.reshape(rows, width), sizes)
+        np.bitwise_and(continued[1:], continued[:-1], out=pair[1:])  # 0xFF after two bytes that are continued
         pair[0] = 0
-        has_pairs = bool(pair.max())
-        if has_pairs:
-            triple = continued[2:] & pair[1:-1]
-            if triple.max():
-                good[np.unique((np.flatnonzero(triple) + 2) // width)] = False
-        if not good.all():
-            ends = np.flatnonzero(
-                (is_end.reshape(rows, width) & _inside_rows(sizes, width, good)).reshape(-1)
-            )
-        # The 7 bits of each byte that another one follows, else 0. Subtracting 1 from a boolean gives a mask.
-        np.subtract(is_end, 1, out=low)
-        np.bitwise_and(low, data, out=low)
-        np.bitwise_and(low, 0x7F, out=low)
-        # The factor of each byte that follows: 128 if this one is continued, else 1. Then the value at the last byte of
-        # a varint of two bytes is byte · factor + the low bits before. Another such step gives those of three bytes.
-        np.bitwise_or(continued, is_end, out=continued)
-        if has_pairs:
-            np.equal(pair, 0, out=is_end.view(bool))
-            np.bitwise_or(pair, is_end, out=pair)
-            np.subtract(is_end, 1, out=is_end)
-            wide = int((data[2:] & is_end[1:-1]).max()) > 3
-        else:
-            wide = False
-        values = (self._wide if wide else self._narrow)[: block.size]
+        np.bitwise_and(data, 0x7F, out=low)
+        # At the last byte of a varint of three bytes: the bits that 16-bit values have no place for.
+        np.bitwise_and(low[1:], pair[:-1], out=factor[1:])
+        values = (self._wide if int(factor[1:].max(initial=0)) > 3 else self._narrow)[: block.size]
+        np.bitwise_and(is_end[3:], pair[2:-1], out=factor[3:])
+        np.bitwise_and(factor[3:], continued[:-3], out=factor[3:])
+        if factor[3:].max(initial=0):  # a varint of four bytes, which is rare in rows of token ids
+            good[np.unique((factor[3:].nonzero()[0] + 3) // width)] = False
+        # The most significant bits are last: a varint is its last byte, times 128 plus the 7 bits of the byte before if
+        # that one is continued, and once more for the byte before that.
+        np.bitwise_and(low, continued, out=low)
         np.copyto(values, data)
-        np.multiply(values[1:], continued[:-1], out=values[1:])
-        np.add(values[1:], low[:-1], out=values[1:])
-        if has_pairs:
-            np.multiply(values[2:], pair[1:-1], out=values[2:])
-            np.bitwise_and(is_end[1:], low[:-1], out=is_end[1:])
-            np.add(values[2:], is_end[1:-1], out=values[2:])
+        _append(values[1:], continued[:-1], low[:-1], factor[1:])
+        np.bitwise_and(low[:-1], pair[1:], out=low[:-1])
+        _append(values[2:], pair[1:-1], low[:-2], factor[2:])
+        if not good.all():
+            ends = ends[good[ends // width]]
         out[slice(None) if good.all() else good] = values.take(ends).reshape(-1, self._values)
         return good
 
-    def _has_all_values(self, ends: np.ndarray, is_end: np.ndarray) -> np.ndarray:
-        """Returns which rows have the right number of varints, bool[rows]."""
+    def _find_good(self, ends: np.ndarray, is_end: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Returns which rows have the right number of varints, and end with one: bool[rows]."""
         rows, width = is_end.shape
-        if ends.size == rows * self._values:
-            edges = ends.reshape(rows, self._values)[:, [0, -1]] // width
-            if (edges == np.arange(rows)[:, None]).all():
-                return np.ones(rows, bool)
-        return is_end.sum(axis=1, dtype=np.int64) == self._values
+        lasts = np.arange(rows) * width + sizes
+        if ends.size == rows * self._values and (ends[self._values - 1 :: self._values] == lasts).all():
+            return np.ones(rows, bool)
+        whole = is_end.reshape(-1)[lasts].view(bool)
+        return whole & (is_end.sum(axis=1, dtype=np.int64) == self._values)
 
     def _reserve(self, size: int) -> None:
         if size > self._capacity:
             self._capacity = size
-            self._bytes = [np.empty(size, np.uint8) for _ in range(4)]
+            self._bytes = [np.empty(size, np.uint8) for _ in range(5)]
             self._narrow, self._wide = np.empty(size, np.uint16), np.empty(size, np.uint32)
 
 
-def _inside_rows(sizes: np.ndarray, width: int, good: np.ndarray) -> np.ndarray:
-    """Returns which bytes belong to the varints of good rows, bool[rows, width]. Column 0 does not."""
-    columns = np.arange(width)
-    return (columns > 0) & (columns <= sizes[:, None]) & good[:, None]
+def _append(values: np.ndarray, where: np.ndarray, low: np.ndarray, buffer: np.ndarray) -> None:
+    """Appends 7 bits to the values where `where` is 0xFF, not where it is 0. There, `low` must be 0."""
+    np.bitwise_and(where, 0x7F, out=buffer)
+    np.add(buffer, 1, out=buffer)  # 128 or 1
+    np.multiply(values, buffer, out=values)
+    np.add(values, low, out=values)
