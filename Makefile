@@ -3,6 +3,7 @@
 # make test             run all tests of both programs
 # make fuzz CASES=1000  run `prepare` with seeded faults and hostile input (make test runs a few dozen cases)
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
+# make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
 # make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
@@ -25,6 +26,7 @@ PIPELINE := .venv/bin/python
 TRAINER := trainer/.venv/bin/python
 UV := .venv/bin/uv
 EXPORT := trainer/.venv-export/bin/python
+ADAPTERS := reader/.venv-adapters/bin/python
 # PyPI's torch for Linux is a CUDA build of gigabytes. This index has the CPU build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TPU_CHECK := trainer/.venv-tpu-check/bin/python
@@ -33,7 +35,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-tpu-check test-engines setup-engines-quick test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -93,6 +95,16 @@ trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
 
 test-export: setup trainer/.venv-export/.ready
 	PIPELINE_PYTHON=$(PIPELINE) TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer $(EXPORT) -m pytest tests/tpu_trainer_export
+
+reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyproject.toml
+	$(PIPELINE) -m venv reader/.venv-adapters
+	$(ADAPTERS) -m pip install --quiet --no-deps --extra-index-url $(TORCH_INDEX) $$(grep -o '^torch==[^ ]*' reader/requirements-adapters.lock)
+	$(UV) pip install --quiet --python $(ADAPTERS) --require-hashes -r reader/requirements-adapters.lock
+	$(UV) pip install --quiet --python $(ADAPTERS) --no-deps -e reader
+	@touch $@
+
+test-adapters: reader/.venv-adapters/.ready
+	PYTHONPATH=. $(ADAPTERS) -m pytest tests/tokenmill_reader_adapters
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
@@ -169,10 +181,12 @@ lock: $(UV)
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock -o requirements-tpu-check.lock
 	$(UV) --directory trainer $(LOCK) $(TPU_VM) --override no-tensorflow.txt pyproject.toml requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
 	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra gpu -c requirements.lock -o requirements-gpu.lock
-	# Resolved for macOS, where torch needs no CUDA packages; the other packages are the same on Linux. No hashes, because
-	# torch's files differ.
+	# Resolved for macOS, where torch needs no CUDA packages; the other packages are the same on Linux.
+	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory reader $(LOCK) --python-platform aarch64-apple-darwin \
+	  requirements-adapters.in -o requirements-adapters.lock
+	# No hashes, because torch's files differ.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --no-generate-hashes --python-platform aarch64-apple-darwin \
 	  requirements-export.in -o requirements-export.lock
 
 clean:
-	rm -rf .venv .venv-docs build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check .engines demo-output
+	rm -rf .venv .venv-docs build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output

@@ -75,12 +75,15 @@ def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
         raise DatasetError(f"{path}: shards is not a list of shards with name, records and bytes; {REMEDY}")
     _check_form(manifest, path)
     split = manifest["split"]
-    for number, (name, count) in enumerate(zip(shards.names, shards.records, strict=True)):
-        if name != f"{split}-{number:05d}-{count}.tfrecord" or not 0 <= count < _MAX_RECORDS:
-            raise DatasetError(
-                f"{path}: shard {number} has the name {str(name)[:200]!r} and {count} records, but names are "
-                f"<split>-<shard>-<records>.tfrecord; {REMEDY}"
-            )
+    names = [f"{split}-{number:05d}-{count}.tfrecord" for number, count in enumerate(shards.records)]
+    records = np.array(shards.records, np.int64)
+    if names != shards.names or ((records < 0) | (records >= _MAX_RECORDS)).any():
+        for number, (name, count) in enumerate(zip(shards.names, shards.records, strict=True)):
+            if name != names[number] or not 0 <= count < _MAX_RECORDS:
+                raise DatasetError(
+                    f"{path}: shard {number} has the name {str(name)[:200]!r} and {count} records, but names are "
+                    f"<split>-<shard>-<records>.tfrecord; {REMEDY}"
+                )
     total = sum(shards.records)
     if total != manifest["num_records"]:
         raise DatasetError(
@@ -91,7 +94,7 @@ def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
         folder=folder,
         split=split,
         names=shards.names,
-        records=np.array(shards.records, np.int64),
+        records=records,
         sizes=np.array(shards.sizes, np.int64),
         checksums=shards.checksums,
         offsets_checksums=shards.offsets_checksums,

@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenmill_reader.errors import RecordFault
 from tokenmill_reader.framing import windows
-from tokenmill_reader.layouts import Layout, Templates, learn
+from tokenmill_reader.layouts import Layout, learn
 from tokenmill_reader.varints import RowDecoder, decode_varints
 
 _MAX_LAYOUTS = 24
@@ -36,7 +36,6 @@ class ExampleDecoder:
         self._features = tuple(features)
         self._rows = RowDecoder(max_length)
         self._layouts: list[Layout] = []
-        self._templates = Templates()
 
     def decode(self, data: np.ndarray, stride: int, sizes: np.ndarray, out: dict[str, np.ndarray]) -> None:
         """Decodes records.
@@ -52,9 +51,6 @@ class ExampleDecoder:
                 are not int32.
         """
         rest = np.arange(len(sizes))
-        good, found = self._templates.match(data, stride, sizes)
-        self._decode_found(data, rest, good, found, out)
-        rest = rest[~good]
         for number, layout in enumerate(self._layouts):
             if not rest.size:
                 return
@@ -94,12 +90,12 @@ class ExampleDecoder:
         out: dict[str, np.ndarray],
     ) -> np.ndarray:
         """Decodes those of the records `rows` that have a layout. Returns the others."""
-        good, found = layout.match(data, stride, rows, sizes[rows])
-        self._decode_found(data, rows, good, found, out)
-        if good.any():
-            found = {name: tuple(part[good] for part in found[name]) for name in found}
-            self._templates.add(layout, data, rows[good] * stride, sizes[rows[good]], found)
-        return rows[~good]
+        for match in (layout.templates.match, layout.match):
+            if rows.size:
+                good, found = match(data, stride, rows, sizes[rows])
+                self._decode_found(data, rows, good, found, out)
+                rows = rows[~good]
+        return rows
 
     def _decode_found(
         self,

@@ -59,8 +59,7 @@ class LocalFolder:
 
     def list_sizes(self) -> Mapping[str, int | None]:
         try:
-            with os.scandir(self.path) as entries:
-                return dict.fromkeys(entry.name for entry in entries)
+            return dict.fromkeys(os.listdir(self.path))  # noqa: PTH208 - of 200,000 files
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DatasetError(
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"

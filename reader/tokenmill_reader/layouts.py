@@ -8,6 +8,7 @@ of one data set have a handful of layouts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +21,7 @@ _TAG_2, _TAG_KEY, _TAG_VALUE, _TAG_INT64_LIST = (
     0x1A,
 )  # length-delimited fields 1, 1, 2 and 3
 _LONGEST_LENGTH = 4  # bytes, so lengths are below 2**28
-_MAX_TEMPLATES, _LARGEST_TEMPLATE = 1 << 12, 1 << 18  # the sizes of records are below the latter
+_REACH = 1 << 12  # bytes by which the sizes of records with templates may differ
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class Layout:
     """Bytes of the length of all features."""
     heads: tuple[Head, ...]
 
+    @cached_property
+    def templates(self) -> Templates:
+        return Templates(self)
+
     @property
     def key(self) -> tuple:
         """Equal for equal layouts."""
@@ -115,79 +120,69 @@ class Layout:
 
 
 class Templates:
-    """The heads of records by the records' sizes, from records that were decoded before.
+    """The heads of all records that differ from one record only in the length of one feature: one template per size.
 
-    Most records of a dataset have one of a few hundred sizes, and those of one size usually have equal heads. Comparing
-    them takes a fraction of the time of `Layout.match`.
+    Comparing records with these takes a fraction of the time of `Layout.match`, and most records of a dataset match.
     """
 
-    def __init__(self) -> None:
-        self._numbers = np.empty(0, np.int32)
-        """The number of each size's template, or -1."""
-        self._names: tuple[str, ...] = ()
-        self._widths: tuple[int, ...] = ()
-        """Bytes of each head."""
-        self._count = 0
+    def __init__(self, layout: Layout) -> None:
+        heads = layout.heads
+        self._heads = heads
+        # Token ids have the most bytes, and masks always as many.
+        self._varying = max(range(len(heads)), key=lambda h: (heads[h].values, heads[h].name == "input_ids"))
+        varying = heads[self._varying]
+        whole = sum(head.size + head.values for head in heads)
+        before = 1 + layout.outer  # of the first head
+        lengths = [
+            (layout.outer, whole),
+            *((count, varying.values + excess) for _, count, excess in varying.lengths),
+        ]
+        lowest, highest = -_REACH, _REACH
+        for count, length in lengths:  # as long as each length has as many bytes
+            lowest = max(lowest, (1 << 7 * (count - 1) if count > 1 else 0) - length)
+            highest = min(highest, (1 << 7 * count) - 1 - length)
+        deltas = np.arange(lowest, highest + 1)
+        self._smallest, self._count = before + whole + lowest, deltas.size
+        self._expected = [np.broadcast_to(head.whole, (deltas.size, head.size)) for head in heads]
+        self._expected[self._varying] = self._expected[self._varying].copy()
+        for first, count, excess in varying.lengths:
+            _fill(self._expected[self._varying], first, count, varying.values + excess + deltas)
+        outer = np.full((deltas.size, before), _TAG_2, np.uint8)
+        _fill(outer, 1, layout.outer, whole + deltas)
+        self._expected[0] = np.concatenate([outer, self._expected[0]], axis=1)
+        self._places = np.cumsum([0, *(head.size + head.values for head in heads[:-1])]) + before
+        self._places[0] = 0
+        self._lowest = lowest
 
     def match(
-        self, data: np.ndarray, stride: int, sizes: np.ndarray
+        self, data: np.ndarray, stride: int, rows: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
-        """Does what `Layout.match` does, for all records."""
-        good = np.zeros(sizes.size, bool)
-        if not self._count or int(sizes.max()) >= self._numbers.size:
+        """Does what `Layout.match` does, for some of the records with that layout."""
+        numbers = sizes - self._smallest
+        good = (numbers >= 0) & (numbers < self._count)
+        if not good.any():
             return good, {}
-        numbers = self._numbers[sizes]
-        known = numbers >= 0
-        base = np.arange(sizes.size) * stride
+        numbers = np.where(good, numbers, 0)
+        base = rows * stride
         found = {}
-        good |= known
-        for head, name in enumerate(self._names):
-            start = base + self._places[head][numbers]
-            actual = windows(data, self._widths[head])[start]
-            alike = actual == self._bytes[head][numbers]
+        for head, (expected, place) in enumerate(zip(self._expected, self._places.tolist(), strict=True)):
+            start = base + place
+            if head > self._varying:
+                start += numbers + self._lowest
+            alike = windows(data, expected.shape[1])[start] == expected[numbers]
             if not alike.all():
                 good &= alike.all(axis=1)
-            found[name] = start + self._widths[head], self._sizes[head][numbers]
+            size = np.full(rows.size, self._heads[head].values)
+            if head == self._varying:
+                size += numbers + self._lowest
+            found[self._heads[head].name] = start + expected.shape[1], size
         return good, found
 
-    def add(
-        self,
-        layout: Layout,
-        data: np.ndarray,
-        first: np.ndarray,
-        sizes: np.ndarray,
-        found: dict[str, tuple[np.ndarray, np.ndarray]],
-    ) -> None:
-        """Adds templates of decoded records with new sizes.
 
-        Args:
-            layout: Of the records.
-            data: The bytes that contain them.
-            first: The first byte of each record, int64[records].
-            sizes: Bytes of each record, int64[records].
-            found: What `Layout.match` has found in them.
-        """
-        # The first head includes what is before it: the tag and the length of all features.
-        names = tuple(head.name for head in layout.heads)
-        widths = tuple(head.size for head in layout.heads)
-        widths = (widths[0] + 1 + layout.outer, *widths[1:])
-        if not self._count:
-            self._names, self._widths = names, widths
-            self._numbers = np.full(_LARGEST_TEMPLATE, -1, np.int32)
-            self._places, self._sizes = (np.zeros((len(names), _MAX_TEMPLATES), np.int64) for _ in range(2))
-            self._bytes = [np.zeros((_MAX_TEMPLATES, width), np.uint8) for width in widths]
-        if (names, widths) != (self._names, self._widths):
-            return
-        for size, index in zip(*np.unique(sizes, return_index=True), strict=True):
-            if self._count == _MAX_TEMPLATES or size >= _LARGEST_TEMPLATE or self._numbers[size] >= 0:
-                continue
-            for head, (name, width) in enumerate(zip(names, widths, strict=True)):
-                start, values = (part[index] for part in found[name])
-                self._places[head, self._count] = start - width - first[index]
-                self._sizes[head, self._count] = values
-                self._bytes[head][self._count] = data[start - width : start]
-            self._numbers[size] = self._count
-            self._count += 1
+def _fill(columns: np.ndarray, first: int, count: int, lengths: np.ndarray) -> None:
+    """Writes lengths, int64[rows], as varints of `count` bytes into uint8[rows, bytes] from column `first` on."""
+    for byte in range(count):
+        columns[:, first + byte] = lengths >> 7 * byte & 0x7F | (0x80 if byte < count - 1 else 0)
 
 
 def _varints(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,14 +6,13 @@ import hashlib
 import json
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
-_SHARD_KEYS = frozenset(("name", "records", "bytes"))
 _BEFORE, _AFTER = b'\n  "shards": [\n', b"\n  ]"
 _AT_ONCE = 1 << 20
 
@@ -73,11 +72,14 @@ def _collect(pieces: Iterator[list[Any]] | Sequence[list[Any]]) -> ShardList | N
     shards = ShardList()
     hashes: dict[str, list[str]] = {"crc32c": [], "offsets_crc32c": []}
     for piece in pieces:
-        if not all(isinstance(shard, Mapping) and shard.keys() >= _SHARD_KEYS for shard in piece):
+        if not {dict}.issuperset(map(type, piece)):
             return None
-        shards.names.extend([shard["name"] for shard in piece])
-        shards.records.extend([shard["records"] for shard in piece])
-        shards.sizes.extend([shard["bytes"] for shard in piece])
+        try:
+            shards.names.extend([shard["name"] for shard in piece])
+            shards.records.extend([shard["records"] for shard in piece])
+            shards.sizes.extend([shard["bytes"] for shard in piece])
+        except KeyError:
+            return None
         for key, values in hashes.items():
             values.append("".join([shard.get(key, "") for shard in piece]))
     shards.checksums, shards.offsets_checksums = (
