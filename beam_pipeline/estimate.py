@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -15,9 +16,11 @@ from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.formats import format_class
-from beam_pipeline.formats.base import RowForm
+from beam_pipeline.formats.base import DocumentFormat, RowForm, RowFormat
 from beam_pipeline.option_values import PRICES
 from beam_pipeline.options import PrepareConfig
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.routing import Layout
 from beam_pipeline.rows.split_chooser import SplitChooser
@@ -111,8 +114,9 @@ def estimate(
     encoded_rows = encoded_bytes = 0
     encoding = 0.0
     pieces = _pieces(sample, config, found)
+    a_row_each = config.packing in ("pad", "none")
     # With a document per row, each piece has rows of its own. Otherwise few documents would fill rows as all do.
-    for group in ([piece] for piece in pieces) if config.packing == "pad" else [pieces]:
+    for group in ([piece] for piece in pieces) if a_row_each else [pieces]:
         rows = UnitRows(
             tokenizer=tokenizing,
             choose=SplitChooser((("all", 1.0),), config.seed, config.split_by),
@@ -122,12 +126,12 @@ def estimate(
         [statistics] = rows.statistics
         for _, block in rows.blocks(_counted(group, statistics)):
             began = time.perf_counter()
-            some = block.take(slice(0, _ENCODED_ROWS - encoded_rows))
-            if len(some):
-                encoded_bytes += sum(map(len, shard_format.encode(some)))
-                encoded_rows += len(some)
+            if encoded_rows < _ENCODED_ROWS:
+                rows_here, size = _encoded(shard_format, block, _ENCODED_ROWS - encoded_rows)
+                encoded_rows += rows_here
+                encoded_bytes += size
             encoding += time.perf_counter() - began
-        if config.packing == "pad":
+        if a_row_each:
             [(sums, _, share)] = group
             sums.rows += share * statistics.rows
     if not any(sums.tokens for sums in found):
@@ -153,7 +157,7 @@ def estimate(
     documents, document_error = total([sums.documents for sums in found])
     if config.packing == "concat":
         made = tokens / config.max_length
-    elif config.packing == "pad":
+    elif a_row_each:
         made, _ = total([sums.rows for sums in found])
     else:
         made = statistics.rows * (tokens / statistics.tokens)
@@ -211,6 +215,18 @@ def _counted(pieces: Iterable[_Piece], statistics: SplitStatistics) -> Iterator[
         sums.tokens += share * (statistics.tokens - tokens)
 
 
+def _encoded(
+    shard_format: RowFormat | DocumentFormat, block: RowBlock | DocumentBlock, most: int
+) -> tuple[int, int]:
+    """Encodes the first rows of a block, at most so many. Returns their number, and their size in bytes."""
+    if isinstance(shard_format, RowFormat):
+        some = block.take(slice(0, most))
+        return len(some), sum(map(len, shard_format.encode(some)))
+    some, file, index = block.cut(0, most), io.BytesIO(), io.BytesIO()
+    shard_format.write([some], file, index)
+    return len(some), file.tell() + index.tell()
+
+
 def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, vocab_size: int) -> Iterator[str]:
     """Yields the lines of the estimate for the user.
 
@@ -239,14 +255,19 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
             shuffle=config.shuffle,
             seed=config.seed,
         )
+        made_of = (
+            f"{counted(rows, 'row')} of {config.max_length}"
+            if config.max_length
+            else counted(rows, "document")
+        )
         yield (
-            f"{name}: about {made.tokens * share:,.0f} tokens, {counted(rows, 'row')} of {config.max_length}, "
+            f"{name}: about {made.tokens * share:,.0f} tokens, {made_of}, "
             f"{counted(layout.num_shards, 'shard')}, {human_bytes(rows * made.record_bytes)}"
         )
     if config.dedup == "exact":
         yield "duplicates, which --dedup exact leaves out, are counted here: a sample does not show them"
     id_bytes = id_dtype(vocab_size).itemsize
-    staged = made.rows * config.max_length * id_bytes
+    staged = (made.rows * config.max_length if config.max_length else made.tokens) * id_bytes
     seconds = made.seconds + _SECONDS_TO_START
     needs = needed_memory(config, planned.bytes, vocab_size)
     yield (
@@ -279,7 +300,7 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int) -> i
     return memory.needed(
         input_bytes=input_bytes,
         id_bytes=id_dtype(vocab_size).itemsize,
-        groups_rows=not filesystem.is_local(config.output),
+        groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
         groups_hashes=config.dedup == "exact",
     )
 

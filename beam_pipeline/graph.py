@@ -5,9 +5,9 @@
                        ├─ counts ─► tables of rows and tails ───┴───────────┘             │
                        └─ statistics, counts of excluded records ─────────────────────────┘
 
-If the units' files are local, each shard reads its rows from them. If they are in Cloud Storage, the runner groups rows
-by shard. With `--dedup exact`, the units are also read once before tokenization, to hash their documents. With
-`--resume`, the units and shards that an earlier run finished are checked and kept.
+If the units' files are local, or documents are not packed, each shard reads its rows from them. Otherwise, in Cloud
+Storage, the runner groups rows by shard. With `--dedup exact`, the units are also read once before tokenization, to
+hash their documents. With `--resume`, the units and shards that an earlier run finished are checked and kept.
 
 Labels of steps never change, since runners show metrics and job graphs by label.
 """
@@ -56,7 +56,7 @@ from beam_pipeline.steps.tokenize import (
     MergeStatistics,
     TokenizeUnit,
 )
-from beam_pipeline.steps.write import CommitDataset, GatherShard, WriteShard
+from beam_pipeline.steps.write import CommitDataset, GatherDocuments, GatherShard, WriteShard
 from beam_pipeline.tokenization.fallbacks import EngineUse
 
 
@@ -83,7 +83,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     )
     blocks = (tokenized[BLOCKS], tails[BLOCKS]) | "AllBlocks" >> beam.Flatten()
     kept = _kept_shards(pipeline, job)
-    write = _gather if filesystem.is_local(job.output) else _group
+    write = _gather if filesystem.is_local(job.output) or job.config.packing == "none" else _group
     written = write(blocks, row_table, kept, job)
     statistics = (
         (tokenized[STATISTICS], tails[STATISTICS])
@@ -115,7 +115,8 @@ def _gather(
     kept: PCollection[ShardInfo],
     job: Job,
 ) -> PCollection[ShardInfo]:
-    """Writes shards whose rows are read from the units' local files."""
+    """Writes shards whose rows are read from the units' files."""
+    gather = GatherDocuments if job.config.packing == "none" else GatherShard
     block_table = (
         blocks
         | "ListBlocks" >> beam.combiners.ToList()
@@ -125,7 +126,7 @@ def _gather(
         row_table
         | "ListShards" >> beam.FlatMap(list_shards, AsSingleton(_kept_table(kept)), job)
         | "SpreadShards" >> beam.Reshuffle()
-        | "WriteShards" >> beam.ParDo(GatherShard(job), AsSingleton(row_table), AsSingleton(block_table))
+        | "WriteShards" >> beam.ParDo(gather(job), AsSingleton(row_table), AsSingleton(block_table))
     )
 
 

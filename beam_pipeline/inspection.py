@@ -8,6 +8,7 @@ from itertools import islice
 
 from beam_pipeline import filesystem
 from beam_pipeline.amounts import counted
+from beam_pipeline.dataset.manifest import output_format_of
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import InspectConfig
@@ -48,7 +49,11 @@ def _summary(splits: Sequence[Split]) -> Iterator[str]:
     size = sum(file["bytes"] for file in first["inputs"])
     yield f"inputs     {counted(sources, 'file')}, {size:,} bytes"
     yield f"tokenizer  {splits[0].tokenizer_folder}, {tokenizer['vocab_size']:,} tokens"
-    yield f"rows       {first['max_length']} tokens: {', '.join(first['features'])}"
+    if first["max_length"] is None:
+        yield "rows       whole documents, in the order of the input"
+    else:
+        yield f"rows       {first['max_length']} tokens: {', '.join(first['features'])}"
+    yield f"format     {output_format_of(first)}"
     excluded = {name.replace("_", " "): count for name, count in first.get("excluded", {}).items()}
     if excluded:
         records = excluded.pop("records", 0)

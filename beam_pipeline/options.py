@@ -116,11 +116,12 @@ class PrepareConfig(Options):
     )
     """Token of the tokenizer's vocabulary that pads rows."""
 
-    max_length: int = option(512, topic="rows", metavar="N", bounds=(8, 1 << 20))
+    max_length: int | None = option(512, topic="rows", metavar="N", bounds=(8, 1 << 20))
     """Tokens per row."""
-    packing: Literal["concat", "best_fit", "pad"] = "concat"
+    packing: Literal["concat", "best_fit", "pad", "none"] = "concat"
     """concat joins all documents into one stream and cuts it into full rows; best_fit keeps documents whole unless they
-    are longer than a row; pad gives each document a row of its own."""
+    are longer than a row; pad gives each document a row of its own; none keeps the documents as they are, in the order
+    of the input, for --output_format megatron."""
     attention_mask: bool = True
     """Omit attention_mask from the records; only if no row needs padding."""
     segment_ids: bool = False
@@ -128,7 +129,7 @@ class PrepareConfig(Options):
     position_ids: bool = False
     """Add position_ids: each token's position in its document."""
     shuffle: Literal["global", "none"] = "global"
-    """Order of the rows: global shuffles each split as a whole."""
+    """Order of the rows: global shuffles each split as a whole. With --packing none, always none."""
     seed: int = option(0, metavar="N")
     """Seed of the shuffle, of the splits, and of the shares of --mix."""
 
@@ -144,15 +145,16 @@ class PrepareConfig(Options):
 
     output: str = option(topic="output", metavar="OUT", affects_bytes=False)
     """Folder for the dataset, local or gs://."""
-    output_format: Literal["tfrecord", "parquet"] = "tfrecord"
-    """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read, or parquet
-    files with a list column for each feature."""
+    output_format: Literal["tfrecord", "parquet", "megatron"] = "tfrecord"
+    """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read; parquet
+    files with a list column for each feature; or, with --packing none, Megatron-LM's pairs of .bin and .idx files."""
     shard_size: int | None = option(
         None,
         metavar="N",
         exclusive="shards",
         bounds=(1, None),
-        default_text=f"{_SHARD_SIZE}, or fewer if rows are so long that a shard would exceed {_SHARD_BYTES >> 20} MiB",
+        default_text=f"{_SHARD_SIZE}, or fewer if rows are so long that a shard would exceed {_SHARD_BYTES >> 20} MiB; "
+        "with --packing none, one shard",
     )
     """Records per shard; the last shard may have fewer."""
     num_shards: int | None = option(None, metavar="N", exclusive="shards", bounds=(1, None))
@@ -183,9 +185,36 @@ class PrepareConfig(Options):
     """Dataflow: follow the job to its end, show its messages and counters, and cancel it on Ctrl-C or SIGTERM. Other
     runners are always waited for."""
 
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> None:
+        """See `Options.complete`: refuses options of rows if there are none."""
+        if given.get("packing") == "none":
+            for name in ("max_length", "segment_ids", "position_ids", "attention_mask"):
+                if name in given:
+                    flag = name if name != "attention_mask" else "no_attention_mask"
+                    raise UsageError(
+                        f"--{flag}: does not apply to --packing none, which makes no rows; omit it"
+                    )
+            if given.get("shuffle", "none") != "none":
+                raise UsageError(
+                    "--shuffle global: --packing none keeps the order of the input; omit it, since Megatron-LM "
+                    "shuffles documents itself"
+                )
+
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
-        if not self.attention_mask and self.packing != "concat":
+        if (self.packing == "none") != (self.output_format == "megatron"):
+            raise UsageError(
+                f"--output_format {self.output_format} with --packing {self.packing}: megatron files hold whole "
+                "documents, and all others rows; use --output_format megatron and --packing none together"
+            )
+        if self.packing == "none":
+            without = {"max_length": None, "attention_mask": False, "shuffle": "none"}
+            if self.shard_size is None and self.num_shards is None:
+                without["num_shards"] = 1
+            for name, value in without.items():
+                object.__setattr__(self, name, value)
+        elif not self.attention_mask and self.packing != "concat":
             raise UsageError(
                 f"--no_attention_mask with --packing {self.packing}: rows need padding, and so the mask. Use --packing "
                 "concat, where all rows except the last are full, or omit --no_attention_mask"

@@ -265,7 +265,7 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
         UsageError: If rows have no attention mask, and the text may contain the pad token.
     """
     special = tokenizer.special_token_ids
-    if not config.attention_mask:
+    if not config.attention_mask and config.packing != "none":
         pad_id = tokenizer.require("pad", "--no_attention_mask")
         shared = [name for name, token in special.items() if name != "pad" and token == pad_id]
         if shared:
@@ -288,7 +288,7 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
 def _joins_silently(config: PrepareConfig, template: Template) -> bool:
     """Returns whether nothing in the records shows where one document of a row ends and the next begins."""
     marked = template.prefix or template.suffix or config.segment_ids or config.position_ids
-    return config.packing != "pad" and not marked
+    return config.packing not in ("pad", "none") and not marked
 
 
 def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> None:

@@ -28,10 +28,12 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
         totals = found["totals"]
         total_bytes += totals["bytes"]
         fill = totals["tokens"] / max(1, totals["tokens"] + totals["padding"])
+        rows = f"{counted(totals['rows'], 'row')} of {found['max_length']} ({fill:.2%} full), "
+        if found["max_length"] is None:
+            rows = ""
         print(
             f"{name}: {counted(totals['documents'], 'document')}, {counted(totals['tokens'], 'token')}, "
-            f"{counted(totals['rows'], 'row')} of {found['max_length']} ({fill:.2%} full), "
-            f"{counted(len(found['shards']), 'shard')}"
+            f"{rows}{counted(len(found['shards']), 'shard')}"
         )
         if not totals["rows"]:
             print(f"{name}: WARNING: this split is empty: it received no document")

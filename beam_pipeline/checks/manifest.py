@@ -27,7 +27,10 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     totals, excluded = manifest["totals"], manifest["excluded"]
     if totals["rows"] != manifest["num_records"]:
         yield f"totals.rows is {totals['rows']}, num_records is {manifest['num_records']}"
-    if totals["tokens"] + totals["padding"] != totals["rows"] * manifest["max_length"]:
+    if manifest["max_length"] is None:
+        if totals["padding"]:
+            yield f"totals.padding is {totals['padding']}, but documents have no padding"
+    elif totals["tokens"] + totals["padding"] != totals["rows"] * manifest["max_length"]:
         yield (
             f"totals: {totals['tokens']} tokens and {totals['padding']} padding do not add up to {totals['rows']} rows "
             f"of {manifest['max_length']}"

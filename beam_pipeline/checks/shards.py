@@ -13,10 +13,10 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.offsets import OffsetFinder, offsets_name
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.dataset.shards import file_sums
+from beam_pipeline.dataset.shards import file_sums, files_of_shard, index_name
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.formats import format_of
-from beam_pipeline.formats.base import Format
+from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
@@ -112,22 +112,18 @@ def _check_shard(
     shard_format = format_of(manifest)
     finder = OffsetFinder()
     try:
-        if shard_format.sequential:
-            size, crc, wrong = _read_once(shard_format, path, manifest, own, finder)
+        if isinstance(shard_format, RowFormat) and shard_format.sequential:
+            *found, wrong = _read_once(shard_format, path, manifest, own, finder)
+            damage = [*_check_sums(path, tuple(found), (shard["bytes"], shard["crc32c"]))]
         else:
-            size, crc = file_sums(path)
-            if (size, crc) == (shard["bytes"], shard["crc32c"]):  # libraries may crash on damaged files
-                with filesystem.open_file(path) as file:
-                    wrong = _check_rows(shard_format, file, path, manifest, own)
-            else:
-                wrong = "its rows are not checked, since the file is damaged"
+            if damage := [*_check_files(path, shard)]:
+                yield from damage
+                return  # libraries may crash on damaged files
+            wrong = _check_content(shard_format, path, manifest, own)
     except OSError as error:
         yield f"{path}: cannot be read: {error}"
         return
-    if size != shard["bytes"]:
-        yield f"{path}: {size} bytes, the manifest specifies {shard['bytes']}"
-    if crc != shard["crc32c"]:
-        yield f"{path}: CRC-32C {crc}, the manifest specifies {shard['crc32c']}"
+    yield from damage
     if wrong:
         yield wrong if wrong.startswith(path) else f"{path}: {wrong}"
         return
@@ -153,8 +149,47 @@ def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iter
         yield f"{offsets}: its CRC-32C is not {shard['offsets_crc32c']}, as the manifest specifies"
 
 
+def _check_files(path: str, shard: Mapping[str, Any]) -> Iterator[str]:
+    """Compares the files of a shard with the manifest."""
+    for name, sums in files_of_shard(shard).items():
+        of_file = filesystem.join(path.rpartition("/")[0], name)
+        if filesystem.exists(of_file):
+            yield from _check_sums(of_file, file_sums(of_file), sums)
+        else:
+            yield f"{of_file}: missing"
+
+
+def _check_sums(path: str, found: tuple[int, str], expected: tuple[int, str]) -> Iterator[str]:
+    """Compares the size and checksum of a file with the manifest."""
+    if found[0] != expected[0]:
+        yield f"{path}: {found[0]} bytes, the manifest specifies {expected[0]}"
+    if found[1] != expected[1]:
+        yield f"{path}: CRC-32C {found[1]}, the manifest specifies {expected[1]}"
+
+
+def _check_content(
+    shard_format: RowFormat | DocumentFormat,
+    path: str,
+    manifest: Mapping[str, Any],
+    statistics: SplitStatistics,
+) -> str | None:
+    """Adds a shard's rows or documents to `statistics`, and returns the first defect; None if there is none."""
+    with filesystem.open_file(path) as file:
+        if isinstance(shard_format, RowFormat):
+            return _check_rows(shard_format, file, path, manifest, statistics)
+        with filesystem.open_file(index_name(path)) as index:
+            try:
+                for block in shard_format.read(file, index, path):
+                    statistics.token_counts += np.bincount(block.ids, minlength=len(statistics.token_counts))
+                    statistics.tokens += len(block.ids)
+                    statistics.add_rows(block)
+            except RecordError as error:
+                return str(error)
+    return None
+
+
 def _read_once(
-    shard_format: Format,
+    shard_format: RowFormat,
     path: str,
     manifest: Mapping[str, Any],
     statistics: SplitStatistics,
@@ -171,7 +206,7 @@ def _read_once(
 
 
 def _check_rows(
-    shard_format: Format,
+    shard_format: RowFormat,
     file: BinaryIO,
     path: str,
     manifest: Mapping[str, Any],

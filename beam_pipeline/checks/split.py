@@ -153,7 +153,7 @@ def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
     if rows != manifest["num_records"]:
         yield f"the units' rows add up to {rows}, num_records is {manifest['num_records']}"
     left = sum(unit["tail"] for unit in units)
-    if tails["rows"] != -(-left // manifest["max_length"]):
+    if tails["rows"] != -(-left // (manifest["max_length"] or 1)):
         yield f"{left} tokens in the tails do not make {tails['rows']} rows"
     inputs = {file["path"] for file in manifest["inputs"]}
     unknown = {unit["root"] + part[0] for unit in units for part in unit["parts"]} - inputs

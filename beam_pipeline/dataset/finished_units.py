@@ -23,6 +23,7 @@ from beam_pipeline.dataset.sections import (
 )
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Tail
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.tokenization.fallbacks import EngineUse
@@ -109,7 +110,7 @@ class UnitWriter:
         self._counts = [0] * splits
         self._blocks: list[BlockPlace] = []
 
-    def add(self, split: int, block: RowBlock) -> None:
+    def add(self, split: int, block: RowBlock | DocumentBlock) -> None:
         """Writes the split's next rows."""
         section = self._sections.add(block.to_bytes())
         place = BlockPlace(split, self._identity["unit"], self._counts[split], len(block), section)

@@ -59,7 +59,8 @@ _VERSION_2 = {
     **_VERSION_1,
     "files": _FILES,
     "tokenizer": {**_VERSION_1["tokenizer"], "control_ids": [_COUNT], "files": _FILES},
-    "config": {**_VERSION_1["config"], "splits": _SPLITS},
+    "max_length": (_VERSION_1["max_length"], None),
+    "config": {**_VERSION_1["config"], "splits": _SPLITS, "max_length": (_COUNT, None)},
     "shards": [{**_VERSION_1["shards"][0], "offsets_crc32c": _HEX_8}],
     "bytes_version": _COUNT,
     "versions": {"tokenmill": str, "tokenizers": str},
@@ -80,7 +81,7 @@ def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     if manifest["version"] > 1:
         yield from _mismatches(manifest, _VERSION_2, "")
         yield from _mismatches(manifest.get("engines", []), _ENGINES, "engines")
-        yield from _mismatches(manifest.get("output_format", "tfrecord"), _OUTPUT_FORMAT, "output_format")
+        yield from _format_defects(manifest)
         return
     yield from _mismatches(manifest, _VERSION_1, "")
     if "checksum" in manifest:
@@ -89,6 +90,17 @@ def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     splits = config.get("splits") if isinstance(config, dict) else None
     if isinstance(splits, dict) and not all(type(share) is float for share in splits.values()):
         yield f"config.splits is {splits}, not an object of shares"
+
+
+def _format_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Checks what depends on the format of the shards."""
+    output_format = manifest.get("output_format", "tfrecord")
+    yield from _mismatches(output_format, _OUTPUT_FORMAT, "output_format")
+    of_documents = output_format == "megatron"
+    if of_documents:
+        yield from _mismatches(manifest.get("shards"), [{"index_crc32c": _HEX_8}], "shards")
+    if "max_length" in manifest and (manifest["max_length"] is None) != of_documents:
+        yield f"max_length is {manifest['max_length']!r}, which is impossible for {output_format!r}"
 
 
 def _mismatches(value: Any, form: Any, place: str) -> Iterator[str]:

@@ -16,10 +16,11 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 # The extension of the files of each format in `--output_format`.
-EXTENSIONS = {"tfrecord": "tfrecord", "parquet": "parquet"}
+EXTENSIONS = {"tfrecord": "tfrecord", "parquet": "parquet", "megatron": "bin"}
+_INDEX_EXTENSION = "idx"  # of the second file of a shard of documents
 
 SHARD_NAME = re.compile(
-    rf"(?P<split>.+)-(?P<shard>\d{{5,}})-(?P<records>\d+)\.({'|'.join(EXTENSIONS.values())})"
+    rf"(?P<split>.+)-(?P<shard>\d{{5,}})-(?P<records>\d+)\.({'|'.join(EXTENSIONS.values())}|{_INDEX_EXTENSION})"
 )
 
 _READ_BYTES = 16 << 20
@@ -28,6 +29,16 @@ _READ_BYTES = 16 << 20
 def shard_name(split: str, shard: int, records: int, output_format: str) -> str:
     """Returns the file name of a shard, e.g. `<split>-<shard>-<records>.tfrecord`."""
     return f"{split}-{shard:05d}-{records}.{EXTENSIONS[output_format]}"
+
+
+def index_name(shard_name: str) -> str:
+    """Returns the name of the index of a shard of documents."""
+    return f"{shard_name.rpartition('.')[0]}.{_INDEX_EXTENSION}"
+
+
+def index_size(documents: int) -> int:
+    """Returns the size of the index of a shard of documents (docs/dataset-format.md)."""
+    return 42 + 20 * documents
 
 
 @dataclass(frozen=True)
@@ -48,8 +59,10 @@ class ShardInfo:
     """The CRC-32C of the file's bytes, 8 hex digits."""
     rows_checksum: str
     """`rows_checksum` of its rows, 16 hex digits."""
-    offsets_crc32c: str | None
+    offsets_crc32c: str | None = None
     """The CRC-32C of the file with its offsets, 8 hex digits. None if its format has no offsets."""
+    index_crc32c: str | None = None
+    """The CRC-32C of its index, 8 hex digits. None if its format has none."""
 
     def to_json(self) -> dict:
         """Returns the shard's entry in the manifest."""
@@ -144,7 +157,7 @@ def write_shard(
             )
             before_publishing(info)
     except FileExistsError as error:
-        _refuse_others(path, (info.bytes, info.crc32c), error)
+        refuse_others(path, (info.bytes, info.crc32c), error)
     if finder is None:
         return info
     path = filesystem.join(path.rpartition("/")[0], offsets_name(info.name))
@@ -152,11 +165,11 @@ def write_shard(
         with filesystem.create_new(path, temporary) as file:
             file.write(offsets)
     except FileExistsError as error:
-        _refuse_others(path, (len(offsets), info.offsets_crc32c), error)
+        refuse_others(path, (len(offsets), info.offsets_crc32c), error)
     return info
 
 
-def _refuse_others(path: str, sums: tuple[int, str], error: FileExistsError) -> None:
+def refuse_others(path: str, sums: tuple[int, str], error: FileExistsError) -> None:
     """Refuses an existing file, unless an earlier attempt has written the same."""
     if file_sums(path) != sums:
         raise DataError(
@@ -165,7 +178,8 @@ def _refuse_others(path: str, sums: tuple[int, str], error: FileExistsError) -> 
 
 
 def files_of_shard(shard: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-    """Returns the sizes and checksums of a shard's file and its offsets, by their paths in the split's folder.
+    """Returns the sizes and checksums of a shard's file, and of its offsets or its index, by their paths in the split's
+    folder.
 
     Args:
         shard: Its entry in the manifest. One of an earlier release, or of another format than TFRecord, has no offsets.
@@ -173,6 +187,8 @@ def files_of_shard(shard: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
     files = {shard["name"]: (shard["bytes"], shard["crc32c"])}
     if shard.get("offsets_crc32c"):
         files[offsets_name(shard["name"])] = offsets_size(shard["records"]), shard["offsets_crc32c"]
+    if shard.get("index_crc32c"):
+        files[index_name(shard["name"])] = index_size(shard["records"]), shard["index_crc32c"]
     return files
 
 

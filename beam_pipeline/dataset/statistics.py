@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 import numpy as np
 
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
+from beam_pipeline.rows.documents import DocumentBlock
 
 # Edges of the length histograms: four per octave, up to 2**40.
 LENGTH_EDGES = np.unique(np.floor(2.0 ** (np.arange(0, 161) / 4)).astype(np.int64))
@@ -80,8 +81,13 @@ class SplitStatistics:
         self.bytes += int(sizes.sum())
         self.tokens += int(tokens.sum())
 
-    def add_rows(self, block: RowBlock) -> None:
-        """Counts packed rows."""
+    def add_rows(self, block: RowBlock | DocumentBlock) -> None:
+        """Counts packed rows, or documents that are not packed, each as a full row."""
+        if isinstance(block, DocumentBlock):
+            self.rows += len(block)
+            self.row_fill[-1] += len(block)
+            self.rows_checksum = (self.rows_checksum + block.checksum()) % 2**64
+            return
         rows, max_length = block.ids.shape
         lengths = block.lengths.astype(np.int64)
         self.rows += rows

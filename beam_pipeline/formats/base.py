@@ -1,10 +1,10 @@
-"""The interface of a format of shards."""
+"""The interfaces of the formats of shards: of rows, and of whole documents."""
 
 from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, ClassVar
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
 
 
@@ -19,16 +20,16 @@ from beam_pipeline.rows.packing import segments_and_positions
 class RowForm:
     """What all rows of a dataset have in common."""
 
-    max_length: int
-    """The number of values in each feature."""
+    max_length: int | None
+    """The number of values in each feature. None for documents."""
     vocab_size: int
     """The number of token ids."""
     features: tuple[str, ...]
     """The features' names, sorted."""
 
 
-class Format(ABC):
-    """Encodes a shard's rows as the bytes of a file, and decodes them. Equal rows give equal bytes.
+class Format:
+    """What the formats of rows and of documents have in common. Equal rows or documents give equal bytes.
 
     To add a format, write a module with a subclass `FORMAT`, and add its name and the extension of its files to
     `dataset.shards.EXTENSIONS` and to the option `--output_format`.
@@ -38,13 +39,28 @@ class Format(ABC):
     """As in `--output_format`."""
     packages: ClassVar[Mapping[str, str]] = {}
     """The modules that it imports and that are not installed by default, with their names on PyPI."""
+
+    def __init__(self, form: RowForm):
+        self.form = form
+
+    @classmethod
+    def check_packages(cls) -> None:
+        """Raises UsageError if a package that the format needs is not installed."""
+        missing = [name for module, name in cls.packages.items() if importlib.util.find_spec(module) is None]
+        if missing:
+            raise UsageError(
+                f"--output_format {cls.name}: needs {', '.join(missing)}; install it: "
+                f"pip install 'tokenmill[{cls.name}]'"
+            )
+
+
+class RowFormat(Format, ABC):
+    """Encodes a shard's rows as the bytes of a file, and decodes them."""
+
     sequential: ClassVar[bool] = False
     """Whether `decode` reads the file from its start to its end, without seeking."""
     has_offsets: ClassVar[bool] = False
     """Whether the places of a shard's records are written beside it; then it has TFRecord framing."""
-
-    def __init__(self, form: RowForm):
-        self.form = form
 
     @abstractmethod
     def encode(self, block: RowBlock) -> Iterator[bytes]:
@@ -66,15 +82,30 @@ class Format(ABC):
             RecordError: If the file is malformed, or its rows do not have this form.
         """
 
-    @classmethod
-    def check_packages(cls) -> None:
-        """Raises UsageError if a package that the format needs is not installed."""
-        missing = [name for module, name in cls.packages.items() if importlib.util.find_spec(module) is None]
-        if missing:
-            raise UsageError(
-                f"--output_format {cls.name}: needs {', '.join(missing)}; install it: "
-                f"pip install 'tokenmill[{cls.name}]'"
-            )
+
+class DocumentFormat(Format, ABC):
+    """Writes a shard's documents to a file and their places to a second file, its index, and reads them."""
+
+    @abstractmethod
+    def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO) -> None:
+        """Writes both files of a shard."""
+
+    @abstractmethod
+    def read(
+        self, file: BinaryIO, index: BinaryIO, path: str, first: int = 0, count: int | None = None
+    ) -> Iterator[DocumentBlock]:
+        """Yields a shard's documents, some at a time.
+
+        Args:
+            file: The shard's file, at its start.
+            index: The shard's index, at its start.
+            path: Of the shard's file, for messages.
+            first: The number of documents to skip.
+            count: The largest number of documents to read; None: all.
+
+        Raises:
+            RecordError: If a file is malformed, or they do not match.
+        """
 
 
 def feature_columns(block: RowBlock, features: tuple[str, ...]) -> dict[str, np.ndarray]:

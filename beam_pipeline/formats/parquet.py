@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.formats.base import Format, feature_columns
+from beam_pipeline.formats.base import RowFormat, feature_columns
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
@@ -22,7 +22,7 @@ _VALUES_PER_GROUP = 1 << 21  # of each column: 4096 rows of 512 tokens, which ta
 _DICTIONARY_BYTES = 1 << 20  # Arrow's default
 
 
-class Parquet(Format):
+class Parquet(RowFormat):
     name = "parquet"
 
     def encode(self, block: RowBlock) -> Iterator[bytes]:

@@ -10,13 +10,13 @@ from typing import BinaryIO
 import numpy as np
 
 from beam_pipeline.dataset.records import ExampleEncoder, decode_frames, max_record_bytes, read_frames
-from beam_pipeline.formats.base import Format
+from beam_pipeline.formats.base import RowFormat
 from beam_pipeline.rows.blocks import RowBlock
 
 _VALUES_PER_PIECE = 1 << 18  # encoding needs about 20 bytes per value of a feature
 
 
-class TFRecord(Format):
+class TFRecord(RowFormat):
     name = "tfrecord"
     sequential = True
     has_offsets = True

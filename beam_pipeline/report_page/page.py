@@ -180,7 +180,7 @@ def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
             x_label="tokens in a document",
             of="documents",
             log=True,
-            marker=(max_length, f"a row: {max_length:,}"),
+            marker=None if max_length is None else (max_length, f"a row: {max_length:,}"),
         ),
         "document_bytes": histogram_chart(
             [one.histogram("document_bytes") for one in shown],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,12 @@ class RowBlock:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def parts(self) -> Iterator[RowBlock]:
+        """Cuts the block into blocks of at most `rows_per_block` rows."""
+        rows = max(1, BLOCK_BYTES // (self.ids.shape[1] * self.ids.itemsize))
+        for first in range(0, len(self), rows):
+            yield self.take(slice(first, first + rows))
 
     def take(self, index: np.ndarray | slice, slots: np.ndarray | None = None) -> RowBlock:
         """Returns the rows at `index`, with the given slots."""

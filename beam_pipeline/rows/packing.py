@@ -1,7 +1,8 @@
 """Documents → rows of `max_length` tokens, in pure NumPy, many documents per call.
 
 There are three ways of packing. `concat` cuts all documents as one stream, and leaves a tail. `best_fit` combines whole
-documents in rows. `pad` gives each document rows of its own. In all of them, every token is in exactly one row.
+documents in rows. `pad` gives each document rows of its own. In all of them, every token is in exactly one row. `none`
+leaves the documents as they are, each as one row of its own length; those without tokens are dropped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.tokenization.token_arrays import Documents, id_dtype_of, ranges
 
 
@@ -47,14 +49,14 @@ class Packer:
 
     _GROUP_TOKENS = 1 << 24
 
-    def __init__(self, *, packing: str, max_length: int, pad_id: int, keep_starts: bool):
+    def __init__(self, *, packing: str, max_length: int | None, pad_id: int, keep_starts: bool):
         self._packing, self._max_length = packing, max_length
         self._pad_id, self._keep_starts = pad_id, keep_starts
         self._pending: list[Documents] = []
         self._tokens = 0
         self._tail: Tail | None = None
 
-    def add(self, documents: Documents) -> Iterator[RowBlock]:
+    def add(self, documents: Documents) -> Iterator[RowBlock | DocumentBlock]:
         """Adds documents, and yields the rows that are complete."""
         self._pending.append(documents)
         self._tokens += len(documents.ids)
@@ -68,12 +70,14 @@ class Packer:
             self._tokens -= cut
             yield self._pack(Documents(joined.ids[:cut], joined.lengths[:count]))
 
-    def finish(self) -> tuple[RowBlock | None, Tail | None]:
+    def finish(self) -> tuple[RowBlock | DocumentBlock | None, Tail | None]:
         """Returns the last rows and the tail, each None if empty."""
         block = self._pack(Documents.join(self._pending)) if self._pending else None
         return block, self._tail if self._tail is not None and len(self._tail.ids) else None
 
-    def _pack(self, documents: Documents) -> RowBlock:
+    def _pack(self, documents: Documents) -> RowBlock | DocumentBlock:
+        if self._packing == "none":
+            return DocumentBlock(documents.ids, documents.lengths[documents.lengths > 0].astype(np.uint32))
         if self._packing == "concat":
             ids, starts = documents.ids, documents.starts[documents.lengths > 0]
             if self._tail is not None and len(self._tail.ids):

@@ -137,7 +137,9 @@ def _is_committed(job: Job) -> bool:
     return True
 
 
-def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Sequence[ShardInfo]) -> None:
+def _check(
+    layout: Layout, max_length: int | None, counted: SplitStatistics, shards: Sequence[ShardInfo]
+) -> None:
     """Checks that the shards contain exactly the packed rows and tokens, by count and by checksum.
 
     Raises:
@@ -155,7 +157,7 @@ def _check(layout: Layout, max_length: int, counted: SplitStatistics, shards: Se
         raise AssertionError(
             f"{split}: {counted.rows} rows packed, {layout.num_rows} ranked, {written} written"
         )
-    slots = counted.rows * max_length
+    slots = counted.rows * max_length if max_length else counted.tokens
     if counted.tokens + counted.padding != slots:
         raise AssertionError(
             f"{split}: {counted.tokens} tokens and {counted.padding} padding do not fill {slots}"

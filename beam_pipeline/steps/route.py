@@ -2,7 +2,8 @@
 
 There are two ways. If the dataset's folder is local, each shard reads its rows from the units' files. No row passes
 through the runner, so its memory does not depend on the size of the input. In Cloud Storage, reading a single row would
-cost a request, so whole blocks are read and the runner groups their rows by shard.
+cost a request, so whole blocks are read and the runner groups their rows by shard. Documents that are not packed are
+not shuffled, either, so each shard reads whole blocks from the units' files, one after the other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard
 from beam_pipeline.job import Job
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.tables import BlockTable, KeptTable
 
@@ -121,6 +123,18 @@ def gather_rows(
     ranks = layout.rank(np.full(records, shard), np.arange(records))
     for place, slots, rows in blocks.find(split, ranks):
         yield open_block(block_path(job, place), place.section).take(rows, slots)
+
+
+def gather_documents(
+    job: Job, split: int, shard: int, *, table: RowTable, blocks: BlockTable
+) -> Iterator[DocumentBlock]:
+    """Yields the documents of a shard in their order, from the files of the units, wherever these are."""
+    layout = layout_of(job, split, table)
+    first = int(layout.rank(np.array(shard), np.array(0)))
+    for place, begin, end in blocks.spans(split, first, first + layout.records_in(shard)):
+        path = block_path(job, place)
+        with open_sections(path) as file:
+            yield DocumentBlock.from_bytes(read_section(file, place.section, path)).cut(begin, end)
 
 
 @lru_cache(maxsize=_OPEN_BLOCKS)

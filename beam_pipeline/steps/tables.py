@@ -46,13 +46,16 @@ def build_tail_table(counts: list[UnitCounts], num_units: int, num_splits: int) 
 
 
 def build_row_table(
-    counts: list[UnitCounts], tails: TailTable, num_units: int, num_splits: int, max_length: int
+    counts: list[UnitCounts], tails: TailTable, num_units: int, num_splits: int, max_length: int | None
 ) -> RowTable:
-    """Builds the table of the number of rows from each unit, and from the tails."""
+    """Builds the table of the number of rows from each unit, and from the tails.
+
+    `max_length` is None if there are no tails.
+    """
     rows = np.zeros((num_units + 1, num_splits), np.int64)
     for counted in counts:
         rows[counted.unit] = counted.rows
-    rows[num_units] = -(-tails.totals // max_length)
+    rows[num_units] = -(-tails.totals // (max_length or 1))
     return RowTable(rows)
 
 
@@ -86,6 +89,20 @@ class BlockTable:
             _, first_rank, unit, first, rows, *section = blocks[holding[chosen[0]]].tolist()
             place = BlockPlace(split, unit, first, rows, Section(*section))
             yield place, chosen, ranks[chosen] - first_rank
+
+    def spans(self, split: int, first: int, end: int) -> Iterator[tuple[BlockPlace, int, int]]:
+        """Finds the blocks that contain the rows with the ranks from `first` to before `end`, which must not be empty.
+
+        Yields:
+            The place of a block, and the numbers in the block of the first of these rows and of the row after the last.
+        """
+        begin, stop = np.searchsorted(self._blocks[:, 0], [split, split + 1])
+        blocks = self._blocks[begin:stop]
+        holding = np.searchsorted(blocks[:, 1], [first, end - 1], side="right") - 1
+        for block in blocks[holding[0] : holding[1] + 1]:
+            _, first_rank, unit, number, rows, *section = block.tolist()
+            place = BlockPlace(split, unit, number, rows, Section(*section))
+            yield place, max(0, first - first_rank), min(rows, end - first_rank)
 
 
 def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:

@@ -17,7 +17,6 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
-from beam_pipeline.rows.blocks import rows_per_block
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe, describe_place, read_unit
@@ -101,13 +100,12 @@ class TokenizeUnit(beam.DoFn):
             packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
         )
-        block_rows = rows_per_block(config.max_length, job.vocab_size)
         before = self._tokenizer.use
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 for split, packed in rows.blocks(self._documents(unit, duplicates, excluded, bad)):
-                    for first in range(0, len(packed), block_rows):
-                        writer.add(split, packed.take(slice(first, first + block_rows)))
+                    for block in packed.parts():
+                        writer.add(split, block)
             except EngineMismatch as error:
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error

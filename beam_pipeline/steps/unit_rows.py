@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Packer, Tail
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.units import DocumentBatch
@@ -31,7 +32,7 @@ class UnitRows:
         self.tails: list[Tail | None] = [None] * len(packers)
         """The tail of each split, or None if it has no tail."""
 
-    def blocks(self, batches: Iterable[DocumentBatch]) -> Iterator[tuple[int, RowBlock]]:
+    def blocks(self, batches: Iterable[DocumentBatch]) -> Iterator[tuple[int, RowBlock | DocumentBlock]]:
         """Packs the unit's documents, given in order; yields (the split's index, its next rows)."""
         for batch in batches:
             documents = self._tokenizer.encode(batch)
@@ -48,7 +49,9 @@ class UnitRows:
             if block is not None:
                 yield from self._counted(split, block)
 
-    def _counted(self, split: int, block: RowBlock) -> Iterator[tuple[int, RowBlock]]:
+    def _counted(
+        self, split: int, block: RowBlock | DocumentBlock
+    ) -> Iterator[tuple[int, RowBlock | DocumentBlock]]:
         if len(block):
             self.statistics[split].add_rows(block)
             yield split, block

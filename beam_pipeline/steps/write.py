@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded
+from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.shards import ShardInfo, assemble, shard_name, write_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.routing import RowTable
 from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
-from beam_pipeline.steps.route import gather_rows, layout_of, open_block
+from beam_pipeline.steps.route import gather_documents, gather_rows, layout_of, open_block
 from beam_pipeline.steps.tables import BlockTable
 from beam_pipeline.tokenization.fallbacks import EngineUse
 
@@ -47,10 +50,9 @@ class WriteShard(beam.DoFn):
         layout = layout_of(job, split, table)
         records = layout.records_in(shard)
         name = shard_name(layout.split, shard, records, job.config.output_format)
-        info = write_shard(
-            assemble(blocks, records, name),
-            encode=self._format.encode,
-            with_offsets=self._format.has_offsets,
+        info = self._write_files(
+            blocks,
+            records,
             path=filesystem.join(job.split_folder(split), name),
             temporary=job.temporary_path(name),
             split=split,
@@ -61,6 +63,10 @@ class WriteShard(beam.DoFn):
         self._bytes.inc(info.bytes)
         self._reporter.add("write", info.records)
         return info
+
+    def _write_files(self, blocks: Iterable[RowBlock], records: int, **place: Any) -> ShardInfo:
+        whole = assemble(blocks, records, place["path"])
+        return write_shard(whole, encode=self._format.encode, with_offsets=self._format.has_offsets, **place)
 
     def _record(self, info: ShardInfo) -> None:
         """Writes the record of a shard before the shard appears, so that a later run may delete or keep it."""
@@ -78,6 +84,17 @@ class GatherShard(WriteShard):
 
     def teardown(self) -> None:
         open_block.cache_clear()
+
+
+class GatherDocuments(WriteShard):
+    """(split, shard) → the ShardInfo of the pair of files that it writes, with documents from the units' files."""
+
+    def process(self, element: tuple[int, int], table: RowTable, blocks: BlockTable) -> Iterator[ShardInfo]:
+        documents = gather_documents(self._job, *element, table=table, blocks=blocks)
+        yield self._write(*element, documents, table)
+
+    def _write_files(self, documents: Iterable[DocumentBlock], records: int, **place: Any) -> ShardInfo:
+        return write_documents(documents, write=self._format.write, **place)
 
 
 class CommitDataset(beam.DoFn):

@@ -12,9 +12,12 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.dataset.shards import index_name
 from beam_pipeline.errors import DataError, UsageError, one_line
 from beam_pipeline.formats import format_of
+from beam_pipeline.formats.base import DocumentFormat
 from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.views.decoding import RowDecoder
@@ -22,7 +25,7 @@ from beam_pipeline.views.decoding import RowDecoder
 
 @dataclass(frozen=True)
 class Row:
-    """A decoded record."""
+    """A decoded record: a row, or a document that is not packed."""
 
     ids: np.ndarray
     """int64 [tokens], without padding."""
@@ -131,16 +134,22 @@ class Split:
         return filesystem.join(self.folder, shards[shard]["name"])
 
     def rows(self, shard: int, first: int = 0, count: int | None = None) -> Iterator[Row]:
-        """Streams up to `count` rows of a shard, from row `first` on.
+        """Streams up to `count` rows or documents of a shard, from number `first` on.
 
         Raises:
             DataError: If the shard is missing or damaged.
         """
         path = self.shard_path(shard)
         pad_id = self.manifest["tokenizer"]["special_token_ids"]["pad"]
+        shard_format = format_of(self.manifest)
         try:
             with filesystem.open_file(path) as file:
-                for columns in format_of(self.manifest).decode(file, path, first, count):
+                if isinstance(shard_format, DocumentFormat):
+                    with filesystem.open_file(index_name(path)) as index:
+                        for block in shard_format.read(file, index, path, first, count):
+                            yield from _documents(block)
+                    return
+                for columns in shard_format.decode(file, path, first, count):
                     for index in range(len(columns["input_ids"])):
                         yield _row({name: values[index] for name, values in columns.items()}, pad_id)
         except RecordError as error:
@@ -238,6 +247,12 @@ def open_dataset(path: str) -> list[Split]:
         raise DataError(manifests.no_dataset_reason(path))
     names = open_split(filesystem.join(path, found[0])).manifest["splits"]
     return [open_split(filesystem.join(path, name)) for name in names]
+
+
+def _documents(block: DocumentBlock) -> Iterator[Row]:
+    ends = np.cumsum(block.lengths, dtype=np.int64)
+    for end, length in zip(ends.tolist(), block.lengths.tolist(), strict=True):
+        yield Row(block.ids[end - length : end].astype(np.int64), 0, np.zeros(1, np.int64))
 
 
 def _row(columns: Mapping[str, np.ndarray], pad_id: int) -> Row:

@@ -26,7 +26,7 @@ from beam_pipeline.sources import describe_place, read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.documents import DocumentTokenizer
-from beam_pipeline.tokenization.token_arrays import Documents
+from beam_pipeline.tokenization.token_arrays import Documents, ranges
 from beam_pipeline.views.reading import Origin, Row, Split
 
 _PADDING = -1
@@ -126,6 +126,9 @@ class Tracer:
             NotTraced: If the source is missing or has changed.
         """
         found = self._unit_documents(origin, max_bytes, max_seconds)
+        if self._split.manifest["config"]["packing"] == "none":
+            numbers = _numbers_of(found[0].documents, origin.position)
+            return self._checked(found, numbers, row)
         packed = _pack_numbers(found, self._split.manifest["config"])
         if origin.is_of_tails:
             joined = np.concatenate([tail.ids for _, tail in packed if tail is not None])
@@ -133,6 +136,10 @@ class Tracer:
         else:
             numbers = packed[0][0][origin.position :][:1]
             numbers = numbers[numbers != _PADDING]
+        return self._checked(found, numbers, row)
+
+    def _checked(self, found: Sequence[_UnitDocuments], numbers: np.ndarray, row: Row) -> list[DocumentPart]:
+        """Returns the documents of the tokens with these numbers, if the row consists of these tokens."""
         stream = np.concatenate([unit.documents.ids for unit in found])
         if not np.array_equal(stream[numbers], row.ids):
             raise NotTraced("the source has changed since: it now gives other tokens")
@@ -146,7 +153,7 @@ class Tracer:
         config, prefix, suffix = self._split.manifest["config"], self._template.prefix, self._template.suffix
         if row.starts is not None:
             return row.starts
-        if config["packing"] == "pad":
+        if config["packing"] in ("pad", "none"):
             return np.zeros(1, np.int64)
         in_text = config["parse_special_tokens"] or set(prefix) & set(suffix)
         # In rows of tails, parts may be adjacent that neither begin nor end a document. With best_fit, the end of a
@@ -239,6 +246,15 @@ def _without_duplicates(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatch
             dropped.append(index)
         seen.add(text_hash)
     return batch.without(np.array(dropped, np.int64)) if dropped else batch
+
+
+def _numbers_of(documents: Documents, position: int) -> np.ndarray:
+    """Returns the numbers (int64 [tokens]) in a unit's stream of the tokens of a document.
+
+    `position` is the document's number among those that have tokens. If there is no such document, returns none.
+    """
+    number = np.flatnonzero(documents.lengths > 0)[position : position + 1]
+    return ranges(documents.starts[number], documents.lengths[number])
 
 
 def _pack_numbers(

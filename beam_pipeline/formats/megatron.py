@@ -1,0 +1,137 @@
+"""Megatron-LM's indexed datasets: the tokens of whole documents in a `.bin` file, and their places in an `.idx` file.
+
+The bytes are those that Megatron-LM's `tools/preprocess_data.py` writes (`megatron/core/datasets/indexed_dataset.py`).
+Each document is one sequence.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.dataset.shards import index_size
+from beam_pipeline.formats.base import DocumentFormat
+from beam_pipeline.rows.documents import DocumentBlock
+from beam_pipeline.tokenization.token_arrays import id_dtype
+
+_HEAD = struct.Struct("<9sQBQQ")  # magic, version, code of the ids' type, sequences, document indices
+_MAGIC, _VERSION = b"MMIDIDX\x00\x00", 1
+_CODES = {"uint16": 8, "int32": 4}
+_UINT16_VOCABULARY = 65_500  # Megatron-LM's limit; larger vocabularies have int32
+_DOCUMENTS_AT_A_TIME = 1 << 17
+_TOKENS_AT_A_TIME = 1 << 22
+
+
+class Megatron(DocumentFormat):
+    name = "megatron"
+
+    def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO) -> None:
+        kind = self._id_type()
+        lengths = []
+        for block in blocks:
+            file.write(block.ids.astype(kind, copy=False).tobytes())
+            lengths.append(np.array(block.lengths, np.int32))
+        whole = np.concatenate([np.empty(0, np.int32), *lengths])
+        count = len(whole)
+        index.write(_HEAD.pack(_MAGIC, _VERSION, _CODES[kind.name], count, count + 1))
+        index.write(whole.tobytes())
+        before = 0
+        for first in range(0, count, _DOCUMENTS_AT_A_TIME):
+            part = whole[first : first + _DOCUMENTS_AT_A_TIME].astype(np.int64) * kind.itemsize
+            index.write((before + np.cumsum(part) - part).tobytes())
+            before += int(part.sum())
+        for first in range(0, count + 1, _DOCUMENTS_AT_A_TIME):
+            index.write(np.arange(first, min(first + _DOCUMENTS_AT_A_TIME, count + 1)).tobytes())
+
+    def read(
+        self, file: BinaryIO, index: BinaryIO, path: str, first: int = 0, count: int | None = None
+    ) -> Iterator[DocumentBlock]:
+        kind = self._id_type()
+        size = file.seek(0, os.SEEK_END)
+        documents = self._read_head(index, path)
+        end = documents if count is None else min(documents, first + count)
+        expected = None if first else 0  # where the next document begins in the file
+        for begin in range(first, end, _DOCUMENTS_AT_A_TIME):
+            some = min(end - begin, _DOCUMENTS_AT_A_TIME)
+            lengths, pointers = self._read_part(index, path, documents, begin, some)
+            ends = pointers + lengths * kind.itemsize
+            begins = np.append(pointers[0] if expected is None else expected, ends[:-1])
+            if not np.array_equal(pointers, begins) or not 0 <= int(pointers[0]) <= int(ends[-1]) <= size:
+                raise RecordError(f"{path}: the index has wrong places of documents from {begin} on")
+            expected = int(ends[-1])
+            file.seek(int(pointers[0]))
+            yield from self._read_documents(file, path, lengths, kind)
+        if count is None and not first and size != (expected or 0):
+            raise RecordError(f"{path}: {size} bytes, but the index has places of {expected}")
+
+    def _id_type(self) -> np.dtype:
+        return np.dtype("<u2" if self.form.vocab_size < _UINT16_VOCABULARY else "<i4")
+
+    def _read_head(self, index: BinaryIO, path: str) -> int:
+        """Checks the head and the size of the index, and returns the number of documents."""
+        size = index.seek(0, os.SEEK_END)
+        index.seek(0)
+        head = index.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            raise RecordError(f"{path}: the index is truncated to {size} bytes")
+        magic, version, code, sequences, documents = _HEAD.unpack(head)
+        if (magic, version) != (_MAGIC, _VERSION):
+            raise RecordError(f"{path}: the index is not one of Megatron-LM's, version {_VERSION}")
+        if code != _CODES[self._id_type().name]:
+            raise RecordError(
+                f"{path}: the ids have the type {code}, not {_CODES[self._id_type().name]}, which a vocabulary of "
+                f"{self.form.vocab_size} ids has"
+            )
+        if documents != sequences + 1:
+            raise RecordError(f"{path}: {documents - 1} documents have {sequences} sequences, not one each")
+        if size != index_size(sequences):
+            raise RecordError(f"{path}: the index of {sequences} documents has {size} bytes")
+        return sequences
+
+    def _read_part(
+        self, index: BinaryIO, path: str, documents: int, first: int, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Reads the lengths and places (int64 [count] each) of documents from number `first` on."""
+
+        def read(kind: Callable[..., Any], begin: int, values: int) -> np.ndarray:
+            index.seek(begin)
+            return np.frombuffer(index.read(np.dtype(kind).itemsize * values), kind).astype(np.int64)
+
+        lengths = read(np.int32, _HEAD.size + 4 * first, count)
+        pointers = read(np.int64, _HEAD.size + 4 * documents + 8 * first, count)
+        numbers = read(np.int64, _HEAD.size + 12 * documents + 8 * first, count + 1)
+        if (lengths < 1).any():
+            raise RecordError(f"{path}: a document from {first} on has no tokens")
+        if not np.array_equal(numbers, np.arange(first, first + count + 1)):
+            raise RecordError(f"{path}: a document from {first} on does not have one sequence")
+        return lengths, pointers
+
+    def _read_documents(
+        self, file: BinaryIO, path: str, lengths: np.ndarray, kind: np.dtype
+    ) -> Iterator[DocumentBlock]:
+        """Yields consecutive documents of these lengths, some at a time."""
+        ends = np.cumsum(lengths)
+        first = done = 0
+        while first < len(lengths):
+            end = max(first + 1, int(np.searchsorted(ends, done + _TOKENS_AT_A_TIME, side="right")))
+            tokens = int(ends[end - 1]) - done
+            data = file.read(tokens * kind.itemsize)
+            if len(data) < tokens * kind.itemsize:
+                raise RecordError(f"{path}: ends within a document")
+            ids = np.frombuffer(data, kind)
+            if not 0 <= int(ids.min()) <= int(ids.max()) < self.form.vocab_size:
+                raise RecordError(
+                    f"{path}: the ids range from {ids.min()} to {ids.max()}, outside of the vocabulary"
+                )
+            yield DocumentBlock(
+                ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths[first:end].astype(np.uint32)
+            )
+            first, done = end, int(ends[end - 1])
+
+
+FORMAT = Megatron

@@ -1,0 +1,79 @@
+"""Blocks of whole documents, for `--packing none`: what `RowBlock` is for rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from beam_pipeline.hashing import mix64
+from beam_pipeline.rows.blocks import BLOCK_BYTES
+from beam_pipeline.tokenization.token_arrays import id_dtype_of
+
+_CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
+
+
+@dataclass(frozen=True)
+class DocumentBlock:
+    """Some documents of one split, in the order of the input."""
+
+    ids: np.ndarray
+    """uint16 or uint32 [tokens of all documents]: token ids."""
+    lengths: np.ndarray
+    """uint32 [documents]: the number of tokens in each document, at least 1."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def cut(self, first: int, end: int) -> DocumentBlock:
+        """Returns the documents from number `first` to before number `end`."""
+        before = int(self.lengths[:first].sum(dtype=np.int64))
+        tokens = int(self.lengths[first:end].sum(dtype=np.int64))
+        return DocumentBlock(self.ids[before : before + tokens], self.lengths[first:end])
+
+    def parts(self) -> Iterator[DocumentBlock]:
+        """Cuts the block into blocks of at most `BLOCK_BYTES` of ids, or of one document."""
+        tokens = BLOCK_BYTES // self.ids.itemsize
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        first = 0
+        while first < len(self):
+            before = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+            yield DocumentBlock(self.ids[before : int(ends[end - 1])], self.lengths[first:end])
+            first = end
+
+    def checksum(self) -> int:
+        """Returns the sum of the documents' hashes mod 2**64. The hash of a document is that of a row without padding.
+
+        See `rows_checksum`.
+        """
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        begins = ends - self.lengths
+        hashes = np.zeros(len(self), np.uint64)
+        for first in range(0, len(self.ids), _CHECKSUM_VALUES):
+            end = min(first + _CHECKSUM_VALUES, len(self.ids))
+            # The documents that are in this part, and the piece of each.
+            inside = slice(
+                np.searchsorted(ends, first, side="right"), np.searchsorted(begins, end, side="left")
+            )
+            starts = np.maximum(begins[inside], first)
+            sizes = np.minimum(ends[inside], end) - starts
+            positions = np.arange(first, end) - np.repeat(begins[inside], sizes)
+            products = self.ids[first:end].astype(np.uint64) * (
+                mix64(positions.astype(np.uint64)) | np.uint64(1)
+            )
+            hashes[inside] += np.add.reduceat(products, starts - first)
+        hashes = mix64(hashes + (self.lengths.astype(np.uint64) << np.uint64(40)))
+        return int(hashes.sum(dtype=np.uint64))
+
+    def to_bytes(self) -> bytes:
+        sizes = np.array([len(self), self.ids.itemsize], np.uint64)
+        return b"".join([sizes, np.asarray(self.lengths, np.uint32), np.ascontiguousarray(self.ids)])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> DocumentBlock:
+        """Makes a block of views into `data`, without copying."""
+        count, itemsize = np.frombuffer(data, np.uint64, 2).tolist()
+        lengths = np.frombuffer(data, np.uint32, count, 16)
+        return cls(np.frombuffer(data, id_dtype_of(itemsize), offset=16 + lengths.nbytes), lengths)
