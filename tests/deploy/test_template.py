@@ -75,7 +75,7 @@ def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(para
     needed = {name for name, parameter in parameters.items() if not parameter.is_optional}
     assert needed == {"tokenizer", "output"}
     packing = parameters["packing"]
-    assert [option.value for option in packing.enum_options] == ["concat", "best_fit", "pad"]
+    assert [option.value for option in packing.enum_options] == ["concat", "best_fit", "pad", "none"]
 
 
 def test_patterns_accept_valid_values_and_reject_invalid_ones(parameters):
