@@ -95,16 +95,14 @@ class FlinkJobs:
             errors: list[str] = []
             reader = threading.Thread(target=lambda: errors.extend(_errors(result)), daemon=True)
             reader.start()
-            asked = False
             while (state := result.state) not in _ENDED:
-                if dataflow.cancelled[job.id].is_set() and not asked:
-                    result.cancel()
-                    asked = True
+                if dataflow.cancelled[job.id].is_set():
+                    self._flink.end_jobs()  # the job service would let the job run on
                 time.sleep(_POLL_SECONDS)
             reader.join()
             if state == PipelineState.DONE:
                 dataflow.count(job, result.metrics().query()["counters"])
-            elif state != PipelineState.CANCELLED:
+            elif not dataflow.cancelled[job.id].is_set():
                 raise RuntimeError(errors[-1] if errors else state)
 
 

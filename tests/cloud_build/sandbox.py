@@ -150,7 +150,7 @@ class Sandbox:
         found = {
             "containers": self.tools.containers(),
             "Dataflow": [job.id for job in self.dataflow.active],
-            "Flink": [job for job, state in self.flink.jobs().items() if state in ("RUNNING", "CANCELLING")],
+            "Flink": [job] if (job := self.flink.running_job()) else [],
             "TPU": ["a TPU"] if self.tpu.remains else [],
             "Vertex": self.vertex.active,
         }

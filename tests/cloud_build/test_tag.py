@@ -46,7 +46,8 @@ def test_a_tag_becomes_a_model_of_known_provenance(
     for job in jobs:
         [pool] = job.environment.worker_pools
         assert [each.container_image for each in pool.sdk_harness_container_images] == [images["pipeline"]]
-    node = sandbox.tpu.created[-1]["tpu"]["nodeSpec"][0]["node"]
+    nodes = [each["node"] for body in sandbox.tpu.created for each in body["tpu"]["nodeSpec"]]
+    [node] = [each for each in nodes if each["labels"]["run"] == "v1-0"]
     assert node["metadata"]["tokenmill-image"] == images["trainer"]
     assert node["labels"] == {"run": "v1-0", "build": undisturbed.id, "commit": BUILT_IN["COMMIT_SHA"]}
     assert sandbox.remains() == {}

@@ -58,10 +58,12 @@ class Tpu(Loopback):
         name = self.existing and self.existing["tpu"]["nodeSpec"][0]["nodeId"]
         match request.method, request.path.removeprefix(self._path):
             case "POST", "/queuedResources":
-                if self.existing is not None:
-                    return Response.error(409, f"{name} exists")
                 body = json.loads(request.body)
                 assert request.query["queuedResourceId"] == body["tpu"]["nodeSpec"][0]["nodeId"]
+                if self.existing is not None and not (
+                    self._deleting and name != request.query["queuedResourceId"]
+                ):
+                    return Response.error(409, f"{name} exists")
                 assert uuid.UUID(request.query["requestId"])
                 self.created.append(body)
                 self.create(body)
