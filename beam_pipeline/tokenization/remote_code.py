@@ -22,7 +22,7 @@ _HARMLESS = {
     *("name_or_path", "pad_to_multiple_of", "pad_token_type_id", "padding_side"),
     *("processor_class", "special_tokens_map_file", "stride", "tokenizer_class"),
     *("tokenizer_file", "truncation_side", "truncation_strategy", "use_default_system_prompt"),
-    *("use_fast"),
+    "use_fast",
     *(f"{name}_token" for name in ("pad", "mask", "bos", "eos", "cls", "sep", "unk")),
 }
 
