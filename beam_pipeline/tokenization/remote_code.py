@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tokenizers import Tokenizer
 
+from beam_pipeline.amounts import counted
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.template import find_template
 
@@ -68,7 +69,18 @@ def config_without_code(config: Mapping, tokenizer: Tokenizer, path: str) -> tup
     if reason is not None:
         raise UsageError(f"{code}, and {reason}; {_REMEDY}")
     changed = {key: value for key, value in config.items() if key != "auto_map"}
-    return changed, f"{code}; tokenizer.json is used as it is"
+    note = f"{code}; tokenizer.json is used as it is"
+    others = [
+        f"{token.get('content')} ({number})"
+        for number, token in (config.get("added_tokens_decoder") or {}).items()
+        if isinstance(token, Mapping) and str(tokenizer.token_to_id(token.get("content", ""))) != number
+    ]
+    if others:
+        shown = others[0] + (", …" if len(others) > 1 else "")
+        note += (
+            f", without {counted(len(others), 'token')} of tokenizer_config.json ({shown}): they get new ids"
+        )
+    return changed, note
 
 
 def _classes(config: Mapping) -> list[str | None]:
