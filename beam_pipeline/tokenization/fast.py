@@ -6,16 +6,14 @@ is not exact on are encoded by HF, and cached.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.cores import Core, Flat
 from beam_pipeline.tokenization.fallbacks import Fallbacks
-from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
+from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer, with_model_of
 from beam_pipeline.tokenization.literals import Place, StringSet
 from beam_pipeline.tokenization.normalization import cut, last_match
 from beam_pipeline.tokenization.token_arrays import ranges
@@ -49,7 +47,7 @@ class FastEngine:
         self._core = core
         self._parts = parts
         self.reference = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
-        self._exact = Tokenizer.from_str(json.dumps(parts.exact))
+        self._exact = with_model_of(self.reference, parts.exact)
         self._inexact: CharacterSet | None = None
         self._inexact_strings = StringSet(core.inexact_strings)
         self._probed = False

@@ -33,6 +33,13 @@ def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> To
     return reference
 
 
+def with_model_of(reference: Tokenizer, parts: Mapping) -> Tokenizer:
+    """Makes the tokenizer `parts`, whose model is the one of `reference`: it is neither parsed nor stored again."""
+    made = Tokenizer.from_str(json.dumps({**parts, "model": {"type": "BPE", "vocab": {}, "merges": []}}))
+    made.model = reference.model
+    return made
+
+
 def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of all texts (uint32 [tokens]) and how many each text has (int64 [texts])."""
     parts = [_encode(tokenizer, batch) for batch in _batches(texts)]
@@ -80,7 +87,7 @@ class HFEngine:
         except UnsupportedComponent:
             self._parts = None  # it is unknown where a text can be cut, so texts are encoded as a whole
         else:
-            self._core = Tokenizer.from_str(json.dumps(self._parts.exact))
+            self._core = with_model_of(self._tokenizer, self._parts.exact)
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self.reason is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -37,11 +38,14 @@ _DEFAULTS = {
 }
 
 
-def parse_tokenizer(tokenizer_json: str) -> dict:
+@functools.lru_cache(maxsize=1)
+def parse_tokenizer(tokenizer_json: str) -> Mapping:
     """Parses a `tokenizer.json` of any version into the form that the current `tokenizers` writes.
 
     The vocabulary is taken from the JSON text itself. `tokenizers` reads and writes scores with an error of one unit in
     the last place, which changes how ties between segmentations are broken, and it prints every gap in a vocabulary.
+
+    The last result is kept, since a run needs it several times: do not change it.
 
     Raises:
         Exception: Whatever `tokenizers` raises if it cannot load the text.

@@ -37,7 +37,7 @@ class TokenizerParts:
     core: Mapping
     """The `tokenizer.json` of its model and the rest of its components, for the fast library. It adds no tokens."""
     exact: Mapping
-    """The same for `tokenizers`, which supports more components: it does not need `isolated`."""
+    """The same for `tokenizers`, which supports more components: no `isolated`, and the unchanged model."""
     cuts: re.Pattern
     """Where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text."""
     normalize: Sequence[normalization.Step] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import os
 import random
@@ -23,6 +25,7 @@ from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
 from beam_pipeline.tokenization.fast import FastEngine
 from beam_pipeline.tokenization.hf import HFEngine
+from beam_pipeline.tokenization.tokenizer_json import parse_tokenizer
 
 WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 
@@ -289,3 +292,13 @@ def test_text_of_ever_new_words_does_not_fill_the_memory(
         assert encode(engine, texts)[:100] == encode_by_hf(reference, texts[:100])
         used.append(memory.private_bytes() - before)
     assert max(used) < 60 << 20
+
+
+def test_engines_do_not_change_the_parsed_tokenizer_which_is_parsed_once(tokenizer_json: str):
+    parse_tokenizer.cache_clear()
+    before = copy.deepcopy(parse_tokenizer(tokenizer_json))
+    for name, parse_special_tokens in itertools.product(["auto", "hf"], [True, False]):
+        engine = make_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
+        engine.encode_batch(["a text\n", "<s>\ufffd{"])
+    assert parse_tokenizer(tokenizer_json) == before
+    assert parse_tokenizer.cache_info().misses == 1
