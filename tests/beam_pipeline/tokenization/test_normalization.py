@@ -103,6 +103,13 @@ def test_the_class_of_white_space_is_that_of_python():
     assert sorted(normalization.PYTHON_SPACE) == [char for char in codes if re.match(r"\s", char)]
 
 
+@given(text=strategies.text(alphabet=[*normalization.PYTHON_SPACE, "a", "b", "\0", "\u200b"], max_size=8))
+@settings(max_examples=500, deadline=None)
+def test_every_run_of_white_space_becomes_one_space(text: str):
+    part = {"type": "Replace", "pattern": {"Regex": normalization.FOLD_SPACE}, "content": " "}
+    assert normalize(part, [text]) == [re.sub(normalization.FOLD_SPACE, " ", text)]
+
+
 def test_long_texts_go_through_a_component_in_pieces(monkeypatch: pytest.MonkeyPatch, hard_texts: list[str]):
     monkeypatch.setattr(normalization, "LONGEST_WORD", 100)
     text = " and".join(hard_texts)[:20_000]
