@@ -31,7 +31,7 @@ _HARMLESS = {
 def runs_code(config: Mapping) -> bool:
     """Whether AutoTokenizer would need code of the folder for a tokenizer with this config."""
     name = config.get("tokenizer_class")
-    if not name or not _classes(config):
+    if not isinstance(name, str) or not _classes(config):
         return False
     from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
@@ -70,10 +70,15 @@ def config_without_code(config: Mapping, tokenizer: Tokenizer, path: str) -> tup
         raise UsageError(f"{code}, and {reason}; {_REMEDY}")
     changed = {key: value for key, value in config.items() if key != "auto_map"}
     note = f"{code}; tokenizer.json is used as it is"
+    added = config.get("added_tokens_decoder") or {}
+    if not isinstance(added, Mapping) or not all(isinstance(token, Mapping) for token in added.values()):
+        raise UsageError(
+            f"--tokenizer {path}: added_tokens_decoder in tokenizer_config.json has no tokens by their ids"
+        )
     others = [
         f"{token.get('content')} ({number})"
-        for number, token in (config.get("added_tokens_decoder") or {}).items()
-        if isinstance(token, Mapping) and str(tokenizer.token_to_id(token.get("content", ""))) != number
+        for number, token in added.items()
+        if str(tokenizer.token_to_id(str(token.get("content")))) != number
     ]
     if others:
         shown = others[0] + (", …" if len(others) > 1 else "")
@@ -87,4 +92,6 @@ def _classes(config: Mapping) -> list[str | None]:
     """Returns the names of the slow and the fast class, if these are code."""
     auto_map = config.get("auto_map")
     found = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
-    return [found] if isinstance(found, str) else list(found or [])
+    if isinstance(found, str):
+        return [found]
+    return found if isinstance(found, list) else []

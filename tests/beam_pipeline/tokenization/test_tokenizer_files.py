@@ -245,6 +245,10 @@ FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code
             "add_bos_token is true, but .* no such token",
         ),
         ({"config": {"model_type": "mine", "auto_map": CUSTOM["auto_map"]}}, None, "which is not run"),
+        ({"tokenizer_config": {**FAST, "tokenizer_class": ["x"]}}, None, "cannot be loaded|not run"),
+        ({"tokenizer_config": {**FAST, "auto_map": 5}}, None, "cannot be loaded|not run"),
+        ({"tokenizer_config": {**FAST, "auto_map": {"AutoTokenizer": {"x": 1}}}}, None, "be loaded|not run"),
+        ({"tokenizer_config": {**FAST, "added_tokens_decoder": [5]}}, None, "added_tokens_decoder"),
         ({"config": {"model_type": "gpt2"}}, _renamed("vocab.txt"), "cannot be loaded"),
     ],
 )
@@ -292,9 +296,7 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
     (folder / "my_code.py").write_text("raise SystemExit('code of the folder was run')\n")
     description = describe_tokenizer(str(folder))
     assert "its class MyTokenizer is code (auto_map), which is not run" in description.notes[0]
-    assert (
-        "1 token of tokenizer_config.json, such as <|plugin|> (9999), have no such id" in description.notes[0]
-    )
+    assert "without 1 token of tokenizer_config.json (<|plugin|> (9999)): they" in description.notes[0]
     own = json.loads((folder / "tokenizer.json").read_text())
     assert json.loads(description.json)["model"] == own["model"]
     auto = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
