@@ -1,9 +1,10 @@
-"""Measures what importing tokenmill-reader and opening a large dataset takes.
+"""Measures what importing tokenmill-reader, opening a large dataset, and reading its first row take.
 
-    .venv/bin/python benchmarks/opening.py --shards 200000
+    .venv/bin/python benchmarks/opening.py --shards 200000 [--dataset OUT/train]
 
 Writes a manifest and empty shards of 5 MB each (sparse files: 1 TB of them take a few megabytes), and opens them in a
-new process, several times. Prints the fewest CPU seconds and the peak memory.
+new process, several times. Prints the fewest CPU seconds and the peak memory. With --dataset, also those until a row of
+this dataset is read, with its offsets and without.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from measure import environment_with_bytecode
@@ -35,7 +37,10 @@ def main() -> None:
     )
     parser.add_argument("--shards", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dataset", type=Path, help="a split whose middle row is read; use large shards")
     options = parser.parse_args()
+    if options.dataset:
+        print_first_row(options.dataset, options.rounds)
     with tempfile.TemporaryDirectory() as folder:
         size = write_dataset(Path(folder, "train"), options.shards)
         lines = [
@@ -53,6 +58,23 @@ def main() -> None:
         f"{options.shards} shards, {int(lines[0][3])} rows, a manifest of {size / 1e6:.0f} MB: {start:.2f} s of CPU to "
         f"start Python and import, {opened:.2f} s to open, {peak * 1024 / 1e6:.0f} MB at most"
     )
+
+
+def print_first_row(dataset: Path, rounds: int) -> None:
+    """Prints the CPU time of the first row of a dataset, with offsets and without."""
+    from tokenmill_reader import Dataset
+
+    with tempfile.TemporaryDirectory() as folder:
+        for path in (path for path in dataset.iterdir() if path.is_file()):
+            Path(folder, path.name).symlink_to(path.absolute())
+        for place, kind in ((dataset, "with"), (Path(folder), "without")):
+            spent = []
+            for _ in range(rounds):
+                opened = Dataset.open(place)
+                began = time.process_time()
+                _ = opened[len(opened) // 2]
+                spent.append(time.process_time() - began)
+            print(f"first row {kind} offsets: {min(spent) * 1e3:.2f} ms of CPU; {opened}")
 
 
 def write_dataset(folder: Path, count: int) -> int:

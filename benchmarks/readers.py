@@ -202,6 +202,7 @@ def grain_records(files: list[str]) -> Iterator[bytes]:
 
 
 def grain_example(dataset, files, folder, batch_size) -> Reader:
+    """What MaxText's ParseFeatures does."""
     import grain  # noqa: F401
     from tensorflow.train import Example
 
@@ -212,8 +213,8 @@ def grain_example(dataset, files, folder, batch_size) -> Reader:
     return lambda orders: stacked(map(parse, grain_records(files)), batch_size)
 
 
-def grain_maxtext(dataset, files, folder, batch_size) -> Reader:
-    """What MaxText's ParseFeatures does with each record that Grain reads."""
+def grain_parse_example(dataset, files, folder, batch_size) -> Reader:
+    """What ParseFeatures of earlier releases of MaxText does with each record that Grain reads."""
     import grain  # noqa: F401
     import tensorflow as tf
 
@@ -283,8 +284,8 @@ MAKERS = {
     "tokenmill-reader": tokenmill,
     "tf.data, tf.io.parse_example of batches": tensorflow,
     "tf.data, tf.io.parse_single_example": tensorflow_each,
-    "Grain, tf.train.Example": grain_example,
-    "Grain, MaxText's ParseFeatures": grain_maxtext,
+    "Grain and MaxText, tf.train.Example": grain_example,
+    "Grain and earlier MaxText, tf.io.parse_example": grain_parse_example,
     "tfrecord (PyPI)": tfrecord_package,
     "MosaicML streaming (MDS)": mosaic,
     "Hugging Face datasets (Arrow, NumPy format)": hugging_face,

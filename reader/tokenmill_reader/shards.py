@@ -165,7 +165,7 @@ class Shards:
         name = f"offsets/{description.names[shard].removesuffix('.tfrecord')}.offsets"
         try:
             content = description.folder.map(name)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
             return None
         offsets = parse_offsets(
             content,

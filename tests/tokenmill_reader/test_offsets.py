@@ -48,6 +48,7 @@ def test_rows_are_found_by_the_offsets(folder: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: path.unlink(),
     "no folder": lambda path: path.parent.rename(path.parent.with_name("moved")),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
     "empty": lambda path: path.write_bytes(b""),
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:-8]),
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"12345678"),
@@ -67,7 +68,7 @@ def test_without_good_offsets_the_shard_is_scanned(
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(dataset[[31, 0]]["input_ids"], IDS[[31, 0]])
     warned = [record.getMessage() for record in caplog.records]
-    if damage in ("missing", "no folder"):
+    if damage in ("missing", "no folder", "a folder"):
         assert warned == []
     else:
         assert warned == [f"{path}: damaged, so the whole shard is read instead"]
@@ -100,6 +101,27 @@ def test_offsets_that_point_into_records(folder: Path) -> None:
     np.testing.assert_array_equal(dataset[31]["input_ids"], IDS[31])
     with pytest.raises(DatasetError, match=r"train-00001-30\.tfrecord: record 3: its length differs"):
         dataset[33]
+
+
+def test_numbers_of_rows_beyond_32_bits(tmp_path: Path) -> None:
+    """Three shards of 2**30 records each, which are sparse files: the offsets of the last one are right, too."""
+    folder = write_split(tmp_path / "train", {"input_ids": IDS[:90]}, shard_rows=30)
+    count = 2**30
+    paths = []
+    for number in range(3):
+        (last,) = (shard for shard in folder.glob(f"train-0000{number}-30.tfrecord"))
+        paths.append(last.rename(folder / f"train-0000{number}-{count}.tfrecord"))
+        os.truncate(paths[-1], 16 * count)
+    manifest = describe(folder, [], ["input_ids"], 300)
+    manifest["shards"] = [{"name": path.name, "records": count, "bytes": 16 * count} for path in paths]
+    write_manifest(folder, {**manifest, "num_records": 3 * count})
+    dataset = Dataset.open(folder)
+    assert len(dataset) == 3 * count
+    assert dataset.locate(2**31 + 5) == (paths[2].name, 5)
+    with pytest.raises(IndexError, match="no row 3221225472"):
+        dataset[3 * count]
+    with pytest.raises(DatasetError, match=r"train-00002-.*: record 30 at byte"):
+        dataset[2**31 + 5]
 
 
 def test_datasets_without_offsets_are_read(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""The adapters with the real libraries, in an environment with datasets, fsspec, grain, jax, torch and torchdata.
-
-PYTHONPATH=reader:. python -m pytest tests/tokenmill_reader_adapters
-"""
+"""The adapters with the real libraries, and the examples in the docs: `make test-adapters`."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
+import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
+from types import ModuleType
+from typing import Generic, TypeVar
 
 import numpy as np
 import pytest
@@ -16,6 +18,28 @@ from tests.tokenmill_reader.written import random_rows, write_split
 from tokenmill_reader import Dataset, Order
 
 IDS = random_rows(200, 16, largest=500)
+T = TypeVar("T")
+
+
+class AsyncDataset(ABC, Generic[T]):
+    """The abstract methods of Levanter's class, because no release on PyPI has it."""
+
+    @abstractmethod
+    async def async_len(self) -> int: ...
+
+    @abstractmethod
+    async def final_length_is_known(self) -> bool: ...
+
+    @abstractmethod
+    def is_finite(self) -> bool: ...
+
+    @abstractmethod
+    async def current_len(self) -> int | None: ...
+
+    @abstractmethod
+    async def get_batch(self, indices: list[int]) -> list[T]: ...
+
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,7 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """200 rows in 20 shards, at OUT/train."""
     return write_split(
         tmp_path_factory.mktemp("adapters") / "OUT" / "train",
-        {"attention_mask": np.ones_like(IDS), "input_ids": IDS},
+        {
+            "attention_mask": np.ones_like(IDS),
+            "input_ids": IDS,
+            "position_ids": np.tile(np.r_[:6, :10], (len(IDS), 1)),
+            "segment_ids": np.tile(np.repeat([1, 2], [6, 10]), (len(IDS), 1)),
+        },
         vocab_size=512,
     )
 
@@ -107,7 +136,7 @@ def test_hugging_face_dataset(folder: Path, tmp_path: Path) -> None:
     from tokenmill_reader.adapters.huggingface import to_hf
 
     dataset = to_hf(Dataset.open(folder), tmp_path / "rows.arrow").with_format("numpy")
-    assert sorted(dataset.column_names) == ["attention_mask", "input_ids"]
+    assert sorted(dataset.column_names) == ["attention_mask", "input_ids", "position_ids", "segment_ids"]
     np.testing.assert_array_equal(dataset[:]["input_ids"], IDS)
     np.testing.assert_array_equal(dataset[[5, 190]]["input_ids"], IDS[[5, 190]])
     assert len(dataset.cache_files) == 1
@@ -121,12 +150,58 @@ def test_hugging_face_dataset(folder: Path, tmp_path: Path) -> None:
         "PyTorch",
         "JAX",
         "Grain",
+        "MaxText",
+        "Levanter",
+        "Megatron-LM",
         "Hugging Face datasets",
     ],
 )
 def test_the_documented_examples_run(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "levanter", ModuleType("levanter"))
+    monkeypatch.setitem(sys.modules, "levanter.data", ModuleType("levanter.data"))
+    sys.modules["levanter.data"].AsyncDataset = AsyncDataset
     monkeypatch.chdir(folder.parents[1])
     page = (ROOT / "docs" / "using-datasets.md").read_text(encoding="utf-8")
     section = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)[1]
     code = re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[1]
-    exec(code.replace("    ...\n", "    break\n"), {"__name__": "__main__"})
+    found = {"__name__": "__main__"}
+    exec(code.replace("    ...\n", "    break\n"), found)
+    if heading in CHECKS:
+        CHECKS[heading](found)
+
+
+def check_pytorch(found: dict) -> None:
+    """The loop has learned something: it predicts better than by chance."""
+    assert found["loss"].item() < np.log(512) - 0.3
+
+
+def check_maxtext(found: dict) -> None:
+    batch = found["batch"]
+    assert {values.shape for values in batch.values()} == {(16, 16)}
+    np.testing.assert_array_equal(batch["targets"][:, :-1], batch["inputs"][:, 1:])
+    last = (
+        np.append(batch["inputs_segmentation"][:, 1:], np.zeros((16, 1)), axis=1)
+        != batch["inputs_segmentation"]
+    )
+    np.testing.assert_array_equal(batch["targets_segmentation"] == 0, last)
+
+
+def check_levanter(found: dict) -> None:
+    rows = found["rows"]
+    assert asyncio.run(rows.async_len()) == len(IDS) and rows.is_finite()
+    np.testing.assert_array_equal(asyncio.run(rows.get_batch([7, 3])), IDS[[7, 3]])
+
+
+def check_megatron(found: dict) -> None:
+    train, item = found["train"], found["train"][3]
+    assert len(train) == len(IDS)
+    np.testing.assert_array_equal(item["labels"][:-1], item["tokens"][1:])
+    assert item["loss_mask"].tolist() == [1.0] * 15 + [0.0]
+
+
+CHECKS = {
+    "PyTorch": check_pytorch,
+    "MaxText": check_maxtext,
+    "Levanter": check_levanter,
+    "Megatron-LM": check_megatron,
+}
