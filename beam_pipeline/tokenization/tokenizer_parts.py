@@ -45,7 +45,7 @@ class TokenizerParts:
     mark: Sequence[normalization.Step] = ()
     """The steps that come after `normalize`: the parts of its pre-tokenizer that `core` lacks."""
     isolated: re.Pattern | None = None
-    """Characters that are pieces of their own for `core`."""
+    """Where text is split for `core` in addition: at the places, or at characters that are pieces of their own."""
     literals: Literals = field(default_factory=Literals)
     """The added tokens that are matched in text before normalization."""
     normalized_literals: Literals = field(default_factory=Literals)
@@ -183,8 +183,11 @@ def _bpe(core: dict) -> TokenizerParts:
     if model.get("byte_fallback"):
         marks, uniform = _unsplit_metaspace(parts, normalizer)
         core["pre_tokenizer"] = None
-        cuts = _before_marks(model["vocab"])
-        return TokenizerParts(SENTENCEPIECE, core, core, cuts, steps, marks, uniform=uniform)
+        inner = _before_inner_marks(model["vocab"])
+        cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(inner | {'▁'})))}])(?=▁[^▁])")
+        # gigatoken splits at marks and caches words only if no token contains a mark after another character.
+        words = cuts if inner - {"▁"} else None
+        return TokenizerParts(SENTENCEPIECE, core, core, cuts, steps, marks, words, uniform=uniform)
     simple, prefix, isolated = byte_level.byte_level_pre_tokenizer(parts)
     exact = {**core, "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level.without_prefix(parts)}}
     core.update(pre_tokenizer=simple, model=byte_level.known_bytes_model(model))
@@ -196,10 +199,9 @@ def _bpe(core: dict) -> TokenizerParts:
     return TokenizerParts(BYTE_LEVEL, core, exact, byte_level.CUTS, steps, marks, isolated)
 
 
-def _before_marks(vocab: Mapping[str, int]) -> re.Pattern:
-    """Returns where a text can be cut: before a word's mark, unless a token contains it and the character before it."""
-    before = {token[at - 1] for token in vocab for at in range(1, len(token)) if token[at] == "▁"}
-    return re.compile(f"(?<=[^{''.join(map(re.escape, sorted(before | {'▁'})))}])(?=▁[^▁])")
+def _before_inner_marks(vocab: Mapping[str, int]) -> set[str]:
+    """Returns the characters before a word's mark in tokens. After any other, text can be cut before a mark."""
+    return {token[at - 1] for token in vocab for at in range(1, len(token)) if token[at] == "▁"}
 
 
 def _unsplit_metaspace(
