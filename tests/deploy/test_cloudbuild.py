@@ -268,7 +268,7 @@ def test_clean_up_ends_only_the_jobs_of_the_build(tmp_path: Path) -> None:
         (r"dataflow jobs describe job-1", 0, "another\n"),
         (r"dataflow jobs describe job-2", 0, "the-build\n"),
         (r"dataflow jobs describe job-3", 0, "\n"),
-        (r"queued-resources list", 0, "v1-0\n"),
+        (r"queued-resources list", 0, "v1-0\tACTIVE\nv1-1\tDELETING\n"),
         (r"custom-jobs list", 0, "projects/1/7\tJOB_STATE_RUNNING\nprojects/1/8\tJOB_STATE_SUCCEEDED\n"),
     ]
     outcome = Machine(tmp_path, answers).run(load(CLEAN_UP), _BUILD="the-build")

@@ -88,7 +88,8 @@ class Tpu(Loopback):
         if self.existing is None:
             return []
         name = f"{self._path.removeprefix('/v2/')}/queuedResources/{self.existing['tpu']['nodeSpec'][0]['nodeId']}"
-        return [self.existing | {"name": name}]
+        state = "DELETING" if self._deleting else "ACTIVE"
+        return [self.existing | {"name": name, "state": {"state": state}}]
 
     def _show(self) -> Response:
         if self._deleting:
