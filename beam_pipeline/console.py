@@ -40,12 +40,11 @@ def without_stdout() -> Iterator[None]:
 
     `tokenizers` prints every gap in a vocabulary: megabytes in one line.
     """
-    sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-    except OSError:  # stdout is closed, so nothing is shown anyway
+    if sys.stdout is None:  # it is closed, so descriptor 1 may be any file
         yield
         return
+    sys.stdout.flush()
+    kept = os.dup(1)
     try:
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)

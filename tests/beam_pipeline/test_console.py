@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -35,3 +36,13 @@ def test_only_the_messages_of_this_package_are_shown(capsys: pytest.CaptureFixtu
     _log.debug("a detail")
     assert capsys.readouterr().err == "a message\n"
     assert (root.level, root.handlers) == (level, handlers)
+
+
+def test_what_native_code_prints_is_discarded_also_if_stdout_is_closed():
+    code = "import os, sys; from beam_pipeline.console import without_stdout\n"
+    code += "with without_stdout(): os.write(1, b'native') if sys.stdout else None; print('python')\n"
+    code += "print('after'); print('done', file=sys.stderr)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "after\n"
+    closed = ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code]
+    assert subprocess.run(closed, capture_output=True, text=True, check=True).stderr == "done\n"
