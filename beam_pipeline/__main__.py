@@ -21,7 +21,7 @@ from beam_pipeline.options import VERBS
 from beam_pipeline.processes import collect_garbage_rarely
 from beam_pipeline.spelling import suggestion
 
-_USE_BEAM = ("prepare", "train-tokenizer", "analyze")
+_USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock
@@ -13,6 +13,7 @@ from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.lock_holder import check_held
 from beam_pipeline.dataset.manifest import TOKENIZER, describe_file
 from beam_pipeline.dataset.records import feature_names
+from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
 from beam_pipeline.formats import format_class
 from beam_pipeline.formats.base import Format, RowForm
@@ -22,10 +23,9 @@ from beam_pipeline.tokenization.template import Template
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run of `prepare`, with everything resolved and checked."""
+class OutputJob:
+    """A run that writes a dataset."""
 
-    config: PrepareConfig
     output: str
     """The dataset's folder, absolute."""
     run: str
@@ -34,19 +34,13 @@ class Job:
     """Whether the launcher does not wait for the end of the run, so that the run itself must release the lock."""
     fingerprint: str
     """Of config, inputs and tokenizer. Equal fingerprints give equal shards."""
-    num_units: int
-    input_bytes: int
-    """Approximate size of the text to read."""
-    vocab_size: int
-    pad_id: int
-    control_ids: frozenset[int]
-    """The tokenizer's ids to which no text may encode, unless the options allow it."""
-    template: Template
-    """The special tokens around each document."""
-    engine_threads: int
-    """Number of threads of an engine. The output does not depend on it."""
     progress: Address | None
     """Address to which workers report their progress; None if the run is not local."""
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The names of the splits, by their index."""
+        raise NotImplementedError
 
     @property
     def staging(self) -> str:
@@ -87,14 +81,53 @@ class Job:
             self.write(filesystem.join(self.output, path), data)
 
     @property
-    def plan_path(self) -> str:
-        """The file of the work units, one JSON line each."""
-        return filesystem.join(self.staging, "plan.jsonl")
-
-    @property
     def finished_folder(self) -> str:
         """The folder with a record of each finished shard, for `--resume`."""
         return filesystem.join(self.staging, FINISHED)
+
+    @property
+    def written_folder(self) -> str:
+        """The folder with records of the files that are not shards. Each record is written before its files."""
+        return filesystem.join(self.staging, WRITTEN)
+
+    def record_shard(self, info: ShardInfo) -> None:
+        """Writes the record of a shard before the shard appears, so that a later run may delete or keep it."""
+        self.write(self.shard_record(info.name), json.dumps(asdict(info)).encode())
+        self.check_lock()
+
+    def shard_record(self, name: str) -> str:
+        """Returns the path of the record of the shard with this name."""
+        return filesystem.join(self.finished_folder, f"{name}.json")
+
+    def split_folder(self, split: int) -> str:
+        return filesystem.join(self.output, self.split_names[split])
+
+
+@dataclass(frozen=True)
+class Job(OutputJob):
+    """A run of `prepare`, with everything resolved and checked."""
+
+    config: PrepareConfig
+    num_units: int
+    input_bytes: int
+    """Approximate size of the text to read."""
+    vocab_size: int
+    pad_id: int
+    control_ids: frozenset[int]
+    """The tokenizer's ids to which no text may encode, unless the options allow it."""
+    template: Template
+    """The special tokens around each document."""
+    engine_threads: int
+    """Number of threads of an engine. The output does not depend on it."""
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return self.config.split_names
+
+    @property
+    def plan_path(self) -> str:
+        """The file of the work units, one JSON line each."""
+        return filesystem.join(self.staging, "plan.jsonl")
 
     def describe_finished(self) -> str:
         """Describes how many work units and shards are finished; "" after the commit, which deletes their files."""
@@ -103,11 +136,6 @@ class Job:
             return ""
         shards = sum(path.startswith(f"{self.finished_folder}/") for path in files)
         return f"{count_finished(files):,} of {self.num_units:,} work units, {shards:,} shards"
-
-    @property
-    def written_folder(self) -> str:
-        """The folder with records of the files that are not shards. Each record is written before its files."""
-        return filesystem.join(self.staging, WRITTEN)
 
     @property
     def description_path(self) -> str:
@@ -136,6 +164,3 @@ class Job:
     def keep_starts(self) -> bool:
         """Whether rows must record the positions at which documents begin."""
         return self.config.segment_ids or self.config.position_ids
-
-    def split_folder(self, split: int) -> str:
-        return filesystem.join(self.output, self.config.split_names[split])

@@ -15,7 +15,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipeline import beam_options, filesystem, run
 from beam_pipeline.dataflow import job_options
 from beam_pipeline.dataflow.launch import is_active
-from beam_pipeline.dataset import lock
+from beam_pipeline.dataset import lock, output_folder
+from beam_pipeline.errors import LockLost, StillRunning
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.option_fields import flags_of
 from beam_pipeline.options import VERBS
@@ -105,6 +106,58 @@ class Launch:
     ) -> bool:
         """Runs a pipeline that writes the output. See `run.run`."""
         return run.run(build, self.options, lock=held, wait=wait, finished=finished)
+
+    def make_dataset(
+        self, run: Callable[[], bool], *, held: lock.Lock, splits: Sequence[str], num_units: int = 0
+    ) -> bool:
+        """Runs what makes a dataset, and cleans up if it fails.
+
+        Args:
+            run: Makes the dataset, and returns False if its job was only submitted.
+            held: The lock of the output folder.
+            splits: The names of the splits.
+            num_units: The number of work units.
+
+        Returns:
+            What `run` returns, or True if it failed after the dataset was finished.
+        """
+        try:
+            return run()
+        except StillRunning:
+            raise
+        except KeyboardInterrupt as interrupt:
+            if held.holder.job:
+                interrupt.args = (f"{held.holder.job} may still be active: see `follow`",)
+            else:
+                interrupt.args = ("run the same command with --resume to continue",)
+            raise
+        except Exception as error:
+            if not self._clean_up(held, splits, num_units):
+                raise
+            _log.warning("the job failed after it had finished the dataset: %s", error)
+            return True
+
+    def _clean_up(self, held: lock.Lock, splits: Sequence[str], num_units: int) -> bool:
+        """Cleans up after a failed run. Logs a cleanup failure without masking the original error.
+
+        Returns:
+            Whether the run has finished the dataset all the same.
+        """
+        try:
+            held.check()
+            finished = output_folder.clean_up_failed_run(self.output, splits, held.holder.fingerprint)
+        except LockLost:
+            return False  # the files may belong to another run
+        except OSError as error:
+            _log.warning("cannot clean up after the failed run: %s", error)
+            return False
+        if finished is None:
+            return True
+        units, shards = finished
+        if units or shards:
+            of_units = f"{units} of {num_units} work units and " if num_units else ""
+            _log.info(f"{of_units}{shards} shards are finished; --resume keeps them")
+        return False
 
 
 def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:

@@ -145,9 +145,10 @@ class PrepareConfig(Options):
 
     output: str = option(topic="output", metavar="OUT", affects_bytes=False)
     """Folder for the dataset, local or gs://."""
-    output_format: Literal["tfrecord", "parquet", "megatron"] = "tfrecord"
+    output_format: Literal["tfrecord", "parquet", "mds", "megatron"] = "tfrecord"
     """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read; parquet
-    files with a list column for each feature; or, with --packing none, Megatron-LM's pairs of .bin and .idx files."""
+    files with a list column for each feature; MosaicML's MDS files; or, with --packing none, Megatron-LM's pairs of
+    .bin and .idx files."""
     shard_size: int | None = option(
         None,
         metavar="N",
@@ -241,6 +242,40 @@ class PrepareConfig(Options):
         # Upper estimates: an id has up to three bytes, a position mostly two, a value of a mask or segment one.
         value_bytes = 3 + self.attention_mask + self.segment_ids + 2 * self.position_ids
         return max(1, min(_SHARD_SIZE, _SHARD_BYTES // (self.max_length * value_bytes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig(Options):
+    """Copies a finished dataset to another format, without tokenizing again.
+
+    The result is what prepare would have written with this --output_format.
+
+    Examples:
+        tokenmill convert dataset --output_format parquet --output dataset-parquet
+        tokenmill convert gs://bucket/dataset --output_format tfrecord --output gs://bucket/tfrecords
+
+    Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
+    pipeline.
+    """
+
+    verb: ClassVar[str] = "convert"
+    takes_beam_options: ClassVar[bool] = True
+
+    dataset: str = option(positional=True, metavar="DATASET")
+    """Folder of the dataset."""
+    output_format: Literal["tfrecord", "parquet", "mds", "megatron"] = option(topic="output")
+    """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents (megatron)."""
+    output: str = option(metavar="OUT")
+    """Folder for the new dataset, local or gs://."""
+    overwrite: bool = option(False)
+    """Replace the dataset in OUT. Files that were not written by a run are kept."""
+    resume: bool = option(False)
+    """Continue an earlier run with the same options: keep the shards that it finished in OUT."""
+    wait: bool = option(False, topic="running", default_text="return when the job is submitted")
+    """Dataflow: follow the job to its end."""
+
+    def __post_init__(self) -> None:
+        _refuse_overwrite_and_resume(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,6 +373,7 @@ VERBS: dict[str, type[Options]] = {
     for config in (
         TrainTokenizerConfig,
         PrepareConfig,
+        ConvertConfig,
         VerifyConfig,
         InspectConfig,
         AnalyzeConfig,
@@ -347,6 +383,6 @@ VERBS: dict[str, type[Options]] = {
 }
 
 
-def _refuse_overwrite_and_resume(config: TrainTokenizerConfig | PrepareConfig) -> None:
+def _refuse_overwrite_and_resume(config: TrainTokenizerConfig | PrepareConfig | ConvertConfig) -> None:
     if config.overwrite and config.resume:
         raise UsageError("--overwrite and --resume contradict each other; use only one of them")

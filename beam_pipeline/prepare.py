@@ -15,7 +15,7 @@ from beam_pipeline.dataset import manifest, output_folder
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
-from beam_pipeline.errors import LockLost, StillRunning, UsageError
+from beam_pipeline.errors import UsageError
 from beam_pipeline.estimate import describe_estimate, estimate, needed_memory
 from beam_pipeline.formats import format_class
 from beam_pipeline.job import Job
@@ -195,7 +195,8 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
             engine_threads=beam_options.engine_threads(launch.options),
             progress=address,
         )
-        try:
+
+        def run() -> bool:
             _stage(job, checked)
             return launch.run(
                 lambda pipeline: graph.build(pipeline, job),
@@ -203,41 +204,8 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
                 wait=config.wait,
                 finished=job.describe_finished,
             )
-        except StillRunning:
-            raise
-        except KeyboardInterrupt as interrupt:
-            if held.holder.job:
-                interrupt.args = (f"{held.holder.job} may still be active: see `follow`",)
-            else:
-                interrupt.args = ("run the same command with --resume to continue",)
-            raise
-        except Exception as error:
-            if not _clean_up(held, config, launch.output, len(planned.units)):
-                raise
-            _log.warning("the job failed after it had finished the dataset: %s", error)
-            return True
 
-
-def _clean_up(held: Lock, config: PrepareConfig, output: str, num_units: int) -> bool:
-    """Cleans up after a failed run. Logs a cleanup failure without masking the original error.
-
-    Returns:
-        Whether the run has finished the dataset all the same.
-    """
-    try:
-        held.check()
-        finished = output_folder.clean_up_failed_run(output, config.split_names, held.holder.fingerprint)
-    except LockLost:
-        return False  # the files may belong to another run
-    except OSError as error:
-        _log.warning("cannot clean up after the failed run: %s", error)
-        return False
-    if finished is None:
-        return True
-    units, shards = finished
-    if units or shards:
-        _log.info(f"{units} of {num_units} work units and {shards} shards are finished; --resume keeps them")
-    return False
+        return launch.make_dataset(run, held=held, splits=config.split_names, num_units=len(planned.units))
 
 
 def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:

@@ -138,7 +138,7 @@ def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
                 split.defects.append(f"{split.folder}: made by another run than {other.folder}")
             elif folder_name not in theirs["splits"]:
                 split.defects.append(f"{split.folder}: is not one of the splits that {other.folder} names")
-            for key in ("splits", "excluded", "engines", "tokenizer", "versions"):
+            for key in ("splits", "excluded", "engines", "tokenizer", "versions", "converted_from"):
                 if manifest.get(key) != theirs.get(key):
                     split.defects.append(
                         f"{split.folder}/{manifests.MANIFEST}: its {key} differ from {other.folder}'s"

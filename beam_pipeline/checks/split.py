@@ -18,6 +18,7 @@ from beam_pipeline.dataset.manifest_form import form_defects
 from beam_pipeline.dataset.shards import SHARD_NAME, file_sums, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.formats import format_of
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.tokenization.description import SPECIAL_NAMES, describe_tokenizer
@@ -64,6 +65,7 @@ def examine_split(folder: str) -> SplitFindings:
         found.defects += defects
         if defects:
             damaged.add(file["path"])
+    found.defects += _check_split_files(folder, manifest)
     for name, check in ((manifests.SCHEMA, _check_schema), (manifests.UNITS, _check_units)):
         if name not in damaged:
             found.defects += _check_content(folder, name, check, manifest)
@@ -132,6 +134,14 @@ def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, An
         return [f"{path}: {defect}" for defect in check(filesystem.read_bytes(path), manifest)]
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         return [f"{path}: cannot be read: {error!r}"]
+
+
+def _check_split_files(folder: str, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Checks the files that follow from the format and the shards."""
+    listed = {file["path"]: file for file in manifest.get("files", ())}
+    for name, data in format_of(manifest).split_files(manifest["shards"]).items():
+        if listed.get(name) != manifests.describe_file(name, data):
+            yield f"{folder}/{manifests.MANIFEST}: its entry of {name} does not match the shards"
 
 
 def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:

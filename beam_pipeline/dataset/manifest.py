@@ -23,6 +23,7 @@ MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
 SCHEMA = "transformed_metadata/schema.pbtxt"
+INDEX = "index.json"  # with --output_format mds
 TOKENIZER = "tokenizer"  # a folder beside those of the splits
 TRANSFORM_FN = "transform_fn"
 REPORT = "report.html"  # beside the folders of the splits

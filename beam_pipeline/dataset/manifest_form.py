@@ -15,6 +15,7 @@ _NUMBER = "a whole number"
 _PATH = re.compile(r"(?!\.\.?(/|$))[^/]+(/(?!\.\.?(/|$))[^/]+)*")  # below its folder
 _NAME = re.compile(rf"[^/]+\.({'|'.join(EXTENSIONS.values())})")
 _OUTPUT_FORMAT = re.compile("|".join(EXTENSIONS))
+_CONVERTED_FROM = {"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": _HEX_64}
 _FILES = [{"path": _PATH, "bytes": _COUNT, "crc32c": _HEX_8}]
 _SPLITS = [[str, float]]
 _OPTIONAL = {"offsets_crc32c"}  # keys that earlier releases did not write
@@ -96,6 +97,8 @@ def _format_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Checks what depends on the format of the shards."""
     output_format = manifest.get("output_format", "tfrecord")
     yield from _mismatches(output_format, _OUTPUT_FORMAT, "output_format")
+    if "converted_from" in manifest:
+        yield from _mismatches(manifest["converted_from"], _CONVERTED_FROM, "converted_from")
     of_documents = output_format == "megatron"
     if of_documents:
         yield from _mismatches(manifest.get("shards"), [{"index_crc32c": _HEX_8}], "shards")

@@ -20,7 +20,7 @@ from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.run_folder import run_folder_name
 
-_SPLIT_FILES = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
+_SPLIT_FILES = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA, manifest.INDEX)
 _MAX_NAMED = 5
 
 

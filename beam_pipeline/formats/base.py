@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
+from beam_pipeline.tokenization.token_arrays import id_dtype
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,14 @@ class Format:
 
     def __init__(self, form: RowForm):
         self.form = form
+
+    def split_files(self, shards: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+        """Returns the content of further files that a split's folder must have, by their names.
+
+        Args:
+            shards: The split's shards, as in its manifest.
+        """
+        return {}
 
     @classmethod
     def check_packages(cls) -> None:
@@ -106,6 +115,37 @@ class DocumentFormat(Format, ABC):
         Raises:
             RecordError: If a file is malformed, or they do not match.
         """
+
+
+def value_type(name: str, form: RowForm) -> np.dtype:
+    """Returns the smallest type among uint8, uint16 and int32 that can represent the values of a feature."""
+    if name == "attention_mask":
+        return np.dtype(np.uint8)
+    count = form.vocab_size if name == "input_ids" else form.max_length + 1
+    return np.dtype(np.uint16 if id_dtype(count) == np.uint16 else np.int32)
+
+
+def rows_of(columns: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> RowBlock:
+    """Returns the rows with these features: the inverse of `feature_columns`.
+
+    Args:
+        columns: As `RowFormat.decode` yields them.
+        manifest: Of the split.
+    """
+    ids = columns["input_ids"]
+    mask = columns.get("attention_mask")
+    if mask is None:
+        mask = ids != manifest["tokenizer"]["special_token_ids"]["pad"]
+    starts = None
+    if "segment_ids" in columns:
+        starts = np.diff(columns["segment_ids"], axis=1, prepend=0) > 0
+    elif "position_ids" in columns:
+        starts = (columns["position_ids"] == 0) & (mask != 0)
+    return RowBlock(
+        ids.astype(id_dtype(manifest["tokenizer"]["vocab_size"])),
+        mask.sum(axis=1).astype(np.uint32),
+        None if starts is None else np.packbits(starts, axis=1),
+    )
 
 
 def feature_columns(block: RowBlock, features: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.formats.base import RowFormat, feature_columns
+from beam_pipeline.formats.base import RowFormat, feature_columns, value_type
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.tokenization.token_arrays import id_dtype
 
 _VALUES_PER_GROUP = 1 << 21  # of each column: 4096 rows of 512 tokens, which take 8 MiB decoded
 _DICTIONARY_BYTES = 1 << 20  # Arrow's default
@@ -71,12 +70,7 @@ class Parquet(RowFormat):
             raise RecordError(f"{path}: not an intact parquet file: {error}") from error
 
     def _type(self, name: str) -> pa.ListType:
-        largest = {"input_ids": self.form.vocab_size - 1, "attention_mask": 1}
-        if name == "attention_mask":
-            value = pa.uint8()
-        else:
-            small = id_dtype(largest.get(name, self.form.max_length) + 1) == np.uint16
-            value = pa.uint16() if small else pa.int32()
+        value = pa.from_numpy_dtype(value_type(name, self.form))
         return pa.list_(pa.field("element", value, nullable=False))
 
     def _table(self, block: RowBlock, schema: pa.Schema) -> pa.Table:

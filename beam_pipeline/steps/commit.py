@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +17,7 @@ from beam_pipeline.dataset.output_folder import clear_staging
 from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
-from beam_pipeline.job import Job
+from beam_pipeline.job import Job, OutputJob
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.tokenization.fallbacks import EngineUse
 
@@ -47,8 +47,8 @@ def commit(
         DataError: If the input contains no documents or too many bad records.
         AssertionError: If rows, tokens or shards were lost or duplicated.
     """
-    if not filesystem.exists(job.description_path) and _is_committed(job):
-        _finish(job)
+    if not filesystem.exists(job.description_path) and is_committed(job):
+        finish(job)
         return
     job.check_lock()
     run = json.loads(filesystem.read_bytes(job.description_path))
@@ -75,6 +75,7 @@ def commit(
             manifest.STATISTICS: manifest.to_bytes(counted.to_json()),
             manifest.UNITS: _units(job, table, split, tail_sizes),
             manifest.SCHEMA: manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
+            **job.make_format().split_files([info.to_json() for info in own]),
         }
         files |= {f"{layout.split}/{name}": data for name, data in own_files.items()}
         manifests[f"{layout.split}/{manifest.MANIFEST}"] = manifest.with_checksum(
@@ -103,32 +104,50 @@ def commit(
                 **run,
             }
         )
+    publish(job, shards=shards, files=files, manifests=manifests, tokenizer=run["tokenizer"])
+
+
+def publish(
+    job: OutputJob,
+    *,
+    shards: Iterable[ShardInfo],
+    files: Mapping[str, bytes],
+    manifests: Mapping[str, bytes],
+    tokenizer: Mapping[str, Any],
+) -> None:
+    """Writes the last files of a dataset, the manifests last of all, and deletes the staging folder.
+
+    Flushes the files that the manifests list to disk, so that after a loss of power no manifest lists lost files.
+
+    Args:
+        job: The run.
+        shards: All shards, which are written already.
+        files: The other files of the splits, by their paths below the output folder.
+        manifests: The manifests, likewise.
+        tokenizer: The manifests' description of the tokenizer, whose files are written already.
+    """
     job.write_recorded("splits", files)
     written = [
-        f"{layouts[info.split].split}/{name}" for info in shards for name in files_of_shard(info.to_json())
+        f"{job.split_names[info.split]}/{name}" for info in shards for name in files_of_shard(info.to_json())
     ]
-    _make_durable(job, [*files, *written], run)
+    copied = [f"{manifest.TOKENIZER}/{file['path']}" for file in tokenizer["files"]]
+    filesystem.make_durable(filesystem.join(job.output, path) for path in [*files, *written, *copied])
     job.check_lock()
     job.write_recorded("manifests", manifests)
     filesystem.make_durable(filesystem.join(job.output, path) for path in manifests)
-    _finish(job)
+    finish(job)
 
 
-def _make_durable(job: Job, paths: Sequence[str], run: Mapping[str, Any]) -> None:
-    """Flushes the files that the manifests list to disk, so that after a loss of power no manifest lists lost files."""
-    tokenizer = [f"{manifest.TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]]
-    filesystem.make_durable(filesystem.join(job.output, path) for path in [*paths, *tokenizer])
-
-
-def _finish(job: Job) -> None:
+def finish(job: OutputJob) -> None:
+    """Deletes the staging folder of a committed run, and releases the lock if the launcher does not."""
     clear_staging(job.output, job.fingerprint)
     if job.detached:
         lock.release_job_lock(job.lock_path, job.run)
 
 
-def _is_committed(job: Job) -> bool:
+def is_committed(job: OutputJob) -> bool:
     """Returns whether every split has a manifest of this run."""
-    for split in range(len(job.config.splits)):
+    for split in range(len(job.split_names)):
         folder = job.split_folder(split)
         if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
             return False

@@ -21,7 +21,7 @@ from beam_pipeline import filesystem
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
 from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard
-from beam_pipeline.job import Job
+from beam_pipeline.job import Job, OutputJob
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.documents import DocumentBlock
@@ -48,7 +48,7 @@ def layout_of(job: Job, split: int, table: RowTable) -> Layout:
 class KeptShards(beam.DoFn):
     """The record of a shard that an earlier run finished → its ShardInfo, if the shard's file still matches it."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: OutputJob):
         self._job = job
 
     def setup(self) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
@@ -57,7 +55,7 @@ class WriteShard(beam.DoFn):
             temporary=job.temporary_path(name),
             split=split,
             shard=shard,
-            before_publishing=self._record,
+            before_publishing=job.record_shard,
         )
         self._records.inc(info.records)
         self._bytes.inc(info.bytes)
@@ -67,12 +65,6 @@ class WriteShard(beam.DoFn):
     def _write_files(self, blocks: Iterable[RowBlock], records: int, **place: Any) -> ShardInfo:
         whole = assemble(blocks, records, place["path"])
         return write_shard(whole, encode=self._format.encode, with_offsets=self._format.has_offsets, **place)
-
-    def _record(self, info: ShardInfo) -> None:
-        """Writes the record of a shard before the shard appears, so that a later run may delete or keep it."""
-        path = filesystem.join(self._job.finished_folder, f"{info.name}.json")
-        self._job.write(path, json.dumps(asdict(info)).encode())
-        self._job.check_lock()
 
 
 class GatherShard(WriteShard):

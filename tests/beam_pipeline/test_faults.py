@@ -187,14 +187,14 @@ def test_a_job_that_fails_after_the_commit_has_finished_the_dataset(
     capsys: pytest.CaptureFixture[str],
     staging_remains: bool,
 ):
-    finish = commit._finish
+    finish = commit.finish
 
     def finish_and_fail(job: Job) -> None:
         if not staging_remains:
             finish(job)
         raise DataError("the plan is gone")
 
-    monkeypatch.setattr(commit, "_finish", finish_and_fail)
+    monkeypatch.setattr(commit, "finish", finish_and_fail)
     out = tmp_path / "out"
     prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS))
     assert "the job failed after it had finished the dataset: " in caplog.text

@@ -18,7 +18,7 @@ from tests.beam_pipeline.runs import arguments, content, defects, fail_before_th
 
 SPLITS = ["--splits", "train=0.8,validation=0.2"]
 OPTIONS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
-FORMATS = ("parquet",)
+FORMATS = ("parquet", "mds")
 
 
 @pytest.fixture(scope="module", params=FORMATS)

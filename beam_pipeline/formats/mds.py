@@ -1,0 +1,120 @@
+"""MosaicML's MDS files: the rows one after the other, each an array of fixed size per feature.
+
+The bytes are those of `streaming.MDSWriter` for these columns (github.com/mosaicml/streaming). The
+file index.json beside the shards lists them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from beam_pipeline.dataset.manifest import INDEX
+from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.errors import DataError
+from beam_pipeline.formats.base import RowFormat, feature_columns, value_type
+from beam_pipeline.rows.blocks import RowBlock
+
+_VALUES_PER_PIECE = 1 << 20
+_MAX_BYTES = 2**32 - 1  # places in a file are uint32
+
+
+class MDS(RowFormat):
+    name = "mds"
+
+    def encode(self, block: RowBlock) -> Iterator[bytes]:
+        config, size = self._config(), self._row_bytes()
+        before = 4 * (len(block) + 2) + len(config)
+        if before + len(block) * size > _MAX_BYTES:
+            raise DataError(
+                f"--output_format mds: a shard of {len(block)} rows would have {before + len(block) * size} bytes, but "
+                f"can have at most {_MAX_BYTES}; use a smaller --shard_size, or more --num_shards"
+            )
+        places = before + size * np.arange(len(block) + 1, dtype=np.int64)
+        yield np.uint32(len(block)).tobytes() + places.astype("<u4").tobytes() + config
+        rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
+        for first in range(0, len(block), rows):
+            some = block.take(slice(first, first + rows))
+            columns = feature_columns(some, self.form.features)
+            arrays = [
+                np.ascontiguousarray(columns[name], self._type(name)).view(np.uint8).reshape(len(some), -1)
+                for name in self.form.features
+            ]
+            yield np.concatenate(arrays, axis=1).tobytes()
+
+    def decode(
+        self, file: BinaryIO, path: str, first: int = 0, count: int | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        config, size = self._config(), self._row_bytes()
+        head = file.read(4)
+        if len(head) < 4:
+            raise RecordError(f"{path}: the file is truncated to {len(head)} bytes")
+        total = int(np.frombuffer(head, "<u4")[0])
+        before = 4 * (total + 2) + len(config)
+        places = np.frombuffer(file.read(4 * (total + 1)).ljust(4 * (total + 1), b"\0"), "<u4").astype(
+            np.int64
+        )
+        if (
+            not np.array_equal(places, before + size * np.arange(total + 1))
+            or file.read(len(config)) != config
+        ):
+            raise RecordError(f"{path}: the file's head does not describe {total} rows of these features")
+        end = total if count is None else min(total, first + count)
+        rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
+        file.seek(before + min(first, total) * size)
+        for begin in range(first, end, rows):
+            some = min(rows, end - begin)
+            data = file.read(some * size)
+            if len(data) < some * size:
+                raise RecordError(f"{path}: the file ends within row {begin + len(data) // size}")
+            values = np.frombuffer(data, np.uint8).reshape(some, size)
+            columns, column = {}, 0
+            for name in self.form.features:
+                width = self.form.max_length * self._type(name).itemsize
+                part = np.ascontiguousarray(values[:, column : column + width]).view(self._type(name))
+                columns[name] = part.astype(np.int64)
+                column += width
+            yield columns
+        if end == total and file.read(1):
+            raise RecordError(f"{path}: the file continues after its {total} rows")
+
+    def split_files(self, shards: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+        described = [
+            {
+                **self._columns(),
+                "raw_data": {"basename": shard["name"], "bytes": shard["bytes"], "hashes": {}},
+                "samples": shard["records"],
+                "zip_data": None,
+            }
+            for shard in shards
+        ]
+        return {INDEX: json.dumps({"shards": described, "version": 2}, sort_keys=True).encode()}
+
+    def _type(self, name: str) -> np.dtype:
+        return value_type(name, self.form)
+
+    def _row_bytes(self) -> int:
+        return sum(self.form.max_length * self._type(name).itemsize for name in self.form.features)
+
+    def _columns(self) -> dict[str, Any]:
+        """Returns what both the shards and index.json have of the columns."""
+        length, names = self.form.max_length, self.form.features
+        return {
+            "column_encodings": [f"ndarray:{self._type(name).name}:{length}" for name in names],
+            "column_names": list(names),
+            "column_sizes": [length * self._type(name).itemsize for name in names],
+            "compression": None,
+            "format": "mds",
+            "hashes": [],
+            "size_limit": None,
+            "version": 2,
+        }
+
+    def _config(self) -> bytes:
+        return json.dumps(self._columns(), sort_keys=True).encode()
+
+
+FORMAT = MDS

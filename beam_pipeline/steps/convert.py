@@ -1,0 +1,203 @@
+"""Copies a finished dataset to shards of another format, each shard on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics import Metrics
+
+from beam_pipeline import filesystem
+from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.dataset.shards import ShardInfo, file_sums, shard_name, write_shard
+from beam_pipeline.errors import DataError
+from beam_pipeline.formats import format_of
+from beam_pipeline.formats.base import rows_of
+from beam_pipeline.job import OutputJob
+from beam_pipeline.progress import Reporter
+from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.steps.commit import finish, is_committed, publish
+from beam_pipeline.steps.route import KeptShards
+
+
+@dataclass(frozen=True)
+class ConvertJob(OutputJob):
+    """A run of `convert`."""
+
+    source: str
+    """The folder of the finished dataset, absolute."""
+    output_format: str
+    names: tuple[str, ...]
+    """The names of the splits."""
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return self.names
+
+    def describe_finished(self) -> str:
+        """Describes how many shards are finished; "" after the commit, which deletes their records."""
+        shards = len(filesystem.list_folder(self.finished_folder))
+        return f"{shards:,} shards" if shards else ""
+
+    def source_folder(self, split: int) -> str:
+        return filesystem.join(self.source, self.names[split])
+
+
+def converted(source: Mapping[str, Any], output_format: str) -> dict[str, Any]:
+    """Returns what the manifest of a split would be if `prepare` had written it in this format, but for its shards."""
+    made = {
+        key: value
+        for key, value in source.items()
+        if key not in ("checksum", "output_format", "converted_from")
+    }
+    config = {key: value for key, value in source["config"].items() if key != "output_format"}
+    if output_format != "tfrecord":
+        made["output_format"] = config["output_format"] = output_format
+    made["config"] = config
+    made["fingerprint"] = manifest.fingerprint(
+        source["bytes_version"], config, source["inputs"], source["tokenizer"]
+    )
+    return made
+
+
+def list_source_shards(split: int, job: ConvertJob) -> Iterator[tuple[int, int]]:
+    """Yields the (split, shard) pairs of a split."""
+    shards = manifest.read_manifest(job.source_folder(split))["shards"]
+    yield from ((split, shard) for shard in range(len(shards)))
+
+
+class ConvertShard(beam.DoFn):
+    """(split, shard) → the ShardInfo of the shard that it writes, or that an earlier run has written."""
+
+    def __init__(self, job: ConvertJob):
+        self._job = job
+
+    def setup(self) -> None:
+        self._manifests: dict[int, dict[str, Any]] = {}
+        self._kept = KeptShards(self._job)
+        self._kept.setup()
+        self._reporter = Reporter(self._job.progress)
+        self._records = Metrics.counter("convert", "records_written")
+        self._bytes = Metrics.counter("convert", "bytes_written")
+
+    def process(self, element: tuple[int, int]) -> Iterator[ShardInfo]:
+        split, shard = element
+        job = self._job
+        if split not in self._manifests:
+            self._manifests[split] = manifest.read_manifest(job.source_folder(split))
+        source = self._manifests[split]
+        entry = source["shards"][shard]
+        name = shard_name(source["split"], shard, entry["records"], job.output_format)
+        record = job.shard_record(name)
+        info = next(self._kept.process(record), None) if filesystem.exists(record) else None
+        if info is None:
+            info = self._convert(split, shard, source, name)
+        self._records.inc(info.records)
+        self._bytes.inc(info.bytes)
+        self._reporter.add("convert", info.records)
+        yield info
+
+    def _convert(self, split: int, shard: int, source: Mapping[str, Any], name: str) -> ShardInfo:
+        job, entry = self._job, source["shards"][shard]
+        made = format_of(converted(source, job.output_format))
+        rows = _read(filesystem.join(job.source_folder(split), entry["name"]), entry, source)
+
+        def publish(info: ShardInfo) -> None:
+            if (info.records, info.rows_checksum) != (entry["records"], entry["rows_checksum"]):
+                raise DataError(
+                    f"{job.source_folder(split)}/{entry['name']}: its rows are not those that the manifest describes; "
+                    "verify the dataset"
+                )
+            job.record_shard(info)
+
+        return write_shard(
+            rows,
+            encode=made.encode,
+            with_offsets=made.has_offsets,
+            path=filesystem.join(job.split_folder(split), name),
+            temporary=job.temporary_path(name),
+            split=split,
+            shard=shard,
+            before_publishing=publish,
+        )
+
+
+def _read(path: str, entry: Mapping[str, Any], source: Mapping[str, Any]) -> RowBlock:
+    """Reads all rows of a shard.
+
+    Raises:
+        DataError: If the shard is missing or damaged.
+    """
+    remedy = "verify the dataset, and copy or prepare it again"
+    try:
+        if file_sums(path) != (entry["bytes"], entry["crc32c"]):
+            raise DataError(f"{path}: its size or CRC-32C differs from the manifest; {remedy}")
+        with filesystem.open_file(path) as file:
+            blocks = [rows_of(columns, source) for columns in format_of(source).decode(file, path)]
+    except (RecordError, OSError) as error:
+        raise DataError(f"{path}: cannot be read: {error}; {remedy}") from error
+    starts = None if blocks[0].starts is None else np.concatenate([block.starts for block in blocks])
+    return RowBlock(
+        np.concatenate([block.ids for block in blocks]),
+        np.concatenate([block.lengths for block in blocks]),
+        starts,
+    )
+
+
+class CommitConversion(beam.DoFn):
+    """Writes the manifests, once, after all shards are written."""
+
+    def __init__(self, job: ConvertJob):
+        self._job = job
+
+    def process(self, _: None, shards: Iterable[ShardInfo]) -> None:
+        job = self._job
+        if is_committed(job):
+            finish(job)
+            return
+        job.check_lock()
+        files: dict[str, bytes] = {}
+        manifests: dict[str, bytes] = {}
+        of_split: list[list[ShardInfo]] = [[] for _ in job.names]
+        for info in shards:
+            of_split[info.split].append(info)
+        for split, infos in enumerate(of_split):
+            folder = job.source_folder(split)
+            source = manifest.read_manifest(folder)
+            infos.sort(key=lambda info: info.shard)
+            if [info.shard for info in infos] != list(range(len(source["shards"]))):
+                raise AssertionError(f"{folder}: not every shard was converted exactly once")
+            made = converted(source, job.output_format)
+            made["shards"] = [info.to_json() for info in infos]
+            own = format_of(source).split_files(source["shards"])
+            kept = {
+                file["path"]: read_listed(folder, file) for file in source["files"] if file["path"] not in own
+            }
+            kept |= format_of(made).split_files(made["shards"])
+            made["files"] = [manifest.describe_file(name, data) for name, data in sorted(kept.items())]
+            files |= {f"{source['split']}/{name}": data for name, data in kept.items()}
+            made["converted_from"] = {
+                "path": job.source,
+                "output_format": manifest.output_format_of(source),
+                "fingerprint": source["fingerprint"],
+            }
+            manifests[f"{source['split']}/{manifest.MANIFEST}"] = manifest.with_checksum(made)
+        tokenizer = manifest.read_manifest(job.source_folder(0))["tokenizer"]
+        publish(job, shards=shards, files=files, manifests=manifests, tokenizer=tokenizer)
+
+
+def read_listed(folder: str, entry: Mapping[str, Any]) -> bytes:
+    """Reads a file that a manifest lists. Raises DataError if it is missing or has changed."""
+    path = filesystem.join(folder, entry["path"])
+    if not filesystem.exists(path):
+        raise DataError(f"{path}: missing; verify the dataset, and copy or prepare it again")
+    data = filesystem.read_bytes(path)
+    if manifest.describe_file(entry["path"], data) != entry:
+        raise DataError(
+            f"{path}: differs from the manifest; verify the dataset, and copy or prepare it again"
+        )
+    return data
