@@ -68,8 +68,8 @@ def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
     _check_version(manifest, data, path)
     if manifest.get("output_format", "tfrecord") != "tfrecord":
         raise DatasetError(
-            f"{path}: its shards are {str(manifest['output_format'])[:80]} files; this reader reads TFRecords: prepare "
-            "the dataset with --output_format tfrecord"
+            f"{path}: its shards are {str(manifest['output_format'])[:80]} files; this reader reads TFRecords: copy "
+            "the dataset by tokenmill convert … --output_format tfrecord, or prepare it again"
         )
     if shards is None:
         raise DatasetError(f"{path}: shards is not a list of shards with name, records and bytes; {REMEDY}")

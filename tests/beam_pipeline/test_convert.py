@@ -55,14 +55,20 @@ def test_it_has_the_files_that_prepare_writes(
 
 
 @pytest.mark.parametrize(
-    "features", [[], ["--position_ids"], ["--segment_ids", "--position_ids"], ["--packing", "pad"]]
+    ("output_format", "options"),
+    [
+        ("parquet", ["--position_ids"]),
+        ("mds", ["--segment_ids", "--position_ids"]),
+        ("mds", ["--packing", "pad"]),
+        ("parquet", ["--packing", "best_fit", "--segment_ids"]),
+    ],
 )
 def test_there_and_back_gives_the_same_bytes(
-    corpus: Path, tokenizer_folder: Path, tmp_path: Path, features: list[str]
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path, output_format: str, options: list[str]
 ):
-    options = ["--max_length", "32", "--num_shards", "3", *features]
+    options = ["--max_length", "32", "--num_shards", "3", *options]
     prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "one", *options))
-    to(tmp_path / "one", tmp_path / "two")
+    to(tmp_path / "one", tmp_path / "two", output_format)
     to(tmp_path / "two", tmp_path / "three", "tfrecord")
     assert without_manifests(tmp_path / "three") == without_manifests(tmp_path / "one")
     assert manifest(tmp_path / "three")["fingerprint"] == manifest(tmp_path / "one")["fingerprint"]
@@ -76,17 +82,15 @@ def test_a_record_is_traced_to_its_source(converted: Path, capsys):
 
 def test_a_run_that_ended_early_is_resumed(dataset: Path, converted: Path, tmp_path: Path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("beam_pipeline.steps.convert.CommitConversion.process", fail_before_the_manifests)
+        patch.setattr("beam_pipeline.steps.convert.publish", fail_before_the_manifests)
         with pytest.raises(Exception, match="stopped before the manifests"):
             to(dataset, tmp_path / "out")
     shards = sorted((tmp_path / "out" / "train").glob("train-*"))
     written = {path.name: path.stat().st_ino for path in shards}
     shards[0].write_bytes(bytes(shards[0].stat().st_size))
     shards[1].unlink()
-    with pytest.raises(UsageError, match="contains"):
-        to(dataset, tmp_path / "out", "tfrecord" if False else "parquet") if False else to(
-            converted, tmp_path / "out", "tfrecord"
-        )
+    with pytest.raises(UsageError, match="contains another run's dataset"):
+        to(converted, tmp_path / "out", "tfrecord")
     to(dataset, tmp_path / "out", "parquet", "--resume")
     assert content(tmp_path / "out") == content(converted)
     kept = [name for name in written if (tmp_path / "out" / "train" / name).stat().st_ino == written[name]]

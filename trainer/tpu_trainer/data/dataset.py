@@ -127,8 +127,8 @@ def _read_manifest(path: str) -> dict[str, Any]:
             )
     if manifest.get("output_format", "tfrecord") != "tfrecord":
         raise UsageError(
-            f"{path}: its shards are {manifest['output_format']} files; this trainer reads TFRecords: prepare the "
-            "dataset with --output_format tfrecord"
+            f"{path}: its shards are {manifest['output_format']} files; this trainer reads TFRecords: copy the "
+            "dataset by tokenmill convert … --output_format tfrecord, or prepare it again"
         )
     return manifest
 
