@@ -31,6 +31,7 @@ NOT_RUN = {
     r"(\.venv|trainer/\.venv)/bin/(python -m pytest|ruff)": "runs the tests",
     r"(uv|docker|git) ": "changes the machine or a repository",
     r"gcloud ": "tests/deploy/test_documented_commands.py compares it with recorded flags",
+    r"python pretrain_gpt.py": "needs Megatron-LM; tests/beam_pipeline/test_megatron.py compares the bytes",
     r"python -c ": "sets a variable of a page",
 }
 PROGRAMS = r"(tokenmill|tokenmill-trainer|make|uv|docker|git|gcloud|python|\.venv/\S+|trainer/\.venv/\S+)"
