@@ -221,3 +221,9 @@ def test_an_estimate(jsonl: Path, tokenizer: Path, tmp_path: Path, made: Path, c
     said = capsys.readouterr().out
     size = sum(map(len, files_of(made).values()))
     assert f"1,000 documents, 1 shard, {size / 1e3:.0f} kB" in said
+
+
+def test_in_cloud_storage_the_files_are_the_same(gcs, made: Path, jsonl: Path, tokenizer: Path):
+    prepare.main(arguments(jsonl, tokenizer, "gs://data/out", *FORMAT, *UNITS, "--append_eos"))
+    assert gcs.below("gs://data/out") == content(made)
+    assert defects("gs://data/out") == []
