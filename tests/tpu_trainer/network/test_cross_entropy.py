@@ -9,7 +9,7 @@ import tensorflow as tf
 from tpu_trainer.network.cross_entropy import OutputWeights, cross_entropy_sums
 from tpu_trainer.tpu_check.step import product_flops
 
-COUNT, HIDDEN, IDS, SIZE = 37, 12, 72, 50
+COUNT, HIDDEN, IDS, SIZE = 36, 12, 72, 50
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -50,6 +50,7 @@ def actual(
     a: dict[str, np.ndarray],
     *,
     pieces: int,
+    shards: int = 1,
     dtype: tf.DType = tf.float32,
     training: bool = True,
     compiled: bool = True,
@@ -66,7 +67,8 @@ def actual(
                 weights=tf.constant(a["weights"], tf.float32),
                 size=SIZE,
                 training=training,
-                max_logits=COUNT * IDS // pieces,
+                max_logits=COUNT * IDS // shards // pieces,
+                shards=shards,
             )
             doubled = 2 * loss  # so that the factor from outside counts
         return loss, hits, tape.gradient(doubled, [hidden, matrix, bias])
@@ -76,11 +78,14 @@ def actual(
     return float(loss), float(hits), [gradient.numpy() / 2 for gradient in gradients]
 
 
-@pytest.mark.parametrize(("pieces", "compiled"), [(1, True), (3, True), (5, False)])
-def test_sums_and_gradients_equal_the_formulas(pieces: int, compiled: bool) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "shards", "compiled"),
+    [(1, 1, True), (3, 1, True), (5, 1, False), (2, 2, False), (1, 9, False)],
+)
+def test_sums_and_gradients_equal_the_formulas(pieces: int, shards: int, compiled: bool) -> None:
     a = arrays()
     loss, hits, gradients = expected(a)
-    found_loss, found_hits, found = actual(a, pieces=pieces, compiled=compiled)
+    found_loss, found_hits, found = actual(a, pieces=pieces, shards=shards, compiled=compiled)
     assert found_loss == pytest.approx(loss, rel=1e-5)
     assert found_hits == hits > 0
     for gradient, reference in zip(found, gradients, strict=True):

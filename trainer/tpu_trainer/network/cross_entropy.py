@@ -46,6 +46,7 @@ def cross_entropy_sums(
     size: int,
     training: bool,
     max_logits: int = _MAX_LOGITS,
+    shards: int = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the weighted sums of the cross-entropy, in nats, and of correct predictions: float32 scalars.
 
@@ -60,10 +61,11 @@ def cross_entropy_sums(
         weights: float32[N].
         size: The vocabulary's size without padding, at most V; ids from `size` are never predicted.
         training: Whether to compute the gradient.
-        max_logits: Maximum number of logits per chunk.
+        max_logits: Maximum number of logits per chunk and shard.
+        shards: Groups of devices that divide the positions in one program. Each chunk has positions of all of them.
     """
     logits_dtype = hidden.dtype if training else tf.float32
-    count, padded_size = hidden.shape[0], output.matrix.shape[0]
+    count, padded_size = hidden.shape[0] // shards, output.matrix.shape[0]
     chunks = max(1, math.ceil(count * padded_size / max_logits))
     # Rounded up to a TPU's 8 sublanes.
     chunk = -(-math.ceil(count / chunks) // 8) * 8
@@ -75,21 +77,24 @@ def cross_entropy_sums(
         masked_bias = mask_padded_ids(bias, size)
         loss = correct = tf.zeros([])
         d_hidden, d_matrix, d_bias = [], tf.zeros(matrix.shape), tf.zeros(bias.shape)
+        width = hidden.shape[1]
+        by_shard = tf.reshape(hidden, [shards, count, width])
+        target_of, weight_of = (tf.reshape(values, [shards, count]) for values in (targets, weights))
         # Not a tf.while_loop: XLA's cost analysis would count its body once.
         for first in range(0, count, chunk):
             part = slice(first, min(first + chunk, count))
             # One chunk after the other: in parallel, they would need the memory of all logits.
-            rows = (
-                hidden[part] if first == 0 else schedule_after(hidden[part], d_matrix if training else loss)
-            )
+            rows = tf.reshape(by_shard[:, part], [-1, width])
+            if first > 0:
+                rows = schedule_after(rows, d_matrix if training else loss)
             rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
             highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
             logits = tf.cast(rounded, tf.float32)
-            at_target = tf.range(logits.shape[-1])[None, :] == targets[part][:, None]
+            at_target = tf.range(logits.shape[-1])[None, :] == tf.reshape(target_of[:, part], [-1, 1])
             exponentials = tf.exp(logits - highest)
             total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
             of_target = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
-            weight = weights[part][:, None]
+            weight = tf.reshape(weight_of[:, part], [-1, 1])
             loss += tf.reduce_sum((tf.math.log(total) + highest - of_target) * weight)
             ties = tf.reduce_sum(tf.cast(logits == highest, tf.float32), axis=-1, keepdims=True)
             # `ties` is 0 only if logits are NaN.
@@ -101,12 +106,13 @@ def cross_entropy_sums(
             d_logits = (exponentials / total - tf.cast(at_target, tf.float32)) * weight
             d_bias += tf.reduce_sum(d_logits, axis=0)
             d_logits = tf.cast(d_logits, hidden.dtype)
-            d_hidden.append(tf.cast(_product(d_logits, narrow), hidden.dtype))
+            d_rows = tf.cast(_product(d_logits, narrow), hidden.dtype)
+            d_hidden.append(tf.reshape(d_rows, [shards, -1, width]))
             d_matrix += _product(d_logits, rows, transpose_a=True)
 
         def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             return (
-                tf.cast(d_loss, hidden.dtype) * tf.concat(d_hidden, axis=0),
+                tf.cast(d_loss, hidden.dtype) * tf.reshape(tf.concat(d_hidden, axis=1), hidden.shape),
                 d_loss * d_matrix,
                 d_loss * d_bias,
             )

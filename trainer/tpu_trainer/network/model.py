@@ -69,6 +69,7 @@ class LanguageModel:
         vocabulary: Vocabulary,
         objective: ObjectiveName = "mlm",
         memory: MemoryOptions | None = None,
+        shards: int = 1,
     ) -> None:
         """
         Args:
@@ -77,6 +78,7 @@ class LanguageModel:
             vocabulary: The tokenizer's vocabulary.
             objective: The network's objective.
             memory: Options to save memory; None: keep all activations for the backward pass.
+            shards: Groups of devices that divide the rows in one program.
 
         Raises:
             UsageError: If models of this type do not support `memory`.
@@ -84,6 +86,7 @@ class LanguageModel:
         self.network = network
         self.vocabulary = vocabulary
         self.objective = objective
+        self._shards = shards
         self.context = CallContext()
         """The values that dropout depends on. The caller sets them in training."""
         self._separates_documents = patches.apply(
@@ -113,6 +116,7 @@ class LanguageModel:
         seed: int,
         precision: Precision = "float32",
         memory: MemoryOptions | None = None,
+        shards: int = 1,
     ) -> LanguageModel:
         """Returns a new model, whose weights are a function of `seed`; raises UsageError for an invalid `config`."""
         if precision == "mixed_bfloat16" and config.type in _FLOAT32_ONLY:
@@ -130,7 +134,7 @@ class LanguageModel:
             initialize_as_pytorch(network, seed=seed)
         finally:
             keras.mixed_precision.set_global_policy(before)
-        return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory)
+        return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory, shards=shards)
 
     def new_network(self) -> TFPreTrainedModel:
         """Returns another, unpatched network of the same configuration, to hold a copy of the weights."""
@@ -162,6 +166,7 @@ class LanguageModel:
             weights=weights,
             size=self.vocabulary.size,
             training=inputs.training,
+            shards=self._shards,
         )
 
     def logits_at(

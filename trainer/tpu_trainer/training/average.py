@@ -20,12 +20,13 @@ class WeightAverage:
             decay: Weight of the previous mean, below 1; the new weights get the rest.
         """
         self.network = into
-        self._pairs = list(zip(into.trainable_variables, of.trainable_variables, strict=True))
+        self.pairs = list(zip(into.trainable_variables, of.trainable_variables, strict=True))
+        """(mean, weight) of each weight."""
         self._decay = decay
 
     def start(self) -> None:
         """Sets the mean to the current weights."""
-        for mean, variable in self._pairs:
+        for mean, variable in self.pairs:
             mean.assign(variable)
 
     def update(self, updates: tf.Tensor) -> None:
@@ -35,7 +36,7 @@ class WeightAverage:
         share = 1 - tf.minimum(self._decay, (1 + updates) / (10 + updates))
 
         def in_all(strategy: tf.distribute.Strategy, share: tf.Tensor) -> None:
-            for mean, variable in self._pairs:
+            for mean, variable in self.pairs:
                 strategy.extended.update(
                     mean,
                     lambda own, value, share: own.assign_add((value - own) * share),
@@ -54,7 +55,7 @@ class WeightAverage:
             self._swap()
 
     def _swap(self) -> None:
-        for mean, variable in self._pairs:
+        for mean, variable in self.pairs:
             kept = variable.numpy()
             variable.assign(mean)
             mean.assign(kept)

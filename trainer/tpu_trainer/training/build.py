@@ -13,6 +13,7 @@ from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
 from tpu_trainer.network.patches import KernelOptions, MemoryOptions
+from tpu_trainer.network.patches.fused_projection import divide_fused_projections
 from tpu_trainer.training.average import WeightAverage
 from tpu_trainer.training.optimizer import build_optimizer
 from tpu_trainer.training.schedule import schedule_of
@@ -28,6 +29,8 @@ def build_task(
     strategy: tf.distribute.Strategy,
     token_counts: np.ndarray | None = None,
     tpu: str | None = None,
+    shards: int = 1,
+    column_groups: int = 1,
 ) -> Task:
     """Builds the task of `config`. Call it in the scope of `strategy`.
 
@@ -38,6 +41,8 @@ def build_task(
         strategy: Where the task will run.
         token_counts: float[vocabulary.size]; determine the initial output bias. None: it is 0.
         tpu: Generation of the TPU to train on, for the attention kernel.
+        shards: Groups of devices that divide a batch in one program (--strategy pjrt).
+        column_groups: Devices that divide the columns of matrices in one program; see divide_fused_projections.
     """
     model = LanguageModel.create(
         config.model,
@@ -47,7 +52,9 @@ def build_task(
         seed=config.seed,
         precision=config.train.precision,
         memory=_memory_options(config, max_length, tpu),
+        shards=shards,
     )
+    divide_fused_projections(model.network, column_groups)
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
     average = None

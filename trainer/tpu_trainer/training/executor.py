@@ -37,6 +37,11 @@ class NonFinite(NamedTuple):
     loss: float
     gradient_norm: float
 
+    @classmethod
+    def of(cls, step: np.ndarray, figures: np.ndarray) -> NonFinite | None:
+        """Returns the contents of `Task.non_finite_record`; None if there was no such step."""
+        return cls(int(step), *figures.tolist()) if step else None
+
 
 class StepOutput(NamedTuple):
     """Results of executed steps. Converting a value to a float may wait for the devices."""

@@ -67,8 +67,11 @@ class Task:
         # Sums since the last logged step. They are in the checkpoint, so that a resumed run logs the same figures.
         self.running = self._record(tf.zeros([len(RunningSums._fields)]), "running_sums")
         # Stored on the device, so that no step waits for the host to check its loss.
-        self._non_finite_step = self._record(tf.constant(0), "non_finite_step")
-        self._non_finite_figures = self._record(tf.zeros([2]), "non_finite_figures")
+        self.non_finite_record = (
+            self._record(tf.constant(0), "non_finite_step"),
+            self._record(tf.zeros([2]), "non_finite_figures"),
+        )
+        """The first step whose loss or gradient was not finite, 0 if there was none, and its loss and gradient norm."""
 
     def state(self) -> dict[str, Any]:
         """Returns part of the checkpoint → value, for all that affects later steps or lines of the log."""
@@ -99,8 +102,9 @@ class Task:
         """
         if self._accumulation == 1:
             return self._micro_gradients(batch, step)
+        # Not the first rows in the first micro-batch: if devices divide the rows, each must keep its own.
         micro = {
-            name: tf.reshape(values, [self._accumulation, -1, *values.shape[1:]])
+            name: tf.reshape(values, [-1, self._accumulation, *values.shape[1:]])
             for name, values in batch.items()
         }
 
@@ -108,7 +112,7 @@ class Task:
             number: tf.Tensor, sums: Sums, gradients: list[tf.Tensor]
         ) -> tuple[tf.Tensor, Sums, list[tf.Tensor]]:
             more, their = self._micro_gradients(
-                {name: values[number] for name, values in micro.items()}, step
+                {name: values[:, number] for name, values in micro.items()}, step
             )
             sums = Sums(*(a + b for a, b in zip(sums, more, strict=True)))
             return number + 1, sums, [a + b for a, b in zip(gradients, their, strict=True)]
@@ -194,15 +198,15 @@ class Task:
     def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:
         """Records the current step if it is the first whose loss or gradient is not finite."""
         figures = tf.stack([loss, norm])
-        first = ~tf.reduce_all(tf.math.is_finite(figures)) & (self._non_finite_step == 0)
+        known_step, known_figures = self.non_finite_record
+        first = ~tf.reduce_all(tf.math.is_finite(figures)) & (known_step == 0)
         step = tf.cast(self.optimizer.iterations, tf.int32) + 1
-        self._non_finite_step.assign(tf.where(first, step, self._non_finite_step))
-        self._non_finite_figures.assign(tf.where(first, figures, self._non_finite_figures))
+        known_step.assign(tf.where(first, step, known_step))
+        known_figures.assign(tf.where(first, figures, known_figures))
 
     def non_finite(self) -> NonFinite | None:
         """Returns this process's first step whose loss or gradient was not finite, if any."""
-        step = int(self._non_finite_step.numpy())
-        return NonFinite(step, *self._non_finite_figures.numpy().tolist()) if step else None
+        return NonFinite.of(*(variable.numpy() for variable in self.non_finite_record))
 
     def evaluation_sums(self, batch: Batch) -> Sums:
         """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""
