@@ -41,8 +41,12 @@ def test_yaml_and_command_line_set_the_same_options(tmp_path: Path) -> None:
 
 def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
     _, config = parse(
-        [*NEEDED, "--model.config.hidden_size", "8", "--optimizer.epsilon", "1e-9", "--strategy", "cpu"]
+        [
+            *(*NEEDED, "--model.config.hidden_size", "8", "--optimizer.epsilon", "1e-9"),
+            *("--strategy", "pjrt", "--mesh.fsdp", "zero", "--mesh.rules", "{wte: [null, model]}"),
+        ]
     )
+    assert (config.mesh.fsdp, config.mesh.rules) == ("zero", {"wte": [None, "model"]})
     (tmp_path / "config.yaml").write_text(dump_fit_config(config))
     assert load_fit_config(str(tmp_path / "config.yaml")) == config
     (tmp_path / "config.yaml").write_text("seed: [")
@@ -65,6 +69,10 @@ def test_the_example_configs_are_valid(path: Path) -> None:
         (["--schedule.warmup_steps", "10", "--train.steps", "10"], "must be less than --train.steps, 10"),
         (["--seed", "-1"], "--seed is -1"),
         (["--data.window_shards", "0"], "--data.window_shards is 0"),
+        (["--mesh.fsdp", "zero"], "--strategy is 'auto': only pjrt has a mesh"),
+        (["--strategy", "pjrt", "--mesh.model", "0"], "--mesh.model is 0: must be at least 1"),
+        (["--strategy", "pjrt", "--mesh.rules", "{'(': [null]}"], "is not a regular expression"),
+        (["--strategy", "pjrt", "--mesh.rules", "{wte: [data, data]}"], "only one dimension"),
     ],
 )
 def test_invalid_values_are_rejected(arguments: list[str], message: str) -> None:
@@ -81,6 +89,7 @@ def test_invalid_values_are_rejected(arguments: list[str], message: str) -> None
         ([*NEEDED, "--optimizer.lr", "1"], "optimizer.lr"),
         ([*NEEDED, "--train.steps", "many"], "many"),
         ([*NEEDED, "--strategy", "quantum"], "quantum"),
+        ([*NEEDED, "--mesh.fsdp", "two"], "two"),
         ([*NEEDED, "--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )

@@ -11,10 +11,20 @@ import tensorflow as tf
 from tests.tpu_trainer.conftest import release_memory
 from tests.tpu_trainer.model_types import ALL, dropout_config, small_config
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
-from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, OptimizerConfig, TrainConfig
+from tpu_trainer.config import (
+    DataConfig,
+    FitConfig,
+    MeshConfig,
+    ModelConfig,
+    ObjectiveName,
+    OptimizerConfig,
+    TrainConfig,
+)
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
+from tpu_trainer.runs.checkpoint import named_variables
 from tpu_trainer.training.build import build_task
+from tpu_trainer.training.sharding import place_variables
 from tpu_trainer.training.task import Task
 
 ROWS = 6
@@ -68,6 +78,9 @@ def test_a_resumed_run_and_blocks_computed_again_give_the_same(
 ) -> None:
     # Not compiled: that would take most of the time and reveal nothing more.
     task = task_of(objective, model_type, vocabulary, TrainConfig(steps=20))
+    shapes = {name: tuple(variable.shape) for name, variable in named_variables(task.state()).items()}
+    placements = place_variables(shapes, MeshConfig(model=2), data=1)  # rules cover every variable
+    assert sum(any(axes) for axes in placements.values()) > len(placements) / 4
     sums, plain = task.gradients(batch, STEP)
     checkpointing = model_type not in WITHOUT_CHECKPOINTING
     saving = task_of(

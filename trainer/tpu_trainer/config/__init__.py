@@ -5,8 +5,9 @@ its help. Values are validated here, before slow imports.
 """
 
 from tpu_trainer.config.data import DataConfig
-from tpu_trainer.config.devices import StrategyName, TpuConfig
+from tpu_trainer.config.devices import StrategyName, TpuConfig, TrainingStrategyName
 from tpu_trainer.config.fit import FitConfig
+from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.config.model import MaskingUnit, MlmConfig, ModelConfig, ObjectiveName
 from tpu_trainer.config.optimization import OptimizerConfig, ScheduleConfig
 from tpu_trainer.config.training import Precision, ProfileConfig, TrainConfig
@@ -27,6 +28,7 @@ __all__ = [
     "FitConfig",
     "GenerateConfig",
     "MaskingUnit",
+    "MeshConfig",
     "MlmConfig",
     "ModelConfig",
     "ObjectiveName",
@@ -37,4 +39,5 @@ __all__ = [
     "StrategyName",
     "TpuConfig",
     "TrainConfig",
+    "TrainingStrategyName",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 from tpu_trainer.config.ranges import POSITIVE, check_ranges, require
 
 StrategyName = Literal["auto", "cpu", "gpu", "tpu"]
+TrainingStrategyName = Literal["auto", "cpu", "gpu", "tpu", "pjrt"]
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,12 @@ class CompileCheckConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, batch_multiple=AT_LEAST_1)
+        require(
+            self.mesh.model == 1 and not self.mesh.fsdp,
+            "mesh.model" if self.mesh.model > 1 else "mesh.fsdp",
+            self.mesh.model if self.mesh.model > 1 else self.mesh.fsdp,
+            "compile-check compiles only replicas that have all weights; remove the options --mesh.…",
+        )
         for name in ("vocab_size", "max_length"):
             value = getattr(self, name)
             # Less has no room for the special tokens and one to predict.
