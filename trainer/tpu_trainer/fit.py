@@ -25,6 +25,10 @@ def main(config: FitConfig) -> None:
     """
     config = replace(config, model=resolve_init_from(config.model))
     cluster = cluster_from_environment()
+    if config.strategy == "pjrt" and cluster.workers > 1:
+        raise UsageError(
+            "TF_CONFIG has several workers, but --strategy pjrt uses the devices of one machine: unset it"
+        )
     folder = RunFolder(config.output_dir, writable=cluster.is_chief)
     folder.check_continues(config)
     if config.hub_model_id is not None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from tpu_trainer.chips import Topology
 from tpu_trainer.tpu_check.compiler import Executable, Module, OutOfMemory, compile_module, versions
+from tpu_trainer.training.lowering_cache import cache_folder
 
 _KINDS = {"executable": Executable, "out_of_memory": OutOfMemory}
 
 
 def default_folder() -> Path:
-    """Returns the cache folder, under XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "compile-check"
+    """Returns the default cache folder."""
+    return cache_folder("compile-check")
 
 
 class Cache:

@@ -1,6 +1,6 @@
 """Compiles a tf.function to a TPU executable on a machine without a TPU.
 
-This is the only file that uses private interfaces of TensorFlow, JAX and libtpu for compile-check.
+With training/stablehlo.py, the only file that uses private interfaces of TensorFlow, JAX and libtpu for compile-check.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tpu_trainer.chips import Topology
 from tpu_trainer.errors import UsageError
+from tpu_trainer.training.stablehlo import flat_function, parse_artifact
 
 # The releases whose private interfaces this file was written for.
 WRITTEN_FOR = {"tensorflow": "2.20", "jax": "0.10", "jaxlib": "0.10", "libtpu": "0.0.51"}
@@ -134,12 +135,8 @@ class Program:
             specs: The shapes of the batch.
         """
 
-        # experimental_get_compiler_ir does not accept nested structures.
-        def flat(*values: tf.Tensor) -> Any:
-            return function(dict(zip(specs, values, strict=True)))
-
         self.specs = specs
-        self._function = tf.function(flat, jit_compile=True, autograph=False)
+        self._function = flat_function(function, specs)
 
     def trace(self) -> tf.Graph:
         """Traces the function and returns its graph. Exceptions of the function propagate."""
@@ -156,26 +153,13 @@ class Program:
 
 def _lower(function: Any, specs: list[tf.TensorSpec]) -> Module:
     from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import stablehlo
 
     try:
         artifact = function.experimental_get_compiler_ir(*specs)(stage="stablehlo_serialized")
     except (tf.errors.OpError, ValueError, TypeError) as error:
         raise DoesNotCompile(str(error)) from error
     with mlir.make_ir_context() as context:
-        module = stablehlo.deserialize_portable_artifact(context, artifact)
-        copies = []
-
-        def visit(operation: ir.Operation) -> ir.WalkResult:
-            if operation.name == "mhlo.copy":
-                copies.append(operation)
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(visit)
-        for copy in copies:  # an identity that XLA's importer rejects
-            copy.results[0].replace_all_uses_with(copy.operands[0])
-            copy.erase()
+        module = parse_artifact(artifact, context)
         text = module.operation.get_asm(enable_debug_info=True)
         bare = module.operation.get_asm()
     # TensorFlow numbers functions in the order of their creation in a process. Renumber the symbols for the hash.

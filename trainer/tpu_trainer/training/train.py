@@ -27,6 +27,9 @@ from tpu_trainer.training.cluster import cluster_from_environment
 from tpu_trainer.training.evaluation import Evaluator
 from tpu_trainer.training.executor import StepExecutor, check_batch_size
 from tpu_trainer.training.hosts import ends_if_lost
+from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
+from tpu_trainer.training.pjrt import DeviceMesh
+from tpu_trainer.training.pjrt_executor import PjrtExecutor
 from tpu_trainer.training.progress import ModelFigures
 from tpu_trainer.training.run import Run
 from tpu_trainer.training.strategy import (
@@ -38,7 +41,7 @@ from tpu_trainer.training.strategy import (
 from tpu_trainer.training.task import Task
 from tpu_trainer.training.tf_executor import TensorFlowExecutor
 from tpu_trainer.training.tpu_host import UnknownTpuError, tpu_generation
-from tpu_trainer.training.utilization import peak_flops, training_flops_per_row
+from tpu_trainer.training.utilization import device_peak_flops, peak_flops, training_flops_per_row
 
 _log = logging.getLogger(__name__)
 
@@ -83,19 +86,17 @@ def train_run(
         NotSavedError: If the last state could not be written.
     """
     tf.get_logger().setLevel("ERROR")
-    strategy = strategy or build_strategy(config.strategy, config.tpu)
+    mesh = _mesh(config) if config.strategy == "pjrt" else None
+    # Under pjrt, TensorFlow only traces, on the CPU.
+    strategy = strategy or build_strategy("cpu" if mesh else config.strategy, config.tpu)
+    replicas = mesh.data if mesh else strategy.num_replicas_in_sync
     with ends_if_lost(remote_hosts(strategy)):
-        data = _load(config, train=train, validation=validation, strategy=strategy)
+        data = _load(config, train=train, validation=validation, replicas=replicas, hosts=num_hosts(strategy))
         tpu = _generation(config) if is_tpu(strategy) else None
         with elapsed("fit: building the model"):
-            task = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu)
-        executor = TensorFlowExecutor(
-            task,
-            strategy,
-            processes=cluster_from_environment().workers,
-            steps_per_call=config.train.steps_per_execution,
-            deterministic=_deterministic(config, strategy),
-        )
+            task = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
+        executor = _executor(config, task, strategy, mesh)
+        bfloat16 = config.train.precision == "mixed_bfloat16"
         run = Run(
             config,
             folder=folder,
@@ -108,11 +109,39 @@ def train_run(
                 flops_per_row=training_flops_per_row(
                     task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
                 ),
-                peak_flops=peak_flops(strategy, bfloat16=config.train.precision == "mixed_bfloat16", tpu=tpu),
+                peak_flops=device_peak_flops(mesh, bfloat16=bfloat16)
+                if mesh
+                else peak_flops(strategy, bfloat16=bfloat16, tpu=tpu),
                 ignored_features=task.objective.model.ignored_features(train.features),
             ),
         )
         return run.train()
+
+
+def _mesh(config: FitConfig) -> DeviceMesh:
+    mesh = DeviceMesh(config.mesh)
+    if config.train.attention_kernel and mesh.platform == "tpu":
+        raise UsageError(
+            "--train.attention_kernel: a mesh of --strategy pjrt cannot divide the kernel; use "
+            "--train.recompute_attention instead"
+        )
+    return mesh
+
+
+def _executor(
+    config: FitConfig, task: Task, strategy: tf.distribute.Strategy, mesh: DeviceMesh | None
+) -> StepExecutor:
+    deterministic = _deterministic(config, strategy)
+    if mesh is not None:
+        cache = LoweringCache(cache_folder("pjrt"))
+        return PjrtExecutor(task, mesh, mesh=config.mesh, cache=cache, deterministic=deterministic)
+    return TensorFlowExecutor(
+        task,
+        strategy,
+        processes=cluster_from_environment().workers,
+        steps_per_call=config.train.steps_per_execution,
+        deterministic=deterministic,
+    )
 
 
 def _evaluator(config: FitConfig, data: _Data, executor: StepExecutor) -> Evaluator | None:
@@ -143,9 +172,7 @@ def _generation(config: FitConfig) -> str | None:
         return None
 
 
-def _load(
-    config: FitConfig, *, train: Mixture, validation: Split | None, strategy: tf.distribute.Strategy
-) -> _Data:
+def _load(config: FitConfig, *, train: Mixture, validation: Split | None, replicas: int, hosts: int) -> _Data:
     """Loads the data and checks that they fit configuration and devices."""
     vocabulary = load_vocabulary(train.splits[0], config.objective)
     for split in train.splits if validation is None else (*train.splits, validation):
@@ -157,7 +184,7 @@ def _load(
         )
     check_batch_size(
         config.train.batch_size,
-        strategy.num_replicas_in_sync,
+        replicas,
         "train.batch_size",
         accumulation=config.train.accumulation,
     )
@@ -166,7 +193,7 @@ def _load(
         batch_size=config.train.batch_size,
         seed=config.seed,
         window_shards=config.data.window_shards,
-        hosts=num_hosts(strategy),
+        hosts=hosts,
     )
     return _Data(
         rows=rows,
@@ -195,6 +222,7 @@ def _build(
     folder: RunFolder,
     strategy: tf.distribute.Strategy,
     tpu: str | None,
+    mesh: DeviceMesh | None,
 ) -> Task:
     """Builds the task in its initial state, which a continued run replaces with its newest checkpoint."""
     if _deterministic(config, strategy):
@@ -208,6 +236,8 @@ def _build(
             strategy=strategy,
             token_counts=data.token_counts if config.model.init_output_bias else None,
             tpu=tpu,
+            shards=mesh.data if mesh else 1,
+            column_groups=mesh.model if mesh else 1,
         )
     if config.train.attention_kernel and tpu is not None:
         difference = check_attention_kernel(

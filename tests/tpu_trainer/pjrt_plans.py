@@ -1,0 +1,185 @@
+"""Trains tiny models by every plan of --strategy pjrt and with TensorFlow, for training/test_pjrt_executor.py.
+
+A process of its own: the number of CPU devices is fixed when a process starts. Arguments: a dataset folder and an empty
+folder; with a third, `all`, every case is trained by every plan, which takes minutes. Prints a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.tpu_trainer.tiny import MAX_LENGTH
+from tpu_trainer.config import (
+    DataConfig,
+    FitConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
+from tpu_trainer.data.batches import RowStream, evaluation_batches
+from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.mixture import open_mixture
+from tpu_trainer.data.vocabulary import load_vocabulary
+from tpu_trainer.network import cross_entropy
+from tpu_trainer.tpu_check.hlo import HloModule
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.executor import StepExecutor
+from tpu_trainer.training.lowering_cache import LoweringCache
+from tpu_trainer.training.pjrt import DeviceMesh
+from tpu_trainer.training.pjrt_executor import PjrtExecutor
+from tpu_trainer.training.task import Task
+from tpu_trainer.training.tf_executor import TensorFlowExecutor
+
+STEPS, BATCH = 6, 16
+PLANS = {
+    "one device": MeshConfig(data=1),
+    "data 4": MeshConfig(data=4),
+    "zero": MeshConfig(data=8, fsdp="zero"),
+    "fsdp": MeshConfig(data=8, fsdp=True),
+    "tensor": MeshConfig(data=2, model=4),
+    "tensor, fsdp": MeshConfig(data=2, model=4, fsdp=True),
+    "own rules": MeshConfig(
+        data=2,
+        model=4,
+        rules={"word_embeddings|wte": [None, "model"], "intermediate.dense.kernel|c_fc.weight": [None, None]},
+    ),
+}
+_MLM = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+_CLM = {"n_embd": 32, "n_layer": 2, "n_head": 4}
+# With a small epsilon, Adam makes full steps of gradients that are zero but for rounding.
+_OPTIMIZER = OptimizerConfig(learning_rate=3e-3, epsilon=1e-4, ema=0.9)
+_TRAIN = TrainConfig(steps=STEPS, batch_size=BATCH)
+CASES: dict[str, FitConfig] = {
+    "mlm": FitConfig(
+        output_dir="",
+        data=DataConfig(train=""),
+        model=ModelConfig(config=_MLM | {"hidden_dropout_prob": 0.1}),
+        optimizer=_OPTIMIZER,
+        train=replace(_TRAIN, accumulation=2, skip_spikes=6.0),
+    ),
+    # The dataset's documents are kept apart.
+    "clm": FitConfig(
+        output_dir="",
+        data=DataConfig(train=""),
+        objective="clm",
+        model=ModelConfig(config=_CLM | {"resid_pdrop": 0.1}),
+        optimizer=_OPTIMIZER,
+        train=replace(_TRAIN, gradient_checkpointing=True, recompute_attention=True),
+    ),
+    "bfloat16": FitConfig(
+        output_dir="",
+        data=DataConfig(train=""),
+        objective="clm",
+        model=ModelConfig(config=_CLM | {"n_layer": 1}),
+        optimizer=_OPTIMIZER,
+        train=replace(_TRAIN, precision="mixed_bfloat16"),
+    ),
+}
+
+
+# Each plan takes ten seconds of a core: a part of all pairs.
+TESTED = {
+    "mlm": ("zero", "fsdp", "tensor"),
+    "clm": ("one device", "data 4", "tensor, fsdp"),
+    "bfloat16": ("own rules",),
+}
+
+
+def results(executor: StepExecutor, rows: RowStream, validation: Any) -> dict[str, Any]:
+    """Returns the loss of each step, sums of a batch with the average of the weights, and the state."""
+    batches = iter(executor.distribute(rows.batches(0)))
+    losses = []
+    for step in range(STEPS):
+        executor.train(batches, range(step, step + 1))
+        sums = executor.sums()
+        losses.append(sums.loss / sums.targets)
+        executor.clear_sums()
+    with executor.evaluated_weights():
+        average = executor.evaluate(next(iter(executor.distribute(validation))))
+    assert executor.non_finite() is None
+    return {"losses": losses, "average": average, "state": executor.state()}
+
+
+def collectives(executor: PjrtExecutor) -> dict[str, int]:
+    """Returns kind → count in the training program."""
+    text = next(iter(executor._programs.values())).run.as_text()
+    return {each.kind: each.count for each in HloModule.parse(text).collectives()}
+
+
+def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
+    """Returns the largest differences: of losses, and of variables relative to their largest element."""
+    state = {
+        name: float(np.abs(found["state"][name] - value).max() / max(np.abs(value).max(), 1e-3))
+        for name, value in expected["state"].items()
+    }
+    assert found["state"].keys() == state.keys()
+    worst = max(state, key=state.get)
+
+    def difference(name: str) -> float:
+        return float(np.abs(np.array(found[name]) - np.array(expected[name])).max())
+
+    return {
+        "losses": difference("losses"),
+        "average": difference("average") / expected["average"].targets,
+        "state": state[worst],
+        "worst": worst,
+    }
+
+
+def main(dataset: str, scratch: str, extent: str = "") -> None:
+    train = open_mixture({f"{dataset}/train": None})
+    split = open_split(f"{dataset}/validation")
+    vocabulary = load_vocabulary(train.splits[0], "mlm")
+    cache = LoweringCache(Path(scratch))
+    report: dict[str, Any] = {}
+    for name, config in CASES.items():
+        rows = RowStream(data=train, batch_size=BATCH, seed=3, window_shards=2)
+        validation = evaluation_batches(split, batch_size=BATCH, vocabulary=vocabulary)
+
+        def task(shards: int, columns: int, config: FitConfig = config) -> Task:
+            return build_task(
+                config,
+                vocabulary=vocabulary,
+                max_length=train.max_length,
+                strategy=tf.distribute.get_strategy(),
+                shards=shards,
+                column_groups=columns,
+            )
+
+        reference = task(1, 1)
+        reference.average.start()
+        trained = TensorFlowExecutor(reference, tf.distribute.get_strategy())
+        expected = results(trained, rows, validation)
+        weights = trained.evaluate(next(iter(trained.distribute(validation))))
+        assert abs(weights.loss - expected["average"].loss) > 0.01  # the average differs from the weights
+        report[name] = {"first": expected["losses"][0], "final": expected["losses"][-1], "plans": {}}
+        tasks: dict[int, Task] = {}
+        for plan, mesh in PLANS.items():
+            if extent != "all" and plan not in TESTED[name]:
+                continue
+            if mesh.data not in tasks:
+                tasks[mesh.data] = task(mesh.data, mesh.model)
+                tasks[mesh.data].average.start()
+            executor = PjrtExecutor(tasks[mesh.data], DeviceMesh(mesh), mesh=mesh, cache=cache)
+            # Two chunks of the loss.
+            cross_entropy.cross_entropy_sums.__kwdefaults__["max_logits"] = (
+                BATCH * MAX_LENGTH * 64 // mesh.data
+            )
+            found = results(executor, rows, validation)
+            report[name]["plans"][plan] = compared(found, expected) | {"collectives": collectives(executor)}
+            print(f"{name}, {plan}: {time.process_time():.1f} s of CPU time", file=sys.stderr, flush=True)
+    report["cache"] = [cache.hits, cache.misses]
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

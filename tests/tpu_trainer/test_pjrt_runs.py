@@ -1,0 +1,96 @@
+"""Runs of `fit --strategy pjrt`: killed, continued by another strategy, terminated, diverging."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tpu_trainer.faults import run_all
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.test_never_losing_work import (
+    DIVERGING,
+    MLM,
+    SMALL,
+    Chain,
+    assert_same_weights,
+    statuses,
+)
+from tpu_trainer.errors import ExitStatus
+
+DEVICES = {
+    "environment": {
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4",
+        "JAX_PLATFORMS": "cpu",
+    }
+}
+PJRT: dict[str, Any] = {"strategy": "pjrt", "mesh.model": 2, "mesh.fsdp": True}
+# A small epsilon would turn rounding into full steps.
+OPTIONS = SMALL | MLM | {"optimizer.epsilon": 1e-3, "model.config.num_attention_heads": 2}
+PROFILED = {"profile.steps": "20:21"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Name → the run's folder, and exit status and output of each of its processes."""
+    root = tmp_path_factory.mktemp("pjrt")
+    pjrt, other = PJRT, {"strategy": "cpu"}
+    chains: dict[str, Chain] = {
+        "undisturbed": [({}, pjrt)],
+        "killed": [({"kill_at": 10}, pjrt), ({"terminate_at": 17}, pjrt), ({}, pjrt | PROFILED)],
+        "cpu": [({}, other)],
+        "both": [({"kill_at": 8}, other), ({"kill_at": 16}, pjrt), ({}, other)],
+        "diverged": [({}, pjrt | DIVERGING)],
+    }
+    plan = [
+        [
+            (fit_arguments(dataset, root / name, OPTIONS | options), fault | DEVICES)
+            for fault, options in chain
+        ]
+        for name, chain in chains.items()
+    ]
+    results = run_all(root, plan)
+    return {name: (root / name, result) for name, result in zip(chains, results, strict=True)}
+
+
+def test_a_killed_run_ends_with_the_same_bits(outcomes: dict[str, Any]) -> None:
+    undisturbed, result = outcomes["undisturbed"]
+    assert statuses(result) == [0], result[0][1]
+    assert "4 device(s) (cpu), data 2, model 2" in result[0][1]
+    run, result = outcomes["killed"]
+    assert statuses(result) == [-signal.SIGKILL, ExitStatus.INTERRUPTED, 0], result[-1][1]
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed))
+    assert_same_weights(run, undisturbed)
+    assert list((run / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
+
+
+def test_strategies_continue_each_others_checkpoints_with_the_same_losses(outcomes: dict[str, Any]) -> None:
+    reference, result = outcomes["cpu"]
+    assert statuses(result) == [0], result[0][1]
+    for name, expected in (("undisturbed", [0]), ("both", [-signal.SIGKILL, -signal.SIGKILL, 0])):
+        run, result = outcomes[name]
+        assert statuses(result) == expected, result[-1][1]
+        for found, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
+            figures = (found.get("eval", found), record.get("eval", record))
+            assert figures[0] == pytest.approx(figures[1], rel=1e-5), found["step"]
+        values, originals = weights(run), weights(reference)
+        assert values.keys() == originals.keys()
+        for variable, value in originals.items():
+            np.testing.assert_allclose(
+                values[variable],
+                value,
+                rtol=1e-4,
+                atol=1e-5 * max(1e-3, np.abs(value).max()),
+                err_msg=variable,
+            )
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_step(outcomes: dict[str, Any]) -> None:
+    run, [(status, output)] = outcomes["diverged"]
+    assert status == ExitStatus.DIVERGED
+    assert "step 2: loss nan" in output
+    assert all(np.isfinite(value).all() for value in weights(run).values())

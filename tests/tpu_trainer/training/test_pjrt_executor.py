@@ -1,0 +1,130 @@
+"""Steps by PJRT, on CPU devices: every plan gives TensorFlow's losses and weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tpu_trainer.pjrt_plans import TESTED
+from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
+from tests.tpu_trainer.training.test_task import task_of
+from tpu_trainer.config import MeshConfig
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.errors import UsageError
+from tpu_trainer.training.lowering_cache import LoweringCache
+from tpu_trainer.training.pjrt import DeviceMesh
+from tpu_trainer.training.stablehlo import Program
+
+# Of float32. The order of sums differs between plans.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def report(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The results of pjrt_plans.py on rows of two documents."""
+    dataset = tmp_path_factory.mktemp("documents")
+    for name, count in (("train", 120), ("validation", 20)):
+        rows = sequences(count, seed=len(name))
+        mask = np.ones_like(rows)
+        rows[-1, 8:], mask[-1, 8:] = 1, 0
+        segments = np.broadcast_to(np.arange(MAX_LENGTH) >= 9, rows.shape).astype(np.int64)
+        positions = np.where(segments > 0, np.arange(MAX_LENGTH) - 9, np.arange(MAX_LENGTH))
+        write_split(
+            dataset / name,
+            rows,
+            tokenizer=tokenizer_folder,
+            attention_mask=mask,
+            position_ids=positions,
+            segment_ids=segments,
+        )
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.tpu_trainer.pjrt_plans", dataset, tmp_path_factory.mktemp("cache")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+    )
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("case", "plan"), [(case, plan) for case in ("mlm", "clm") for plan in TESTED[case]])
+def test_every_plan_trains_like_tensorflow(report: dict[str, Any], case: str, plan: str) -> None:
+    found = report[case]["plans"][plan]
+    assert report[case]["final"] < report[case]["first"]  # it learns
+    assert found["losses"] < TOLERANCE
+    assert found["state"] < TOLERANCE, found["worst"]
+    assert found["average"] < TOLERANCE
+
+
+def test_mixed_precision_trains_like_tensorflow_up_to_its_rounding(report: dict[str, Any]) -> None:
+    for found in report["bfloat16"]["plans"].values():
+        assert 0 <= found["losses"] < 0.01
+        assert found["state"] < 0.1, found["worst"]
+
+
+def test_plans_with_as_many_groups_of_devices_share_a_lowered_program(report: dict[str, Any]) -> None:
+    hits, misses = report["cache"]
+    # The programs to train and to evaluate. Those of fsdp are those of zero.
+    assert hits == 2
+    assert misses == 2 * (sum(map(len, TESTED.values())) - 1)
+
+
+def test_a_damaged_or_unwritable_cache_does_not_matter(
+    vocabulary: Vocabulary, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("jax")
+    specs = {"x": tf.TensorSpec([4], tf.float32)}
+    variable = tf.Variable(1.0)
+
+    def function(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        return tf.reduce_sum(variable.assign_add(1.0) * batch["x"])
+
+    first = LoweringCache(tmp_path).lower(Program(function, specs))
+    assert first.aliases == {1: 1}
+    cache = LoweringCache(tmp_path)
+    assert cache.lower(Program(function, specs)) == first
+    assert (cache.hits, cache.misses) == (1, 0)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    # TensorFlow's names of functions, which differ, are in the artifact.
+    assert cache.lower(Program(function, specs)).arguments == first.arguments
+    assert (cache.hits, cache.misses) == (1, 1)
+    # Another constant is another program.
+    assert Program(lambda batch: 2 * function(batch), specs).digest() != Program(function, specs).digest()
+    (tmp_path / "file").write_text("")
+    assert LoweringCache(tmp_path / "file").lower(Program(function, specs)).aliases == first.aliases
+    assert "cannot be written" in caplog.text
+
+
+def test_a_mesh_that_is_larger_than_the_machine_is_rejected() -> None:
+    pytest.importorskip("jax")
+    with pytest.raises(
+        UsageError, match=r"--mesh.data 4 times --mesh.model 2 are 8 devices, but JAX finds 1"
+    ):
+        DeviceMesh(MeshConfig(data=4, model=2))
+
+
+def test_without_jax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(UsageError, match=r"needs the package jax .*install tokenmill-trainer\[pjrt\]"):
+        DeviceMesh(MeshConfig())
+
+
+def test_heads_that_the_model_axis_does_not_divide_are_rejected(vocabulary: Vocabulary) -> None:
+    from tpu_trainer.training.sharding import check_heads
+
+    with pytest.raises(
+        UsageError, match=r"--mesh.model is 4: it must divide the model's num_attention_heads, 2"
+    ):
+        check_heads(task_of(vocabulary).network.config, 4)

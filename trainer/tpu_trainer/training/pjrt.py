@@ -1,0 +1,159 @@
+"""The devices of --strategy pjrt: those that JAX finds, as a mesh that partitions a program.
+
+With stablehlo.py, the only file of --strategy pjrt that uses private interfaces of TensorFlow and JAX. Written for JAX
+0.10; 0.11 has dropped one field of `jax.export.Exported`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
+from tpu_trainer.errors import UsageError
+from tpu_trainer.training.sharding import Placement
+
+if TYPE_CHECKING:
+    import jax
+
+    from tpu_trainer.training.stablehlo import Array, Lowered
+
+_SUPPORTED = ((0, 10), (0, 11))
+_REMEDY = "install tokenmill-trainer[pjrt], or use another --strategy"
+
+
+def import_jax() -> Any:
+    """Returns JAX, set up for the steps' 64-bit counters.
+
+    Raises:
+        UsageError: If it is not installed or its release is not supported.
+    """
+    try:
+        import jax
+    except ImportError as error:
+        raise UsageError(f"--strategy is 'pjrt', which needs the package jax ({error}); {_REMEDY}") from error
+    if jax.__version_info__[:2] not in _SUPPORTED:
+        names = " and ".join(".".join(map(str, release)) for release in _SUPPORTED)
+        raise UsageError(
+            f"--strategy is 'pjrt', which supports jax {names}; {jax.__version__} is installed; {_REMEDY}"
+        )
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+class DeviceMesh:
+    """The devices that divide rows (axis `data`) and layers (axis `model`)."""
+
+    def __init__(self, config: MeshConfig) -> None:
+        """
+        Raises:
+            UsageError: If JAX is not installed, or the machine has too few devices.
+        """
+        self._jax = import_jax()
+        try:
+            found = self._jax.devices()
+        except RuntimeError as error:
+            raise UsageError(f"--strategy is 'pjrt', but JAX finds no device: {error}") from error
+        self.platform: str = found[0].platform
+        """cpu, gpu or tpu."""
+        self.kind: str = found[0].device_kind
+        """The vendor's name of a device."""
+        self.data = config.data or max(1, len(found) // config.model)
+        self.model = config.model
+        used = self.data * self.model
+        if used > len(found):
+            raise UsageError(
+                f"--mesh.data {self.data} times --mesh.model {self.model} are {used} devices, but JAX finds "
+                f"{len(found)} here ({self.kind}); change the mesh"
+            )
+        self._mesh = self._jax.sharding.Mesh(
+            np.array(found[:used]).reshape(self.data, self.model), (DATA, MODEL)
+        )
+        self.devices = used
+        """Number of devices in use."""
+
+    def sharding(self, placement: Placement) -> Any:
+        """Returns JAX's form of a placement."""
+        return self._jax.sharding.NamedSharding(self._mesh, self._jax.sharding.PartitionSpec(*placement))
+
+    def put(self, value: np.ndarray, placement: Placement) -> jax.Array:
+        """Copies an array to the devices. May return before it has."""
+        # Without `may_alias`, a CPU would use the array's own memory, which a donating step then overwrites.
+        return self._jax.device_put(value, self.sharding(placement), may_alias=False)
+
+    def compile(
+        self, lowered: Lowered, arguments: Sequence[Placement], *, deterministic: bool = False
+    ) -> Callable[..., Any]:
+        """Compiles a program for the mesh. Results that replace an argument have its placement; others are whole.
+
+        Args:
+            lowered: The program, for the rows of all devices.
+            arguments: Placement of each argument.
+            deterministic: Whether a GPU is restricted to deterministic operations.
+
+        Returns:
+            A function of the placed arguments, which donates those that a result replaces.
+        """
+        results: list[Placement] = [(None,) * len(shape) for shape, _ in lowered.results]
+        for argument, result in lowered.aliases.items():
+            results[result] = arguments[argument]
+        jitted = self._jax.jit(
+            _exported(lowered, platform=self.platform).call,
+            in_shardings=tuple(map(self.sharding, arguments)),
+            out_shardings=tuple(map(self.sharding, results)),
+            donate_argnums=tuple(lowered.aliases),
+        )
+        shapes = [self._jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in lowered.arguments]
+        options = {"xla_gpu_deterministic_ops": True} if deterministic and self.platform == "gpu" else None
+        return jitted.lower(*shapes).compile(compiler_options=options)
+
+    def wait(self, value: jax.Array) -> None:
+        """Waits until an array is computed."""
+        self._jax.block_until_ready(value)
+
+    def step_trace(self, step: int) -> Any:
+        """Returns a context whose operations the profiler groups as a step."""
+        return self._jax.profiler.StepTraceAnnotation("train", step_num=step)
+
+    def profile(self, folder: str) -> Any:
+        """Returns a context that is profiled into a local folder."""
+        return self._jax.profiler.trace(folder)
+
+
+def _exported(lowered: Lowered, *, platform: str) -> Any:
+    """Returns the program as if JAX had exported it, so that jax.jit can call, partition and donate."""
+    import jax
+    from jax import export
+    from jax._src import core
+
+    def avals(arrays: Sequence[Array]) -> tuple[Any, ...]:
+        return tuple(core.ShapedArray(shape, np.dtype(dtype)) for shape, dtype in arrays)
+
+    inputs, outputs = avals(lowered.arguments), avals(lowered.results)
+    values = {
+        "fun_name": "step",
+        "in_tree": jax.tree.structure((inputs, {})),
+        "in_avals": inputs,
+        "out_tree": jax.tree.structure(outputs),
+        "out_avals": outputs,
+        "_has_named_shardings": True,
+        "_in_named_shardings": (None,) * len(inputs),
+        "_out_named_shardings": (None,) * len(outputs),
+        "in_shardings_hlo": (None,) * len(inputs),
+        "out_shardings_hlo": (None,) * len(outputs),
+        "nr_devices": 1,
+        "platforms": (platform,),
+        "ordered_effects": (),
+        "unordered_effects": (),
+        "disabled_safety_checks": (export.DisabledSafetyCheck.platform(),),
+        "mlir_module_serialized": lowered.artifact,
+        "calling_convention_version": export.maximum_supported_calling_convention_version,
+        "module_kept_var_idx": tuple(range(len(inputs))),
+        "uses_global_constants": False,
+        "_get_vjp": None,
+    }
+    names = {field.name for field in dataclasses.fields(export.Exported)}
+    return export.Exported(**{name: value for name, value in values.items() if name in names})

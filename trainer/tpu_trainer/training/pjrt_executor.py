@@ -1,0 +1,242 @@
+"""Executes steps by PJRT: TensorFlow traces and lowers them, JAX's runtime partitions and runs them."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_trainer import files
+from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
+from tpu_trainer.data.batches import DatasetFunction
+from tpu_trainer.elapsed import elapsed
+from tpu_trainer.network.objectives import Sums
+from tpu_trainer.network.patches.fused_projection import grouped, ungrouped
+from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.training.executor import NonFinite, RunningSums, StepExecutor, StepOutput
+from tpu_trainer.training.lowering_cache import LoweringCache
+from tpu_trainer.training.pjrt import DeviceMesh
+from tpu_trainer.training.sharding import Placement, bytes_per_device, check_heads, is_fused, place_variables
+from tpu_trainer.training.stablehlo import Program
+from tpu_trainer.training.task import Task
+
+if TYPE_CHECKING:
+    import jax
+
+_log = logging.getLogger(__name__)
+
+# Steps that may be in progress: one runs, and the next one waits for it.
+_STEPS_AHEAD = 2
+NumpyBatch = Mapping[str, np.ndarray]
+
+
+class PjrtExecutor(StepExecutor):
+    """Executes a task on a mesh of devices of this process. The task's own variables keep their initial values."""
+
+    hosts = processes = 1
+
+    def __init__(
+        self,
+        task: Task,
+        devices: DeviceMesh,
+        *,
+        mesh: MeshConfig,
+        cache: LoweringCache,
+        deterministic: bool = False,
+    ) -> None:
+        """
+        Args:
+            task: Built for the default strategy, with `devices.data` shards and `devices.model` column groups.
+            devices: The devices.
+            mesh: The options that determine how they divide the variables.
+            cache: Of lowered programs.
+            deterministic: Whether to restrict a GPU to deterministic operations.
+
+        Raises:
+            UsageError: If the devices cannot divide the model so.
+        """
+        self.replicas = devices.data
+        self._task = task
+        self._devices = devices
+        self._cache = cache
+        self._deterministic = deterministic
+        check_heads(task.network.config, devices.model)
+        self._named = named_variables(task.state())
+        placements = place_variables(self.state_shapes(), mesh, data=devices.data)
+        self._report_placement(placements)
+        # Keyed by the variables' handles: Keras wraps variables, and a wrapper has the handle of its variable.
+        self._placements = {id(variable.handle): placements[name] for name, variable in self._named.items()}
+        self._fused = {id(variable.handle) for name, variable in self._named.items() if is_fused(name)}
+        self._values: dict[int, jax.Array] = {}
+        for variable in (*self._named.values(), *task.non_finite_record):
+            self._set(variable, variable.numpy())
+        self._evaluated: dict[int, int] = {}  # handle of a weight → handle of the one to use instead
+        self._programs: dict[Any, _CompiledProgram] = {}
+        self._pending: deque[jax.Array] = deque()
+
+    def _report_placement(self, placements: Mapping[str, Placement]) -> None:
+        devices, shapes = self._devices, self.state_shapes()
+        sizes = {DATA: devices.data, MODEL: devices.model}
+        own = bytes_per_device(shapes, placements, sizes)
+        whole = bytes_per_device(shapes, placements, {DATA: 1, MODEL: 1})
+        _log.info(
+            f"fit: {devices.devices} device(s) ({devices.kind}), data {devices.data}, model {devices.model}: "
+            f"{own / 1e6:,.1f} MB of the {whole / 1e6:,.1f} MB of weights and optimizer on each"
+        )
+
+    def _placement(self, variable: tf.Variable) -> Placement:
+        return self._placements.get(id(variable.handle), (None,) * len(variable.shape))
+
+    def _set(self, variable: tf.Variable, value: np.ndarray) -> None:
+        if id(variable.handle) in self._fused:
+            value = grouped(value, self._devices.model)
+        self._values[id(variable.handle)] = self._devices.put(value, self._placement(variable))
+
+    def _get(self, variable: tf.Variable) -> np.ndarray:
+        # A copy: an array of a CPU's memory is donated to the next step.
+        value = np.array(self._values[id(variable.handle)])
+        return ungrouped(value, self._devices.model) if id(variable.handle) in self._fused else value
+
+    def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
+        # One pipeline, whose batches hold the rows of all devices.
+        return _Batches(rows(tf.distribute.InputContext()))
+
+    def train(self, batches: Iterator[NumpyBatch], steps: range) -> StepOutput:
+        waited = 0.0
+        for step in steps:
+            asked = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - asked
+            program = self._compiled("train", self._train_step, batch)
+            with self._devices.step_trace(step):
+                if len(self._pending) == _STEPS_AHEAD:
+                    self._devices.wait(self._pending.popleft())
+                self._pending.append(self._run(program, batch)[0])
+        return StepOutput(waited, 0.0)
+
+    def _train_step(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        # The program is for the rows of all devices: its sums already are those of the whole batch.
+        return self._task.step(batch, all_reduce=lambda values: values)["loss"]
+
+    def evaluate(self, batch: NumpyBatch) -> Sums:
+        program = self._compiled("evaluate", self._task.evaluation_sums, batch)
+        return Sums(*(float(value) for value in self._run(program, batch)))
+
+    @contextmanager
+    def evaluated_weights(self) -> Iterator[None]:
+        average = self._task.average
+        if average is not None:
+            self._evaluated = {id(weight.handle): id(mean.handle) for mean, weight in average.pairs}
+        try:
+            yield
+        finally:
+            self._evaluated = {}
+
+    def _compiled(
+        self, name: str, function: Callable[[dict[str, tf.Tensor]], Any], batch: NumpyBatch
+    ) -> _CompiledProgram:
+        """Returns the program of a function for batches of this shape; lowers and compiles it at the first call."""
+        key = (name, bool(self._evaluated), *((feature, value.shape) for feature, value in batch.items()))
+        if key not in self._programs:
+            specs = {feature: tf.TensorSpec(value.shape, value.dtype) for feature, value in batch.items()}
+            with elapsed(f"fit: lowering the program to {name}"):
+                program = Program(function, specs)
+                lowered = self._cache.lower(program)
+            variables: list[int] = []
+            placements = [_rows(value) for value in batch.values()]
+            for variable in program.captured:
+                handle = id(variable.handle)
+                variables.append(self._evaluated.get(handle, handle))
+                if handle not in self._values:
+                    # Outside of the state: the optimizer's note of its current learning rate.
+                    self._set(variable, variable.numpy())
+                placements.append(self._placements.get(variables[-1], (None,) * len(variable.shape)))
+            with elapsed(f"fit: compiling the program to {name}"):
+                run = self._devices.compile(lowered, placements, deterministic=self._deterministic)
+            self._programs[key] = _CompiledProgram(
+                run=run,
+                batch=list(specs),
+                variables=variables,
+                updates={
+                    result: variables[number - len(specs)] for number, result in lowered.aliases.items()
+                },
+            )
+        return self._programs[key]
+
+    def _run(self, program: _CompiledProgram, batch: NumpyBatch) -> list[jax.Array]:
+        """Runs a program and stores the new values of its variables; returns its other results."""
+        rows = [self._devices.put(batch[name], _rows(batch[name])) for name in program.batch]
+        results = program.run(*rows, *(self._values[handle] for handle in program.variables))
+        for number, handle in program.updates.items():
+            self._values[handle] = results[number]
+        return [value for number, value in enumerate(results) if number not in program.updates]
+
+    def sums(self) -> RunningSums:
+        return RunningSums(*self._get(self._task.running).tolist())
+
+    def clear_sums(self) -> None:
+        self._set(self._task.running, np.zeros(len(RunningSums._fields), np.float32))
+
+    def non_finite(self) -> NonFinite | None:
+        step, figures = self._task.non_finite_record
+        return NonFinite.of(self._get(step), self._get(figures))
+
+    def request_end(self) -> None:
+        """Does nothing: a single process ends by itself."""
+
+    def same_in_all_processes(self, value: int) -> bool:
+        return True
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(variable.shape.as_list()) for name, variable in self._named.items()}
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        return {name: self._get(variable) for name, variable in self._named.items()}
+
+    def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
+        for name, value in values:
+            self._set(self._named[name], value)
+
+    @contextmanager
+    def profile(self, folder: str) -> Iterator[None]:
+        # JAX writes only local files.
+        with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
+            with self._devices.profile(temporary):
+                yield
+            files.copy_tree(temporary, folder)
+
+
+class _Batches:
+    """The batches of a dataset as NumPy arrays. Each iterator starts at the first."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[NumpyBatch]:
+        return self._dataset.as_numpy_iterator()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CompiledProgram:
+    """A program, and what its arguments and results are."""
+
+    run: Callable[..., Any]
+    batch: list[str]
+    """Names of the batch's arrays: the first arguments."""
+    variables: list[int]
+    """Handles of the variables: the other arguments."""
+    updates: dict[int, int]
+    """Number of a result → handle of the variable whose new value it is."""
+
+
+def _rows(value: np.ndarray) -> Placement:
+    """Returns the placement of an array of a batch."""
+    return (DATA, *(None,) * (value.ndim - 1))
