@@ -1,0 +1,103 @@
+"""Compares the steps of --strategy cpu and --strategy pjrt on one CPU device, in one process.
+
+    trainer/.venv/bin/python benchmarks/executors.py --data OUT/train [--config trainer/configs/tiny-clm.yaml]
+
+Prints a Markdown table: CPU seconds until the first step is done (tracing, lowering and compiling; pjrt also with its
+lowered program cached), and CPU milliseconds of a step, the least of the rounds, since other work on the machine only
+adds to them. The executors take turns. Start-up excludes imports and building the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "trainer")]
+
+import tensorflow as tf  # noqa: E402
+from measure import table  # noqa: E402
+
+from tpu_trainer.command_line import parse  # noqa: E402
+from tpu_trainer.config import MeshConfig  # noqa: E402
+from tpu_trainer.data.batches import RowStream  # noqa: E402
+from tpu_trainer.data.mixture import open_mixture  # noqa: E402
+from tpu_trainer.data.vocabulary import load_vocabulary  # noqa: E402
+from tpu_trainer.training.build import build_task  # noqa: E402
+from tpu_trainer.training.executor import StepExecutor  # noqa: E402
+from tpu_trainer.training.lowering_cache import LoweringCache  # noqa: E402
+from tpu_trainer.training.pjrt import DeviceMesh  # noqa: E402
+from tpu_trainer.training.pjrt_executor import PjrtExecutor  # noqa: E402
+from tpu_trainer.training.task import Task  # noqa: E402
+from tpu_trainer.training.tf_executor import TensorFlowExecutor  # noqa: E402
+
+_CONFIG = Path(__file__).parent.parent / "trainer" / "configs" / "tiny-clm.yaml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="a split's folder, as `prepare` writes it")
+    parser.add_argument("--config", default=str(_CONFIG), help="a configuration of `fit`")
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=5, help="steps in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    words = ["--config", args.config, "--data.train", args.data, "--output_dir", ""]
+    _, config = parse(["fit", *words, "--train.batch_size", str(args.batch_size)])
+    data = open_mixture({args.data: None})
+    rows = RowStream(data=data, batch_size=args.batch_size, seed=0, window_shards=2)
+    vocabulary = load_vocabulary(data.splits[0], config.objective)
+
+    def task() -> Task:
+        strategy = tf.distribute.get_strategy()
+        return build_task(config, vocabulary=vocabulary, max_length=data.max_length, strategy=strategy)
+
+    mesh = MeshConfig(data=1)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def pjrt() -> StepExecutor:
+            return PjrtExecutor(task(), DeviceMesh(mesh), mesh=mesh, cache=LoweringCache(Path(folder)))
+
+        kinds: dict[str, Callable[[], StepExecutor]] = {
+            "`--strategy cpu`": lambda: TensorFlowExecutor(task(), tf.distribute.get_strategy()),
+            "`--strategy pjrt`": pjrt,
+            "`--strategy pjrt`, cached": pjrt,
+        }
+        executors = {name: make() for name, make in kinds.items()}
+        batches = {name: iter(executor.distribute(rows.batches(0))) for name, executor in executors.items()}
+        starts = {name: cpu_seconds(executors[name], batches[name], range(1)) for name in executors}
+        least = dict.fromkeys(executors, float("inf"))
+        for number in range(args.rounds):
+            steps = range(1 + number * args.steps, 1 + (number + 1) * args.steps)
+            for name, executor in executors.items():
+                least[name] = min(least[name], cpu_seconds(executor, batches[name], steps) / args.steps)
+    base = next(iter(least.values()))
+    lines = [
+        [name, f"{starts[name]:.1f}", f"{1e3 * seconds:.1f}", f"{seconds / base:.2f}×"]
+        for name, seconds in least.items()
+    ]
+    print(f"{config.model.type}, {args.batch_size} rows of {data.max_length} tokens\n")
+    print(table(["executor", "start-up, CPU s", "step, CPU ms", "ratio"], lines))
+
+
+def cpu_seconds(executor: StepExecutor, batches: Iterator[Any], steps: range) -> float:
+    """Returns the CPU seconds of `steps`."""
+    began = time.process_time()
+    for step in steps:
+        executor.train(batches, range(step, step + 1))
+    executor.sums()  # waits
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()
