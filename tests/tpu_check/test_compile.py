@@ -153,16 +153,17 @@ def test_an_operation_without_a_kernel_is_named() -> None:
 
 
 def test_the_verb_caches_programs_and_compares_configurations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     config = replace(TINY, cache=str(tmp_path / "cache"), output=str(tmp_path / "first.json"))
     compile_check.main(config)
     first = capsys.readouterr()
-    assert "1 compiled, 0 from" in first.err
+    assert "1 compiled, 0 from" in caplog.text
     assert "Not shown: the real step time" in first.out
     compile_check.main(replace(config, output=str(tmp_path / "again.json")))
     again = capsys.readouterr()
-    assert "0 compiled, 1 from" in again.err
+    assert "0 compiled, 1 from" in caplog.text
     assert again.out == first.out
     assert (tmp_path / "again.json").read_text() == (tmp_path / "first.json").read_text()
     (report,) = json.loads((tmp_path / "first.json").read_text())["reports"]
@@ -181,7 +182,7 @@ def test_the_verb_caches_programs_and_compares_configurations(
     own = CompileCheckConfig(topology=TINY.topology, vocab_size=TINY.vocab_size, max_length=TINY.max_length)
     compile_check.main(replace(own, cache=config.cache, compare=compared, output=str(tmp_path / "both.json")))
     both = capsys.readouterr()
-    assert "1 compiled, 1 from" in both.err
+    assert "1 compiled, 1 from" in caplog.text
     assert "8 × 64" in both.out
     small, large = json.loads((tmp_path / "both.json").read_text())["reports"]
     assert small == report | {"name": compared[0]}
