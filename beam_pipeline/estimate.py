@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,8 +111,8 @@ def estimate(
     wanted = min(max(int(planned.bytes * _SAMPLED_SHARE), _LEAST), _MOST)
     sample = windows(planned, config.input, sample_bytes=wanted, seed=config.seed)
     found: list[_Sums] = []
-    encoded_rows = encoded_bytes = 0
-    encoding = 0.0
+    encoded: list[RowBlock | DocumentBlock] = []
+    encoded_rows = 0
     pieces = _pieces(sample, config, found)
     a_row_each = config.packing in ("pad", "none")
     # With a document per row, each piece has rows of its own. Otherwise few documents would fill rows as all do.
@@ -125,19 +125,22 @@ def estimate(
         )
         [statistics] = rows.statistics
         for _, block in rows.blocks(_counted(group, statistics)):
-            began = time.perf_counter()
             if encoded_rows < _ENCODED_ROWS:
-                rows_here, size = _encoded(shard_format, block, _ENCODED_ROWS - encoded_rows)
-                encoded_rows += rows_here
-                encoded_bytes += size
-            encoding += time.perf_counter() - began
+                most = _ENCODED_ROWS - encoded_rows
+                some = block.take(slice(most)) if isinstance(block, RowBlock) else block.cut(0, most)
+                encoded.append(some)
+                encoded_rows += len(some)
         if a_row_each:
             [(sums, _, share)] = group
             sums.rows += share * statistics.rows
     if not any(sums.tokens for sums in found):
         raise DataError("the sample contains no documents, only blank records or none at all")
-    if not encoded_rows:  # less than a row
+    began = time.perf_counter()
+    if encoded:
+        encoded_bytes = _encoded_size(shard_format, encoded)
+    else:  # less than a row
         encoded_rows, encoded_bytes = 1, config.max_length * (2 + config.attention_mask)
+    encoding = time.perf_counter() - began
     whole = wanted >= planned.bytes
     planned_bytes = np.array([sums.window.planned for sums in found])
     weights = np.array([sums.window.weight for sums in found])
@@ -215,16 +218,15 @@ def _counted(pieces: Iterable[_Piece], statistics: SplitStatistics) -> Iterator[
         sums.tokens += share * (statistics.tokens - tokens)
 
 
-def _encoded(
-    shard_format: RowFormat | DocumentFormat, block: RowBlock | DocumentBlock, most: int
-) -> tuple[int, int]:
-    """Encodes the first rows of a block, at most so many. Returns their number, and their size in bytes."""
+def _encoded_size(
+    shard_format: RowFormat | DocumentFormat, blocks: Sequence[RowBlock] | Sequence[DocumentBlock]
+) -> int:
+    """Encodes blocks as one shard. Returns its size in bytes."""
     if isinstance(shard_format, RowFormat):
-        some = block.take(slice(0, most))
-        return len(some), sum(map(len, shard_format.encode(some)))
-    some, file, index = block.cut(0, most), io.BytesIO(), io.BytesIO()
-    shard_format.write([some], file, index)
-    return len(some), file.tell() + index.tell()
+        return sum(map(len, shard_format.encode(RowBlock.concatenate(blocks))))
+    file, index = io.BytesIO(), io.BytesIO()
+    shard_format.write(blocks, file, index)
+    return file.tell() + index.tell()
 
 
 def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, vocab_size: int) -> Iterator[str]:

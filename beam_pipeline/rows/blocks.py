@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,13 @@ class RowBlock:
         """Returns the rows at `index`, with the given slots."""
         starts = None if self.starts is None else self.starts[index]
         return RowBlock(self.ids[index], self.lengths[index], starts, slots)
+
+    @classmethod
+    def concatenate(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+        """Returns the rows of several blocks, without slots."""
+        starts = None if blocks[0].starts is None else np.concatenate([block.starts for block in blocks])
+        ids = np.concatenate([block.ids for block in blocks])
+        return cls(ids, np.concatenate([block.lengths for block in blocks]), starts)
 
     def to_bytes(self) -> bytes:
         rows, max_length = self.ids.shape

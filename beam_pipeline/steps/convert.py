@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
@@ -140,12 +139,7 @@ def _read(path: str, entry: Mapping[str, Any], source: Mapping[str, Any]) -> Row
             blocks = [rows_of(columns, source) for columns in format_of(source).decode(file, path)]
     except (RecordError, OSError) as error:
         raise DataError(f"{path}: cannot be read: {error}; {remedy}") from error
-    starts = None if blocks[0].starts is None else np.concatenate([block.starts for block in blocks])
-    return RowBlock(
-        np.concatenate([block.ids for block in blocks]),
-        np.concatenate([block.lengths for block in blocks]),
-        starts,
-    )
+    return RowBlock.concatenate(blocks)
 
 
 class CommitConversion(beam.DoFn):
