@@ -104,8 +104,8 @@ reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyp
 	$(UV) pip install --quiet --python $(ADAPTERS) --no-deps -e reader
 	@touch $@
 
-test-adapters: reader/.venv-adapters/.ready
-	PYTHONPATH=. $(ADAPTERS) -m pytest tests/tokenmill_reader_adapters
+test-adapters: setup reader/.venv-adapters/.ready
+	PIPELINE_PYTHON=$(PIPELINE) PYTHONPATH=. $(ADAPTERS) -m pytest tests/tokenmill_reader_adapters
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
@@ -174,8 +174,8 @@ TPU_VM := --python-platform x86_64-manylinux_2_31
 
 # Not a single uv.lock: its overrides apply to all environments, but only the TPU environment excludes `tensorflow`.
 lock: $(UV)
-	$(UV) $(LOCK) setup.py -o requirements.lock
-	$(UV) $(LOCK) setup.py --extra dev -c requirements.lock -o requirements-dev.lock
+	$(UV) $(LOCK) setup.py --extra arrayrecord -o requirements.lock
+	$(UV) $(LOCK) setup.py --extra arrayrecord --extra dev -c requirements.lock -o requirements-dev.lock
 	$(UV) $(LOCK) requirements-docs.in -o requirements-docs.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml -o requirements.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock

@@ -42,6 +42,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
+        "arrayrecord": ["array_record>=0.8,<0.9"],
         "dev": [
             "cryptography>=43",
             # The interfaces' own types, for what deploy/ asks them for.

@@ -145,10 +145,10 @@ class PrepareConfig(Options):
 
     output: str = option(topic="output", metavar="OUT", affects_bytes=False)
     """Folder for the dataset, local or gs://."""
-    output_format: Literal["tfrecord", "parquet", "mds", "megatron"] = "tfrecord"
-    """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read; parquet
-    files with a list column for each feature; MosaicML's MDS files; or, with --packing none, Megatron-LM's pairs of
-    .bin and .idx files."""
+    output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = "tfrecord"
+    """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read;
+    ArrayRecord files of the same records, for Grain and MaxText; parquet files with a list column for each feature;
+    MosaicML's MDS files; or, with --packing none, Megatron-LM's pairs of .bin and .idx files."""
     shard_size: int | None = option(
         None,
         metavar="N",
@@ -263,7 +263,7 @@ class ConvertConfig(Options):
 
     dataset: str = option(positional=True, metavar="DATASET")
     """Folder of the dataset."""
-    output_format: Literal["tfrecord", "parquet", "mds", "megatron"] = option(topic="output")
+    output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = option(topic="output")
     """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents (megatron)."""
     output: str = option(metavar="OUT")
     """Folder for the new dataset, local or gs://."""

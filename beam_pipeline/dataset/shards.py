@@ -16,7 +16,13 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 # The extension of the files of each format in `--output_format`.
-EXTENSIONS = {"tfrecord": "tfrecord", "parquet": "parquet", "mds": "mds", "megatron": "bin"}
+EXTENSIONS = {
+    "tfrecord": "tfrecord",
+    "arrayrecord": "array_record",
+    "parquet": "parquet",
+    "mds": "mds",
+    "megatron": "bin",
+}
 _INDEX_EXTENSION = "idx"  # of the second file of a shard of documents
 
 SHARD_NAME = re.compile(

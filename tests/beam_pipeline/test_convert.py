@@ -57,6 +57,7 @@ def test_it_has_the_files_that_prepare_writes(
 @pytest.mark.parametrize(
     ("output_format", "options"),
     [
+        ("arrayrecord", ["--position_ids"]),
         ("parquet", ["--position_ids"]),
         ("mds", ["--segment_ids", "--position_ids"]),
         ("mds", ["--packing", "pad"]),

@@ -56,6 +56,7 @@ def tables(folder: Path, documents: list[str]) -> None:
     [
         (plain, ["--packing", "concat", "--splits", "train=0.9,test=0.1"]),
         (compressed, ["--packing", "pad"]),
+        (compressed, ["--packing", "pad", "--output_format", "arrayrecord"]),
         (tables, ["--packing", "best_fit", "--segment_ids"]),
     ],
 )

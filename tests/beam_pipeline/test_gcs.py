@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import __main__, filesystem, inspection, prepare, train_tokenizer
+from beam_pipeline import __main__, convert, filesystem, inspection, prepare, train_tokenizer
 from beam_pipeline.dataset import manifest
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources import read_unit
@@ -54,6 +54,28 @@ def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
     prepare.main(arguments(OUT, "--resume"))
     assert "nothing to do" in capsys.readouterr().out
     assert gcs.below(OUT) == undisturbed
+
+
+@pytest.mark.parametrize("output_format", ["arrayrecord", "parquet"])
+def test_converted_in_the_bucket_every_byte_is_as_on_a_local_disk(
+    gcs: Gcs, undisturbed: dict[str, bytes], tmp_path: Path, output_format: str
+):
+    for name, data in undisturbed.items():
+        gcs.put(f"{OUT}/{name}", data)
+    convert.main([str(tmp_path / "out"), "--output_format", output_format, "--output", str(tmp_path / "two")])
+    gcs.faults = FAULTS
+    convert.main([OUT, "--output_format", output_format, "--output", "gs://data/two"])
+    assert gcs.failures > 10
+    found, expected = gcs.below("gs://data/two"), content(tmp_path / "two")
+    shards = {name for name in expected if not name.endswith(("manifest.json", "report.html"))}
+    assert {name: found[name] for name in shards} == {name: expected[name] for name in shards}
+    assert found.keys() == expected.keys()
+    assert defects("gs://data/two") == []
+    inspection.main(["gs://data/two", "--record", "validation:0:3"])
+    convert.main(["gs://data/two", "--output_format", "tfrecord", "--output", str(tmp_path / "three")])
+    assert {name: data for name, data in content(tmp_path / "three").items() if name in shards} == {
+        name: data for name, data in undisturbed.items() if name in shards
+    }
 
 
 def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undisturbed: dict[str, bytes]):

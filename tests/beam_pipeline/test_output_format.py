@@ -9,8 +9,10 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from beam_pipeline import inspection, prepare
+from beam_pipeline.dataset.records import read_frames
 from beam_pipeline.errors import UsageError
 from beam_pipeline.formats import parquet
 from beam_pipeline.views.reading import open_dataset
@@ -18,7 +20,7 @@ from tests.beam_pipeline.runs import arguments, content, defects, fail_before_th
 
 SPLITS = ["--splits", "train=0.8,validation=0.2"]
 OPTIONS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
-FORMATS = ("parquet", "mds")
+FORMATS = ("arrayrecord", "parquet", "mds")
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -134,6 +136,19 @@ def test_a_missing_package_is_named_before_anything_is_written(
     ):
         prepare.main(run)
     assert not (tmp_path / "out").exists()
+
+
+def test_array_record_reads_the_records_of_the_tfrecords_at_random(made: Path, dataset: Path):
+    if manifest(made)["output_format"] != "arrayrecord":
+        pytest.skip("only for arrayrecord")
+    records = []
+    for path in shards(dataset):
+        with path.open("rb") as file:
+            records += read_frames(file, str(path))
+    with ArrayRecordDataSource([*map(str, shards(made))]) as source:
+        assert len(source) == len(records)
+        order = np.random.default_rng(0).permutation(len(records)).tolist()
+        assert [source[number] for number in order] == [records[number] for number in order]
 
 
 def test_datasets_loads_parquet(made: Path, tmp_path: Path, monkeypatch):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
+import subprocess
 import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -56,6 +58,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         vocab_size=512,
     )
+
+
+@pytest.fixture(scope="module")
+def arrayrecord(folder: Path) -> Path:
+    """The same rows in one shard of `--output_format arrayrecord`, also in OUT/train."""
+    path = folder / "train-00000-200.array_record"
+    code = f"""
+import sys
+import numpy as np
+from beam_pipeline.formats.arrayrecord import ArrayRecord
+from beam_pipeline.formats.base import RowForm
+from beam_pipeline.rows.blocks import RowBlock
+
+ids = np.frombuffer(sys.stdin.buffer.read(), np.uint16).reshape({IDS.shape})
+form = RowForm(max_length={IDS.shape[1]}, vocab_size=512, features=("attention_mask", "input_ids"))
+block = RowBlock(ids, np.full(len(ids), ids.shape[1], np.uint32))
+sys.stdout.buffer.writelines(ArrayRecord(form).encode(block))
+"""
+    pipeline = [os.environ["PIPELINE_PYTHON"], "-c", code]
+    path.write_bytes(
+        subprocess.run(
+            pipeline, input=IDS.astype(np.uint16).tobytes(), stdout=subprocess.PIPE, check=True
+        ).stdout
+    )
+    return path
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -118,6 +145,17 @@ def test_grain_shuffles_and_continues(folder: Path, workers: int) -> None:
         assert batch["row"].tolist() == order.rows(step).tolist()
 
 
+def test_grain_reads_array_records_in_any_order(folder: Path, arrayrecord: Path) -> None:
+    import grain.python as grain
+
+    from tokenmill_reader.examples import parse_example
+
+    source = grain.ArrayRecordDataSource([str(arrayrecord)])
+    shuffled = grain.MapDataset.source(source).seed(1).shuffle()
+    rows = [parse_example(shuffled[number])["input_ids"].tolist() for number in range(len(IDS))]
+    assert rows != IDS.tolist() and sorted(rows) == sorted(IDS.tolist())
+
+
 def test_jax_arrays(folder: Path) -> None:
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
@@ -151,11 +189,13 @@ def test_hugging_face_dataset(folder: Path, tmp_path: Path) -> None:
         "JAX",
         "Grain",
         "MaxText",
+        "ArrayRecord",
         "Levanter",
         "Megatron-LM",
         "Hugging Face datasets",
     ],
 )
+@pytest.mark.usefixtures("arrayrecord")
 def test_the_documented_examples_run(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "levanter", ModuleType("levanter"))
     monkeypatch.setitem(sys.modules, "levanter.data", ModuleType("levanter.data"))
@@ -199,7 +239,12 @@ def check_megatron(found: dict) -> None:
     assert item["loss_mask"].tolist() == [1.0] * 15 + [0.0]
 
 
+def check_arrayrecord(found: dict) -> None:
+    assert len(found["source"]) == len(IDS) and len(found["batch"]) == 16
+
+
 CHECKS = {
+    "ArrayRecord": check_arrayrecord,
     "PyTorch": check_pytorch,
     "MaxText": check_maxtext,
     "Levanter": check_levanter,

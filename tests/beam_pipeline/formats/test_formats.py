@@ -16,7 +16,7 @@ from beam_pipeline.formats.base import Format, RowForm, feature_columns
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.tokenization.token_arrays import id_dtype
 
-FORMATS = ("tfrecord", "parquet", "mds")
+FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
 OPTIONAL = ("attention_mask", "segment_ids", "position_ids")
 ALL = feature_names(attention_mask=True, segment_ids=True, position_ids=True)
 
