@@ -111,7 +111,8 @@ class GigatokenCore:
         """
         if self._kind == SENTENCEPIECE:  # its splits do not depend on Unicode categories
             return None
-        found = np.array([unicodedata.category(chr(code)) == "Cn" for code in range(CODES)])
+        categories = "".join(map(unicodedata.category, map(chr, range(CODES)))).encode()
+        found = np.frombuffer(categories, "S2") == b"Cn"
         found[[ord(char) for char in characters_without_bytes(self._vocab)]] = True
         return found
 
