@@ -124,8 +124,8 @@ def runs_on_dataflow(options: PipelineOptions) -> bool:
     return "dataflow" in _runner(options)
 
 
-def engine_threads(options: PipelineOptions) -> int:
-    """Returns how many threads a tokenization engine may use.
+def process_threads(options: PipelineOptions) -> int:
+    """Returns how many threads a process that runs the steps may use.
 
     That is all cores if one process does all the work. Otherwise it is one, because the runner starts a process per
     core.

@@ -56,7 +56,7 @@ from beam_pipeline.steps.tokenize import (
     MergeStatistics,
     TokenizeUnit,
 )
-from beam_pipeline.steps.write import CommitDataset, GatherDocuments, GatherShard, WriteShard
+from beam_pipeline.steps.write import CommitDataset, GatherDocuments, GatherShards, WriteShard
 from beam_pipeline.tokenization.fallbacks import EngineUse
 
 
@@ -116,7 +116,7 @@ def _gather(
     job: Job,
 ) -> PCollection[ShardInfo]:
     """Writes shards whose rows are read from the units' files."""
-    gather = GatherDocuments if job.config.packing == "none" else GatherShard
+    gather = GatherDocuments if job.config.packing == "none" else GatherShards
     block_table = (
         blocks
         | "ListBlocks" >> beam.combiners.ToList()

@@ -117,8 +117,8 @@ class Job(OutputJob):
     """The tokenizer's ids to which no text may encode, unless the options allow it."""
     template: Template
     """The special tokens around each document."""
-    engine_threads: int
-    """Number of threads of an engine. The output does not depend on it."""
+    threads: int
+    """Number of threads of a process. The output does not depend on it."""
 
     @property
     def split_names(self) -> tuple[str, ...]:

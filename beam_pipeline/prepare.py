@@ -170,7 +170,7 @@ def _show_estimate(launch: Launch, checked: _Checked) -> None:
             tokenizer,
             template=checked.template,
             pad_id=checked.pad_id,
-            threads=beam_options.engine_threads(launch.options),
+            threads=beam_options.process_threads(launch.options),
         )
     for line in describe_estimate(made, config, planned, tokenizer.vocab_size):
         print(line)
@@ -192,7 +192,7 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
             pad_id=checked.pad_id,
             control_ids=tokenizer.control_ids,
             template=checked.template,
-            engine_threads=beam_options.engine_threads(launch.options),
+            threads=beam_options.process_threads(launch.options),
             progress=address,
         )
 

@@ -27,9 +27,12 @@ from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.tables import BlockTable, KeptTable
+from beam_pipeline.tokenization.token_arrays import id_dtype
 
 # Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.
 _OPEN_BLOCKS = 64
+
+_GATHERED_BYTES = 256 << 20  # of the rows of shards that are written at the same time
 
 
 def layout_of(job: Job, split: int, table: RowTable) -> Layout:
@@ -106,12 +109,26 @@ class RouteRows(beam.DoFn):
             yield (place.split, int(shards[index[0]])), block.take(index, slots[index])
 
 
-def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[tuple[int, int]]:
-    """Yields the (split, shard) pairs that must be written: all except those that are kept."""
+def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[list[tuple[int, int]]]:
+    """Yields the (split, shard) pairs that must be written: all except those that are kept.
+
+    Those of a group are written at the same time, by a thread each.
+    """
     for split in range(len(job.config.splits)):
-        shards = np.arange(layout_of(job, split, table).num_shards)
-        for shard in np.setdiff1d(shards, kept.get(split, ())).tolist():
-            yield split, shard
+        layout = layout_of(job, split, table)
+        shards = np.setdiff1d(np.arange(layout.num_shards), kept.get(split, ())).tolist()
+        group = _shards_at_a_time(job, layout)
+        for first in range(0, len(shards), group):
+            yield [(split, shard) for shard in shards[first : first + group]]
+
+
+def _shards_at_a_time(job: Job, layout: Layout) -> int:
+    if (
+        job.config.packing == "none" or not layout.num_shards
+    ):  # documents are not gathered, but copied block by block
+        return job.threads
+    row_bytes = job.config.max_length * id_dtype(job.vocab_size).itemsize
+    return max(1, min(job.threads, _GATHERED_BYTES // (layout.records_in(0) * row_bytes)))
 
 
 def gather_rows(

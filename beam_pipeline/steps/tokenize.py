@@ -21,6 +21,7 @@ from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
+from beam_pipeline.steps.ahead import ahead
 from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.documents import DocumentTokenizer
@@ -59,7 +60,7 @@ class TokenizeUnit(beam.DoFn):
             engine=job.config.engine,
             parse_special_tokens=job.config.parse_special_tokens,
             control_ids=job.control_ids,
-            threads=job.engine_threads,
+            threads=job.threads,
             input_bytes=job.input_bytes,
             seed=job.config.seed,
         )
@@ -103,9 +104,15 @@ class TokenizeUnit(beam.DoFn):
         before = self._tokenizer.use
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
-                for split, packed in rows.blocks(self._documents(unit, duplicates, excluded, bad)):
-                    for block in packed.parts():
-                        writer.add(split, block)
+                # Reading, tokenizing and writing overlap.
+                read = self._documents(unit, duplicates, excluded, bad)
+                with (
+                    ahead(read, threads=job.threads) as documents,
+                    ahead(rows.blocks(documents), threads=job.threads) as blocks,
+                ):
+                    for split, packed in blocks:
+                        for block in packed.parts():
+                            writer.add(split, block)
             except EngineMismatch as error:
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error

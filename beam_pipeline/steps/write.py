@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
@@ -41,14 +42,14 @@ class WriteShard(beam.DoFn):
         self, element: tuple[tuple[int, int], Iterable[RowBlock]], table: RowTable
     ) -> Iterator[ShardInfo]:
         (split, shard), blocks = element
-        yield self._write(split, shard, blocks, table)
+        yield self._count(self._write(split, shard, blocks, table))
 
     def _write(self, split: int, shard: int, blocks: Iterable[RowBlock], table: RowTable) -> ShardInfo:
         job = self._job
         layout = layout_of(job, split, table)
         records = layout.records_in(shard)
         name = shard_name(layout.split, shard, records, job.config.output_format)
-        info = self._write_files(
+        return self._write_files(
             blocks,
             records,
             path=filesystem.join(job.split_folder(split), name),
@@ -57,6 +58,8 @@ class WriteShard(beam.DoFn):
             shard=shard,
             before_publishing=job.record_shard,
         )
+
+    def _count(self, info: ShardInfo) -> ShardInfo:
         self._records.inc(info.records)
         self._bytes.inc(info.bytes)
         self._reporter.add("write", info.records)
@@ -67,23 +70,32 @@ class WriteShard(beam.DoFn):
         return write_shard(whole, encode=self._format.encode, with_offsets=self._format.has_offsets, **place)
 
 
-class GatherShard(WriteShard):
-    """(split, shard) → the ShardInfo of the file that it writes, with rows from the local files of the units."""
+class GatherShards(WriteShard):
+    """(split, shard) pairs → the ShardInfos of the files that it writes at the same time, one per thread.
 
-    def process(self, element: tuple[int, int], table: RowTable, blocks: BlockTable) -> Iterator[ShardInfo]:
-        rows = gather_rows(self._job, *element, table=table, blocks=blocks)
-        yield self._write(*element, rows, table)
+    The rows are read from the local files of the units.
+    """
+
+    def process(
+        self, element: list[tuple[int, int]], table: RowTable, blocks: BlockTable
+    ) -> Iterator[ShardInfo]:
+        def write(place: tuple[int, int]) -> ShardInfo:
+            return self._write(*place, self._gather(self._job, *place, table=table, blocks=blocks), table)
+
+        with ThreadPoolExecutor(len(element)) as threads:
+            for info in threads.map(write, element):
+                yield self._count(info)
+
+    _gather = staticmethod(gather_rows)
 
     def teardown(self) -> None:
         open_block.cache_clear()
 
 
-class GatherDocuments(WriteShard):
-    """(split, shard) → the ShardInfo of the pair of files that it writes, with documents from the units' files."""
+class GatherDocuments(GatherShards):
+    """As GatherShards, for pairs of files of documents, which it reads from the units' files, wherever these are."""
 
-    def process(self, element: tuple[int, int], table: RowTable, blocks: BlockTable) -> Iterator[ShardInfo]:
-        documents = gather_documents(self._job, *element, table=table, blocks=blocks)
-        yield self._write(*element, documents, table)
+    _gather = staticmethod(gather_documents)
 
     def _write_files(self, documents: Iterable[DocumentBlock], records: int, **place: Any) -> ShardInfo:
         return write_documents(documents, write=self._format.write, **place)
