@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-import google_crc32c
-
 from beam_pipeline import filesystem
-from beam_pipeline.dataset.shards import ShardInfo, index_name, refuse_others
+from beam_pipeline.dataset.shards import ShardInfo, create_own, index_name
 from beam_pipeline.rows.documents import DocumentBlock
 
 
@@ -47,38 +45,17 @@ def write_documents(
             checksum += block.checksum()
             yield block
 
-    try:
-        with filesystem.create_new(index_path, index_name(temporary)) as index_file:
-            try:
-                with filesystem.create_new(path, temporary) as file:
-                    data, index = _SummedFile(file), _SummedFile(index_file)
-                    write(counted(), data, index)
-                    info = ShardInfo(
-                        split=split,
-                        shard=shard,
-                        name=name,
-                        records=records,
-                        bytes=data.bytes,
-                        crc32c=f"{data.crc:08x}",
-                        rows_checksum=f"{checksum % 2**64:016x}",
-                        index_crc32c=f"{index.crc:08x}",
-                    )
-                    before_publishing(info)
-            except FileExistsError as error:
-                refuse_others(path, (info.bytes, info.crc32c), error)
-    except FileExistsError as error:
-        refuse_others(index_path, (index.bytes, info.index_crc32c), error)
+    with create_own(index_path, index_name(temporary)) as index, create_own(path, temporary) as file:
+        write(counted(), file, index)
+        info = ShardInfo(
+            split=split,
+            shard=shard,
+            name=name,
+            records=records,
+            bytes=file.bytes,
+            crc32c=file.crc32c,
+            rows_checksum=f"{checksum % 2**64:016x}",
+            index_crc32c=index.crc32c,
+        )
+        before_publishing(info)
     return info
-
-
-class _SummedFile:
-    """Writes to a file, and computes the size and CRC-32C of what it writes."""
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self.bytes = self.crc = 0
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.bytes += len(data)
-        self.crc = google_crc32c.extend(self.crc, data)

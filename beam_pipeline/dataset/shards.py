@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -139,48 +140,67 @@ def write_shard(
     Raises:
         DataError: If there is a file with other content.
     """
-    size, crc = 0, 0
     finder = OffsetFinder() if with_offsets else None
     checksum = rows_checksum(block.ids, block.lengths)
-    try:
-        with filesystem.create_new(path, temporary) as file:
-            for data in encode(block):
-                file.write(data)
-                if finder:
-                    finder.add(data)
-                size += len(data)
-                crc = google_crc32c.extend(crc, data)
-            offsets = finder.to_bytes() if finder else b""
-            info = ShardInfo(
-                split=split,
-                shard=shard,
-                name=path.rpartition("/")[2],
-                records=len(block),
-                bytes=size,
-                crc32c=f"{crc:08x}",
-                rows_checksum=f"{checksum:016x}",
-                offsets_crc32c=f"{google_crc32c.value(offsets):08x}" if finder else None,
-            )
-            before_publishing(info)
-    except FileExistsError as error:
-        refuse_others(path, (info.bytes, info.crc32c), error)
-    if finder is None:
-        return info
-    path = filesystem.join(path.rpartition("/")[0], offsets_name(info.name))
-    try:
-        with filesystem.create_new(path, temporary) as file:
+    with create_own(path, temporary) as file:
+        for data in encode(block):
+            file.write(data)
+            if finder:
+                finder.add(data)
+        offsets = finder.to_bytes() if finder else b""
+        info = ShardInfo(
+            split=split,
+            shard=shard,
+            name=path.rpartition("/")[2],
+            records=len(block),
+            bytes=file.bytes,
+            crc32c=file.crc32c,
+            rows_checksum=f"{checksum:016x}",
+            offsets_crc32c=f"{google_crc32c.value(offsets):08x}" if finder else None,
+        )
+        before_publishing(info)
+    if finder:
+        folder = path.rpartition("/")[0]
+        with create_own(filesystem.join(folder, offsets_name(info.name)), temporary) as file:
             file.write(offsets)
-    except FileExistsError as error:
-        refuse_others(path, (len(offsets), info.offsets_crc32c), error)
     return info
 
 
-def refuse_others(path: str, sums: tuple[int, str], error: FileExistsError) -> None:
-    """Refuses an existing file, unless an earlier attempt has written the same."""
-    if file_sums(path) != sums:
-        raise DataError(
-            f"{path}: already exists, and this run did not write it; move it away, or choose another --output"
-        ) from error
+class SummedFile:
+    """Writes to a file, and computes the size and the checksum of what it writes."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._crc = 0
+        self.bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._crc = google_crc32c.extend(self._crc, data)
+        self.bytes += len(data)
+
+    @property
+    def crc32c(self) -> str:
+        """The CRC-32C, 8 hex digits."""
+        return f"{self._crc:08x}"
+
+
+@contextlib.contextmanager
+def create_own(path: str, temporary: str) -> Iterator[SummedFile]:
+    """Creates a file as `filesystem.create_new` does, unless an earlier attempt has written the same.
+
+    Raises:
+        DataError: If there is a file with other content.
+    """
+    try:
+        with filesystem.create_new(path, temporary) as opened:
+            file = SummedFile(opened)
+            yield file
+    except FileExistsError as error:
+        if file_sums(path) != (file.bytes, file.crc32c):
+            raise DataError(
+                f"{path}: already exists, and this run did not write it; move it away, or choose another --output"
+            ) from error
 
 
 def files_of_shard(shard: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
