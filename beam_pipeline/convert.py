@@ -44,16 +44,9 @@ def main(argv: Sequence[str]) -> None:
     names = tuple(split.name for split in splits)
     fingerprint = converted(splits[0].manifest, config.output_format)["fingerprint"]
     staging = filesystem.join(launch.output, STAGING)
-    done = None  # stays None if a finished dataset is kept
-    if not (config.resume and output_folder.is_finished(launch.output, names, fingerprint)):
-        done = launch.claim_and_run(
-            staging,
-            fingerprint,
-            is_kept=lambda: output_folder.claim(
-                launch.output, names, fingerprint, overwrite=config.overwrite, resume=config.resume
-            ),
-            make=lambda held: _make(launch, held, config, source, splits),
-        )
+    done = launch.claim_dataset(
+        config, names, fingerprint, lambda held: _make(launch, held, config, source, splits)
+    )
     if done is False:
         print(f"{config.output} will be complete when the job is done")
         return

@@ -12,11 +12,10 @@ import numpy as np
 
 from beam_pipeline import filesystem, memory
 from beam_pipeline.amounts import counted, human_bytes, megabytes
-from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
-from beam_pipeline.formats import format_class
-from beam_pipeline.formats.base import DocumentFormat, RowForm, RowFormat
+from beam_pipeline.formats import format_for
+from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.option_values import PRICES
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.rows.blocks import RowBlock
@@ -96,18 +95,8 @@ def estimate(
         control_ids=tokenizer.control_ids,
         threads=threads,
     )
-    form = RowForm(
-        max_length=config.max_length,
-        vocab_size=tokenizer.vocab_size,
-        features=feature_names(
-            attention_mask=config.attention_mask,
-            segment_ids=config.segment_ids,
-            position_ids=config.position_ids,
-        ),
-    )
-    shard_format = format_class(config.output_format)(form)
+    shard_format = format_for(config, tokenizer.vocab_size)
     packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
-    keep_starts = config.segment_ids or config.position_ids
     wanted = min(max(int(planned.bytes * _SAMPLED_SHARE), _LEAST), _MOST)
     sample = windows(planned, config.input, sample_bytes=wanted, seed=config.seed)
     found: list[_Sums] = []
@@ -120,7 +109,7 @@ def estimate(
         rows = UnitRows(
             tokenizer=tokenizing,
             choose=SplitChooser((("all", 1.0),), config.seed, config.split_by),
-            packers=[Packer(**packing, keep_starts=keep_starts)],
+            packers=[Packer(**packing, keep_starts=config.keep_starts)],
             vocab_size=tokenizer.vocab_size,
         )
         [statistics] = rows.statistics

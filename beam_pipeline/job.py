@@ -12,11 +12,10 @@ from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.lock_holder import check_held
 from beam_pipeline.dataset.manifest import TOKENIZER, describe_file
-from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
-from beam_pipeline.formats import format_class
-from beam_pipeline.formats.base import Format, RowForm
+from beam_pipeline.formats import format_for
+from beam_pipeline.formats.base import Format
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import Address
 from beam_pipeline.tokenization.template import Template
@@ -146,21 +145,6 @@ class Job(OutputJob):
     def tokenizer_json_path(self) -> str:
         return filesystem.join(self.output, TOKENIZER, "tokenizer.json")
 
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The records' features, sorted."""
-        return feature_names(
-            attention_mask=self.config.attention_mask,
-            segment_ids=self.config.segment_ids,
-            position_ids=self.config.position_ids,
-        )
-
     def make_format(self) -> Format:
         """Returns the format of the shards."""
-        form = RowForm(max_length=self.config.max_length, vocab_size=self.vocab_size, features=self.features)
-        return format_class(self.config.output_format)(form)
-
-    @property
-    def keep_starts(self) -> bool:
-        """Whether rows must record the positions at which documents begin."""
-        return self.config.segment_ids or self.config.position_ids
+        return format_for(self.config, self.vocab_size)

@@ -16,10 +16,11 @@ from beam_pipeline import beam_options, filesystem, run
 from beam_pipeline.dataflow import job_options
 from beam_pipeline.dataflow.launch import is_active
 from beam_pipeline.dataset import lock, output_folder
+from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.option_fields import flags_of
-from beam_pipeline.options import VERBS
+from beam_pipeline.options import VERBS, ConvertConfig, PrepareConfig
 from beam_pipeline.progress import Address, ProgressDisplay
 from beam_pipeline.sources.plan import Plan, describe_plan, plan
 
@@ -78,6 +79,25 @@ class Launch:
         """
         with self.hold(folder, fingerprint) as held:
             return None if is_kept() else make(held)
+
+    def claim_dataset(
+        self,
+        config: PrepareConfig | ConvertConfig,
+        splits: Sequence[str],
+        fingerprint: str,
+        make: Callable[[lock.Lock], bool],
+    ) -> bool | None:
+        """Claims the output and makes a dataset in it, as `claim_and_run` does."""
+        if config.resume and output_folder.is_finished(self.output, splits, fingerprint):
+            return None
+        return self.claim_and_run(
+            filesystem.join(self.output, STAGING),
+            fingerprint,
+            is_kept=lambda: output_folder.claim(
+                self.output, splits, fingerprint, overwrite=config.overwrite, resume=config.resume
+            ),
+            make=make,
+        )
 
     @contextlib.contextmanager
     def progress(self, stages: list[tuple[str, str, float]], total: int) -> Iterator[Address | None]:

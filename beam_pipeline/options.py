@@ -229,6 +229,11 @@ class PrepareConfig(Options):
     def split_names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.splits)
 
+    @property
+    def keep_starts(self) -> bool:
+        """Whether rows must record the positions at which documents begin."""
+        return self.segment_ids or self.position_ids
+
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`. The fingerprint contains the tokenizer's content, and `splits` a single split."""
         found = super().identity()

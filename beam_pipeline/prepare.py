@@ -97,16 +97,9 @@ def main(argv: Sequence[str]) -> None:
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
     )
     staging = filesystem.join(output, STAGING)
-    done = None  # stays None if a finished dataset is kept
-    if not (config.resume and output_folder.is_finished(output, config.split_names, fingerprint)):
-        done = launch.claim_and_run(
-            staging,
-            fingerprint,
-            is_kept=lambda: output_folder.claim(
-                output, config.split_names, fingerprint, overwrite=config.overwrite, resume=config.resume
-            ),
-            make=lambda held: _make(launch, held, checked),
-        )
+    done = launch.claim_dataset(
+        config, config.split_names, fingerprint, lambda held: _make(launch, held, checked)
+    )
     if done is False:
         print(f"{config.output} will be complete when the job is done")
         return

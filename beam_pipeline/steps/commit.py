@@ -57,6 +57,8 @@ def commit(
         raise DataError(
             f"the input ({len(run['inputs'])} files) contains no documents, only blank records or none at all"
         )
+    shard_format = job.make_format()
+    features = shard_format.form.features
     files: dict[str, bytes] = {}  # by path below the output folder
     manifests: dict[str, bytes] = {}
     for split, layout in enumerate(layouts):
@@ -74,8 +76,8 @@ def commit(
         own_files = {
             manifest.STATISTICS: manifest.to_bytes(counted.to_json()),
             manifest.UNITS: _units(job, table, split, tail_sizes),
-            manifest.SCHEMA: manifest.schema_pbtxt(job.features, job.config.max_length, job.vocab_size),
-            **job.make_format().split_files([info.to_json() for info in own]),
+            manifest.SCHEMA: manifest.schema_pbtxt(features, job.config.max_length, job.vocab_size),
+            **shard_format.split_files([info.to_json() for info in own]),
         }
         files |= {f"{layout.split}/{name}": data for name, data in own_files.items()}
         manifests[f"{layout.split}/{manifest.MANIFEST}"] = manifest.with_checksum(
@@ -87,7 +89,7 @@ def commit(
                 "max_length": job.config.max_length,
                 "shard_size": layout.shard_size,
                 "seed": job.config.seed,
-                "features": list(job.features),
+                "features": list(features),
                 "num_records": layout.num_rows,
                 "shards": [info.to_json() for info in own],
                 "files": [manifest.describe_file(name, data) for name, data in sorted(own_files.items())],

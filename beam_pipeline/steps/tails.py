@@ -59,7 +59,7 @@ class PackTails(beam.DoFn):
             tokens=min(tokens, block_rows * config.max_length),
             max_length=config.max_length,
             pad_id=job.pad_id,
-            keep_starts=job.keep_starts,
+            keep_starts=job.config.keep_starts,
             dtype=id_dtype(job.vocab_size),
         )
         statistics = SplitStatistics.empty(job.vocab_size)

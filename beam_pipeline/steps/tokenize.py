@@ -93,7 +93,7 @@ class TokenizeUnit(beam.DoFn):
             "packing": config.packing,
             "max_length": config.max_length,
             "pad_id": job.pad_id,
-            "keep_starts": job.keep_starts,
+            "keep_starts": config.keep_starts,
         }
         rows = UnitRows(
             tokenizer=self._tokenizer,
