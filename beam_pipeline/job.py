@@ -118,6 +118,8 @@ class Job(OutputJob):
     """The special tokens around each document."""
     threads: int
     """Number of threads of a process. The output does not depend on it."""
+    gathered_bytes: int
+    """Size of the rows that a process of several threads gathers at a time. The output does not depend on it."""
 
     @property
     def split_names(self) -> tuple[str, ...]:

@@ -186,6 +186,7 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
             control_ids=tokenizer.control_ids,
             template=checked.template,
             threads=beam_options.process_threads(launch.options),
+            gathered_bytes=memory.for_rows(),
             progress=address,
         )
 

@@ -32,7 +32,8 @@ from beam_pipeline.tokenization.token_arrays import id_dtype
 # Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.
 _OPEN_BLOCKS = 64
 
-_GATHERED_BYTES = 256 << 20  # of the rows of shards that are written at the same time
+# If less than this share of a block is wanted, its rows are read one by one.
+_WORTH_READING = 1 / 16
 
 
 def layout_of(job: Job, split: int, table: RowTable) -> Layout:
@@ -109,37 +110,48 @@ class RouteRows(beam.DoFn):
             yield (place.split, int(shards[index[0]])), block.take(index, slots[index])
 
 
-def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[list[tuple[int, int]]]:
-    """Yields the (split, shard) pairs that must be written: all except those that are kept.
+def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[tuple[int, list[int]]]:
+    """Yields a split and some of its shards, until it has yielded all that must be written: those that are not kept.
 
-    Those of a group are written at the same time, by a thread each.
+    Their rows are gathered at the same time.
     """
     for split in range(len(job.config.splits)):
         layout = layout_of(job, split, table)
         shards = np.setdiff1d(np.arange(layout.num_shards), kept.get(split, ())).tolist()
-        group = _shards_at_a_time(job, layout)
-        for first in range(0, len(shards), group):
-            yield [(split, shard) for shard in shards[first : first + group]]
+        together = _gathered_shards(job, layout)
+        for first in range(0, len(shards), together):
+            yield split, shards[first : first + together]
 
 
-def _shards_at_a_time(job: Job, layout: Layout) -> int:
-    if (
-        job.config.packing == "none" or not layout.num_shards
-    ):  # documents are not gathered, but copied block by block
+def _gathered_shards(job: Job, layout: Layout) -> int:
+    """Returns how many shards a process gathers at a time.
+
+    In a process of one thread it is one, because the runner has other processes for the other shards.
+    """
+    if job.threads == 1 or not layout.num_shards:
+        return 1
+    if job.config.packing == "none":  # documents are not gathered, but copied block by block
         return job.threads
     row_bytes = job.config.max_length * id_dtype(job.vocab_size).itemsize
-    return max(1, min(job.threads, _GATHERED_BYTES // (layout.records_in(0) * row_bytes)))
+    return max(1, job.gathered_bytes // (layout.records_in(0) * row_bytes))
 
 
 def gather_rows(
-    job: Job, split: int, shard: int, *, table: RowTable, blocks: BlockTable
+    job: Job, split: int, shards: list[int], *, table: RowTable, blocks: BlockTable
 ) -> Iterator[RowBlock]:
-    """Yields the rows of a shard, with their slots, from the local files of the units."""
+    """Yields the rows of shards, from the local files of the units. The slots are numbered through all these shards."""
     layout = layout_of(job, split, table)
-    records = layout.records_in(shard)
-    ranks = layout.rank(np.full(records, shard), np.arange(records))
-    for place, slots, rows in blocks.find(split, ranks):
-        yield open_block(block_path(job, place), place.section).take(rows, slots)
+    records = np.array([layout.records_in(shard) for shard in shards])
+    slots = np.arange(records.sum()) - np.repeat(np.cumsum(records) - records, records)
+    ranks = layout.rank(np.repeat(shards, records), slots)
+    for place, indices, rows in blocks.find(split, ranks):
+        path = block_path(job, place)
+        if len(rows) < _WORTH_READING * place.rows:
+            block = open_block(path, place.section)
+        else:
+            with open_sections(path) as file:
+                block = RowBlock.from_bytes(read_section(file, place.section, path))
+        yield block.take(rows, indices)
 
 
 def gather_documents(

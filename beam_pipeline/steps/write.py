@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
@@ -17,13 +18,14 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.rows.routing import RowTable
+from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.route import gather_documents, gather_rows, layout_of, open_block
 from beam_pipeline.steps.tables import BlockTable
 from beam_pipeline.tokenization.fallbacks import EngineUse
+
+_MOST_THREADS = 4  # a third of writing a shard needs Python's lock
 
 
 class WriteShard(beam.DoFn):
@@ -42,22 +44,24 @@ class WriteShard(beam.DoFn):
         self, element: tuple[tuple[int, int], Iterable[RowBlock]], table: RowTable
     ) -> Iterator[ShardInfo]:
         (split, shard), blocks = element
-        yield self._count(self._write(split, shard, blocks, table))
+        layout = layout_of(self._job, split, table)
+        rows = assemble(blocks, layout.records_in(shard), f"shard {shard} of {layout.split}")
+        yield self._count(self._write_rows(rows, **self._place(layout, split, shard)))
 
-    def _write(self, split: int, shard: int, blocks: Iterable[RowBlock], table: RowTable) -> ShardInfo:
+    def _place(self, layout: Layout, split: int, shard: int) -> dict[str, Any]:
+        """Returns the arguments of `write_shard` and `write_documents` that do not depend on what is written."""
         job = self._job
-        layout = layout_of(job, split, table)
-        records = layout.records_in(shard)
-        name = shard_name(layout.split, shard, records, job.config.output_format)
-        return self._write_files(
-            blocks,
-            records,
-            path=filesystem.join(job.split_folder(split), name),
-            temporary=job.temporary_path(name),
-            split=split,
-            shard=shard,
-            before_publishing=job.record_shard,
-        )
+        name = shard_name(layout.split, shard, layout.records_in(shard), job.config.output_format)
+        return {
+            "path": filesystem.join(job.split_folder(split), name),
+            "temporary": job.temporary_path(name),
+            "split": split,
+            "shard": shard,
+            "before_publishing": job.record_shard,
+        }
+
+    def _write_rows(self, rows: RowBlock, **place: Any) -> ShardInfo:
+        return write_shard(rows, encode=self._format.encode, with_offsets=self._format.has_offsets, **place)
 
     def _count(self, info: ShardInfo) -> ShardInfo:
         self._records.inc(info.records)
@@ -65,40 +69,48 @@ class WriteShard(beam.DoFn):
         self._reporter.add("write", info.records)
         return info
 
-    def _write_files(self, blocks: Iterable[RowBlock], records: int, **place: Any) -> ShardInfo:
-        whole = assemble(blocks, records, place["path"])
-        return write_shard(whole, encode=self._format.encode, with_offsets=self._format.has_offsets, **place)
-
 
 class GatherShards(WriteShard):
-    """(split, shard) pairs → the ShardInfos of the files that it writes at the same time, one per thread.
+    """A split and some of its shards → the ShardInfos of the files that it writes, several at the same time.
 
     The rows are read from the local files of the units.
     """
 
     def process(
-        self, element: list[tuple[int, int]], table: RowTable, blocks: BlockTable
+        self, element: tuple[int, list[int]], table: RowTable, blocks: BlockTable
     ) -> Iterator[ShardInfo]:
-        def write(place: tuple[int, int]) -> ShardInfo:
-            return self._write(*place, self._gather(self._job, *place, table=table, blocks=blocks), table)
-
-        with ThreadPoolExecutor(len(element)) as threads:
-            for info in threads.map(write, element):
+        split, shards = element
+        layout = layout_of(self._job, split, table)
+        write = self._writer(layout, split, shards, table=table, blocks=blocks)
+        with ThreadPoolExecutor(min(len(shards), self._job.threads, _MOST_THREADS)) as threads:
+            for info in threads.map(write, shards):
                 yield self._count(info)
 
-    _gather = staticmethod(gather_rows)
+    def _writer(
+        self, layout: Layout, split: int, shards: list[int], **tables: Any
+    ) -> Callable[[int], ShardInfo]:
+        """Returns a function that writes one of the shards."""
+        ends = np.cumsum([layout.records_in(shard) for shard in shards]).tolist()
+        spans = dict(zip(shards, map(slice, [0, *ends], ends), strict=False))
+        gathered = gather_rows(self._job, split, shards, **tables)
+        rows = assemble(gathered, ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
+        return lambda shard: self._write_rows(rows.take(spans[shard]), **self._place(layout, split, shard))
 
     def teardown(self) -> None:
         open_block.cache_clear()
 
 
 class GatherDocuments(GatherShards):
-    """As GatherShards, for pairs of files of documents, which it reads from the units' files, wherever these are."""
+    """As GatherShards, for files of documents, which it reads from the units' files, wherever these are."""
 
-    _gather = staticmethod(gather_documents)
+    def _writer(
+        self, layout: Layout, split: int, shards: list[int], **tables: Any
+    ) -> Callable[[int], ShardInfo]:
+        def write(shard: int) -> ShardInfo:
+            documents = gather_documents(self._job, split, shard, **tables)
+            return write_documents(documents, write=self._format.write, **self._place(layout, split, shard))
 
-    def _write_files(self, documents: Iterable[DocumentBlock], records: int, **place: Any) -> ShardInfo:
-        return write_documents(documents, write=self._format.write, **place)
+        return write
 
 
 class CommitDataset(beam.DoFn):
