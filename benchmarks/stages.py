@@ -27,21 +27,28 @@ import orjson
 from measure import measure, table
 
 from beam_pipeline.dataset.records import ExampleEncoder
-from beam_pipeline.dataset.sections import create_sections
+from beam_pipeline.dataset.sections import create_sections, open_sections, read_section
 from beam_pipeline.dataset.shards import assemble, write_shard
 from beam_pipeline.input_options import InputConfig
+from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import jsonl
 from beam_pipeline.sources.units import DocumentBatch, Part
-from beam_pipeline.steps.route import open_block
 from beam_pipeline.steps.unit_rows import UnitRows
+from beam_pipeline.steps.write import MOST_THREADS
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 MAX_LENGTH = 512
 CORES = (1, 2, 4, 16)
-TOKENIZE = "tokenize"  # the stage that one process spreads over all cores
+READ, TOKENIZE, PACK, UNIT = (
+    "read and parse lines",
+    "tokenize",
+    "pack, statistics, checksum of rows",
+    "unit's file",
+)
+GATHER, ENCODE, WRITE = "gather the rows of shards", "encode records", "checksums and writing"
 
 
 def main() -> None:
@@ -90,7 +97,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
     part, options = Part("text.jsonl", 0, len(data)), InputConfig()
     _, parse_limit = timed(lambda: [orjson.loads(line)["text"] for line in data.splitlines()])
     records, reading = timed(lambda: list(jsonl.read(io.BytesIO(data), part, options)))
-    found["read and parse lines"] = parse_limit, reading
+    found[READ] = parse_limit, reading
     batches = [DocumentBatch(part.name, one.texts, one.places, one.bytes) for one in records]
 
     tokenizer = describe_tokenizer(folder)
@@ -120,7 +127,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
     )
     blocks, seconds = timed(lambda: [block for _, block in unit.blocks(batches)])
     ids = np.concatenate([block.ids for block in blocks])
-    found["pack, statistics, checksum of rows"] = timed(ids.copy)[1], seconds
+    found[PACK] = timed(ids.copy)[1], seconds
 
     with tempfile.TemporaryDirectory() as out:
         limit = timed(lambda: Path(out, "plain").write_bytes(ids.tobytes()))[1]
@@ -132,20 +139,21 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
             return places
 
         sections, seconds = timed(write_unit)
-        found["unit's file"] = limit, seconds
+        found[UNIT] = limit, seconds
         order = np.random.default_rng(0).permutation(len(ids))
         bounds = np.cumsum([0, *map(len, blocks)])
 
         def gather() -> Any:
             pieces = []
-            for section, first, end in zip(sections, bounds, bounds[1:], strict=False):
-                slots = np.flatnonzero((order >= first) & (order < end))
-                pieces.append(open_block(f"{out}/unit", section).take(order[slots] - first, slots))
+            with open_sections(f"{out}/unit") as file:
+                for section, first, end in zip(sections, bounds, bounds[1:], strict=False):
+                    slots = np.flatnonzero((order >= first) & (order < end))
+                    block = RowBlock.from_bytes(read_section(file, section, "unit"))
+                    pieces.append(block.take(order[slots] - first, slots))
             return assemble(pieces, len(ids), "benchmark")
 
         shard, seconds = timed(gather)
-        open_block.cache_clear()
-        found["gather a shard's rows"] = timed(lambda: ids[order])[1], seconds
+        found[GATHER] = timed(lambda: ids[order])[1], seconds
         encoder = ExampleEncoder(
             max_length=MAX_LENGTH,
             max_value=tokenizer.vocab_size - 1,
@@ -156,7 +164,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
         seconds = sum(timed(lambda part=part: encoder.encode(part))[1] for part in parts)
         encoded = [encoder.encode(part) for part in parts]
         joined, limit = timed(lambda: b"".join(encoded))
-        found["encode records"] = limit, seconds
+        found[ENCODE] = limit, seconds
 
         def plain() -> None:
             google_crc32c.value(joined)
@@ -174,7 +182,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
                 before_publishing=lambda info: None,
             )
         )[1]
-        found["checksums and writing"] = timed(plain)[1], write
+        found[WRITE] = timed(plain)[1], write
     return found
 
 
@@ -210,13 +218,17 @@ make_engine("auto", open(sys.argv[1] + "/tokenizer.json").read()).encode_batch([
 
 
 def scaling(stages: dict[str, float], fixed: float) -> str:
-    """Simulates 10 GB on several cores: one process, which spreads only tokenizing, and a process per core."""
+    """Simulates 10 GB on several cores: one process, whose threads never wait for Python's lock, and one per core."""
     megabytes = 10_000
-    rest = sum(cost for name, cost in stages.items() if name != TOKENIZE)
+    whole = sum(stages.values())
     rows = []
     for cores in CORES:
-        one = fixed + megabytes * (stages[TOKENIZE] / cores + rest) / 1e3
-        many = fixed + megabytes * (stages[TOKENIZE] + rest) / 1e3 / cores
+        # Reading, tokenizing with packing, and writing are a thread each, and the engine has one for each core.
+        threads = (stages[READ], stages[TOKENIZE] / cores + stages[PACK], stages[UNIT])
+        units = max(*threads, sum(stages[name] for name in (READ, TOKENIZE, PACK, UNIT)) / cores)
+        shards = stages[GATHER] + (stages[ENCODE] + stages[WRITE]) / min(cores, MOST_THREADS)
+        one = fixed + megabytes * (units + shards) / 1e3
+        many = fixed + megabytes * whole / 1e3 / cores
         rows.append([str(cores), f"{megabytes / one:,.0f}", f"{megabytes / many:,.0f}"])
     return table(["cores", "one process, MB/s", "a process per core, MB/s"], rows)
 

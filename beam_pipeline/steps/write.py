@@ -25,7 +25,7 @@ from beam_pipeline.steps.route import gather_documents, gather_rows, layout_of, 
 from beam_pipeline.steps.tables import BlockTable
 from beam_pipeline.tokenization.fallbacks import EngineUse
 
-_MOST_THREADS = 4  # a third of writing a shard needs Python's lock
+MOST_THREADS = 4  # a third of writing a shard needs Python's lock
 
 
 class WriteShard(beam.DoFn):
@@ -82,7 +82,7 @@ class GatherShards(WriteShard):
         split, shards = element
         layout = layout_of(self._job, split, table)
         write = self._writer(layout, split, shards, table=table, blocks=blocks)
-        with ThreadPoolExecutor(min(len(shards), self._job.threads, _MOST_THREADS)) as threads:
+        with ThreadPoolExecutor(min(len(shards), self._job.threads, MOST_THREADS)) as threads:
             for info in threads.map(write, shards):
                 yield self._count(info)
 
