@@ -14,9 +14,9 @@ from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.formats import format_class
-from beam_pipeline.formats.base import DocumentFormat
 from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
+from beam_pipeline.option_values import DOCUMENT_FORMATS, ROW_FORMATS
 from beam_pipeline.options import ConvertConfig
 from beam_pipeline.report import write_report
 from beam_pipeline.steps.convert import (
@@ -57,17 +57,15 @@ def main(argv: Sequence[str]) -> None:
             write_report(launch.output)
     for split in splits:
         shards = counted(len(split.manifest["shards"]), "shard")
-        print(
-            f"{split.name}: {counted(split.manifest['num_records'], 'row')}, {shards} of {config.output_format}"
-        )
+        of_documents = split.manifest["max_length"] is None
+        records = counted(split.manifest["num_records"], "document" if of_documents else "row")
+        print(f"{split.name}: {records}, {shards} of {config.output_format}")
 
 
 def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
     """Opens the dataset. Raises the errors of `main`."""
     if filesystem.exists(filesystem.join(source, manifest.MANIFEST)):
         raise UsageError(f"{config.dataset}: is one split; give the dataset's folder, which is above it")
-    made = format_class(config.output_format)
-    made.check_packages()
     splits = open_dataset(source)
     for split in splits:
         if split.manifest["version"] == 1:
@@ -77,11 +75,13 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
         found = manifest.output_format_of(split.manifest)
         if found == config.output_format:
             raise UsageError(f"{config.dataset}: already has the format {found}; copy the folder")
-        if split.manifest["max_length"] is None or issubclass(made, DocumentFormat):
+        of_documents = split.manifest["max_length"] is None
+        if config.output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
             raise UsageError(
                 f"{config.dataset}: --output_format {config.output_format}: a dataset of rows cannot become one of "
                 "documents, nor the reverse; prepare it with that format"
             )
+        format_class(config.output_format, of_documents=of_documents).check_packages()
         if split.manifest["fingerprint"] != splits[0].manifest["fingerprint"]:
             raise DataError(
                 f"{split.folder}: made by another run than {splits[0].folder}; verify the dataset"

@@ -213,7 +213,7 @@ def _encoded_size(
     """Encodes blocks as one shard. Returns its size in bytes."""
     if isinstance(shard_format, RowFormat):
         return sum(map(len, shard_format.encode(RowBlock.concatenate(blocks))))
-    file, index = io.BytesIO(), io.BytesIO()
+    file, index = io.BytesIO(), io.BytesIO()  # the index stays empty if the format has none
     shard_format.write(blocks, file, index)
     return file.tell() + index.tell()
 

@@ -13,6 +13,12 @@ _SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 byte
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
+ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
+"""The values of `--output_format` for rows."""
+
+DOCUMENT_FORMATS = ("parquet", "megatron")
+"""The values of `--output_format` for whole documents, `--packing none`."""
+
 PRICES = {"vcpu_hour": 0.056, "gb_hour": 0.003557, "shuffle_gb": 0.011}
 """Dataflow's list prices in US dollars for batch jobs in us-central1: a vCPU for an hour, a GB of memory for an hour,
 a GB through the shuffle. From cloud.google.com/dataflow/pricing on 2026-11-21.

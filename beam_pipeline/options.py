@@ -12,7 +12,14 @@ from typing import Any, ClassVar, Literal
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.option_fields import Options, option
-from beam_pipeline.option_values import check_split_name, parse_prices, parse_record, parse_splits
+from beam_pipeline.option_values import (
+    DOCUMENT_FORMATS,
+    ROW_FORMATS,
+    check_split_name,
+    parse_prices,
+    parse_record,
+    parse_splits,
+)
 
 _SHARD_SIZE = 5000
 _SHARD_BYTES = 256 << 20
@@ -121,7 +128,7 @@ class PrepareConfig(Options):
     packing: Literal["concat", "best_fit", "pad", "none"] = "concat"
     """concat joins all documents into one stream and cuts it into full rows; best_fit keeps documents whole unless they
     are longer than a row; pad gives each document a row of its own; none keeps the documents as they are, in the order
-    of the input, for --output_format megatron."""
+    of the input, for --output_format megatron or parquet."""
     attention_mask: bool = True
     """Omit attention_mask from the records; only if no row needs padding."""
     segment_ids: bool = False
@@ -148,7 +155,7 @@ class PrepareConfig(Options):
     output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = "tfrecord"
     """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read;
     ArrayRecord files of the same records, for Grain and MaxText; parquet files with a list column for each feature;
-    MosaicML's MDS files; or, with --packing none, Megatron-LM's pairs of .bin and .idx files."""
+    MosaicML's MDS files. With --packing none: parquet, or Megatron-LM's pairs of .bin and .idx files."""
     shard_size: int | None = option(
         None,
         metavar="N",
@@ -198,16 +205,17 @@ class PrepareConfig(Options):
                     )
             if given.get("shuffle", "none") != "none":
                 raise UsageError(
-                    "--shuffle global: --packing none keeps the order of the input; omit it, since Megatron-LM "
-                    "shuffles documents itself"
+                    "--shuffle global: --packing none keeps the order of the input; omit it, since programs like "
+                    "Megatron-LM shuffle documents themselves"
                 )
 
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
-        if (self.packing == "none") != (self.output_format == "megatron"):
+        allowed = DOCUMENT_FORMATS if self.packing == "none" else ROW_FORMATS
+        if self.output_format not in allowed:
             raise UsageError(
-                f"--output_format {self.output_format} with --packing {self.packing}: megatron files hold whole "
-                "documents, and all others rows; use --output_format megatron and --packing none together"
+                f"--output_format {self.output_format} with --packing {self.packing}: use one of {', '.join(allowed)}; "
+                "--packing none makes whole documents, any other rows"
             )
         if self.packing == "none":
             without = {"max_length": None, "attention_mask": False, "shuffle": "none"}
@@ -269,7 +277,7 @@ class ConvertConfig(Options):
     dataset: str = option(positional=True, metavar="DATASET")
     """Folder of the dataset."""
     output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = option(topic="output")
-    """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents (megatron)."""
+    """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents, nor the reverse."""
     output: str = option(metavar="OUT")
     """Folder for the new dataset, local or gs://."""
     overwrite: bool = option(False)

@@ -120,7 +120,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
         UsageError: If they contradict the options, the format of the output needs a package that is not installed, or
             the run needs more memory than is available.
     """
-    format_class(config.output_format).check_packages()
+    format_class(config.output_format, of_documents=config.packing == "none").check_packages()
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     template = tokenizer.template_of(config.append_eos)
     slow = check_engine(

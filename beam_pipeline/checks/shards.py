@@ -13,9 +13,9 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.offsets import OffsetFinder, offsets_name
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.dataset.shards import file_sums, files_of_shard, index_name
+from beam_pipeline.dataset.shards import file_sums, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.formats import format_of
+from beam_pipeline.formats import format_of, read_documents
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.tokenization.token_arrays import id_dtype
@@ -174,17 +174,16 @@ def _check_content(
     statistics: SplitStatistics,
 ) -> str | None:
     """Adds a shard's rows or documents to `statistics`, and returns the first defect; None if there is none."""
-    with filesystem.open_file(path) as file:
-        if isinstance(shard_format, RowFormat):
+    if isinstance(shard_format, RowFormat):
+        with filesystem.open_file(path) as file:
             return _check_rows(shard_format, file, path, manifest, statistics)
-        with filesystem.open_file(index_name(path)) as index:
-            try:
-                for block in shard_format.read(file, index, path):
-                    statistics.token_counts += np.bincount(block.ids, minlength=len(statistics.token_counts))
-                    statistics.tokens += len(block.ids)
-                    statistics.add_rows(block)
-            except RecordError as error:
-                return str(error)
+    try:
+        for block in read_documents(shard_format, path):
+            statistics.token_counts += np.bincount(block.ids, minlength=len(statistics.token_counts))
+            statistics.tokens += len(block.ids)
+            statistics.add_rows(block)
+    except RecordError as error:
+        return str(error)
     return None
 
 

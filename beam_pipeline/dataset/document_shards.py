@@ -1,8 +1,9 @@
-"""Shards of whole documents: pairs of a file and its index, written atomically."""
+"""Shards of whole documents: a file, and perhaps its index, written atomically."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import BinaryIO
 
 from beam_pipeline import filesystem
@@ -13,18 +14,20 @@ from beam_pipeline.rows.documents import DocumentBlock
 def write_documents(
     blocks: Iterable[DocumentBlock],
     *,
-    write: Callable[[Iterable[DocumentBlock], BinaryIO, BinaryIO], None],
+    write: Callable[[Iterable[DocumentBlock], BinaryIO, BinaryIO | None], None],
+    has_index: bool,
     path: str,
     temporary: str,
     split: int,
     shard: int,
     before_publishing: Callable[[ShardInfo], None],
 ) -> ShardInfo:
-    """Writes a shard of documents and its index, as `write_shard` does. The index appears last.
+    """Writes a shard of documents and its index, if any, as `write_shard` does. The index appears last.
 
     Args:
         blocks: The documents, in their order.
-        write: Writes the blocks to both files.
+        write: Writes the blocks to the files.
+        has_index: Whether there is an index.
         path: Of the shard.
         temporary: Its path until it is complete.
         split: The index of its split.
@@ -45,7 +48,10 @@ def write_documents(
             checksum += block.checksum()
             yield block
 
-    with create_own(index_path, index_name(temporary)) as index, create_own(path, temporary) as file:
+    with (
+        create_own(index_path, index_name(temporary)) if has_index else nullcontext() as index,
+        create_own(path, temporary) as file,
+    ):
         write(counted(), file, index)
         info = ShardInfo(
             split=split,
@@ -55,7 +61,7 @@ def write_documents(
             bytes=file.bytes,
             crc32c=file.crc32c,
             rows_checksum=f"{checksum % 2**64:016x}",
-            index_crc32c=index.crc32c,
+            index_crc32c=index.crc32c if index else None,
         )
         before_publishing(info)
     return info

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset.shards import EXTENSIONS
+from beam_pipeline.option_values import DOCUMENT_FORMATS, ROW_FORMATS
 from beam_pipeline.tokenization.description import SPECIAL_NAMES
 
 _HEX_8, _HEX_16, _HEX_64 = (re.compile(f"[0-9a-f]{{{digits}}}") for digits in (8, 16, 64))
@@ -99,10 +100,10 @@ def _format_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from _mismatches(output_format, _OUTPUT_FORMAT, "output_format")
     if "converted_from" in manifest:
         yield from _mismatches(manifest["converted_from"], _CONVERTED_FROM, "converted_from")
-    of_documents = output_format == "megatron"
-    if of_documents:
+    if output_format == "megatron":
         yield from _mismatches(manifest.get("shards"), [{"index_crc32c": _HEX_8}], "shards")
-    if "max_length" in manifest and (manifest["max_length"] is None) != of_documents:
+    of_documents = manifest.get("max_length", 0) is None
+    if "max_length" in manifest and output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
         yield f"max_length is {manifest['max_length']!r}, which is impossible for {output_format!r}"
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
+from beam_pipeline import filesystem
 from beam_pipeline.dataset.manifest import output_format_of
 from beam_pipeline.dataset.records import feature_names
-from beam_pipeline.formats.base import Format, RowForm
+from beam_pipeline.dataset.shards import index_name
+from beam_pipeline.formats.base import DocumentFormat, Format, RowForm
 from beam_pipeline.options import PrepareConfig
+from beam_pipeline.rows.documents import DocumentBlock
 
 
-def format_class(name: str) -> type[Format]:
-    """Returns the class of a format, given its name in `--output_format`."""
-    return importlib.import_module(f"beam_pipeline.formats.{name}").FORMAT
+def format_class(name: str, *, of_documents: bool) -> type[Format]:
+    """Returns the class of a format of rows or of documents, given its name in `--output_format`."""
+    module = importlib.import_module(f"beam_pipeline.formats.{name}")
+    return module.DOCUMENT_FORMAT if of_documents else module.ROW_FORMAT
 
 
 def format_for(config: PrepareConfig, vocab_size: int) -> Format:
@@ -25,7 +30,7 @@ def format_for(config: PrepareConfig, vocab_size: int) -> Format:
         position_ids=config.position_ids,
     )
     form = RowForm(max_length=config.max_length, vocab_size=vocab_size, features=features)
-    return format_class(config.output_format)(form)
+    return format_class(config.output_format, of_documents=form.max_length is None)(form)
 
 
 def format_of(manifest: Mapping[str, Any]) -> Format:
@@ -35,4 +40,14 @@ def format_of(manifest: Mapping[str, Any]) -> Format:
         vocab_size=manifest["tokenizer"]["vocab_size"],
         features=tuple(manifest["features"]),
     )
-    return format_class(output_format_of(manifest))(form)
+    return format_class(output_format_of(manifest), of_documents=form.max_length is None)(form)
+
+
+def read_documents(
+    made: DocumentFormat, path: str, first: int = 0, count: int | None = None
+) -> Iterator[DocumentBlock]:
+    """Yields the documents of a shard, as `DocumentFormat.read` does."""
+    with ExitStack() as files:
+        file = files.enter_context(filesystem.open_file(path))
+        index = files.enter_context(filesystem.open_file(index_name(path))) if made.has_index else None
+        yield from made.read(file, index, path, first, count)

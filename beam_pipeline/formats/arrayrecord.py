@@ -107,4 +107,4 @@ def _read(local: str, path: str, max_bytes: int, first: int, count: int | None) 
         raise RecordError(f"{path}: not an intact ArrayRecord file: {error}") from error
 
 
-FORMAT = ArrayRecord
+ROW_FORMAT = ArrayRecord

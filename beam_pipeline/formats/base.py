@@ -32,8 +32,8 @@ class RowForm:
 class Format:
     """What the formats of rows and of documents have in common. Equal rows or documents give equal bytes.
 
-    To add a format, write a module with a subclass `FORMAT`, and add its name and the extension of its files to
-    `dataset.shards.EXTENSIONS` and to the option `--output_format`.
+    A module has a `ROW_FORMAT`, a `DOCUMENT_FORMAT`, or both. To add one, add its name and the extension of its files
+    to `dataset.shards.EXTENSIONS`, and its name to `option_values` and the option `--output_format`.
     """
 
     name: ClassVar[str]
@@ -93,21 +93,24 @@ class RowFormat(Format, ABC):
 
 
 class DocumentFormat(Format, ABC):
-    """Writes a shard's documents to a file and their places to a second file, its index, and reads them."""
+    """Writes a shard's documents to a file, and reads them."""
+
+    has_index: ClassVar[bool] = False
+    """Whether their places are written to a second file, the shard's index."""
 
     @abstractmethod
-    def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO) -> None:
-        """Writes both files of a shard."""
+    def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO | None) -> None:
+        """Writes the files of a shard. The bytes do not depend on how the documents are divided into blocks."""
 
     @abstractmethod
     def read(
-        self, file: BinaryIO, index: BinaryIO, path: str, first: int = 0, count: int | None = None
+        self, file: BinaryIO, index: BinaryIO | None, path: str, first: int = 0, count: int | None = None
     ) -> Iterator[DocumentBlock]:
         """Yields a shard's documents, some at a time.
 
         Args:
             file: The shard's file, at its start.
-            index: The shard's index, at its start.
+            index: The shard's index, at its start, if the format has one.
             path: Of the shard's file, for messages.
             first: The number of documents to skip.
             count: The largest number of documents to read; None: all.

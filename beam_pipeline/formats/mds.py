@@ -117,4 +117,4 @@ class MDS(RowFormat):
         return json.dumps(self._columns(), sort_keys=True).encode()
 
 
-FORMAT = MDS
+ROW_FORMAT = MDS

@@ -29,6 +29,7 @@ _TOKENS_AT_A_TIME = 1 << 22
 
 class Megatron(DocumentFormat):
     name = "megatron"
+    has_index = True
 
     def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO) -> None:
         kind = self._id_type()
@@ -134,4 +135,4 @@ class Megatron(DocumentFormat):
             first, done = end, int(ends[end - 1])
 
 
-FORMAT = Megatron
+DOCUMENT_FORMAT = Megatron

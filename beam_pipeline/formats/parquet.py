@@ -1,4 +1,4 @@
-"""Parquet files: a list column for each feature, in row groups of bounded size.
+"""Parquet files: a list column for each feature of rows, or the documents' ids, in row groups of bounded size.
 
 The bytes depend on the version of pyarrow, which also writes its name into each file.
 """
@@ -6,7 +6,7 @@ The bytes depend on the version of pyarrow, which also writes its name into each
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.formats.base import RowFormat, feature_columns, value_type
+from beam_pipeline.formats.base import DocumentFormat, RowForm, RowFormat, feature_columns, value_type
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
+from beam_pipeline.tokenization.token_arrays import id_dtype
 
 _VALUES_PER_GROUP = 1 << 21  # of each column: 4096 rows of 512 tokens, which take 8 MiB decoded
+_DOCUMENTS_PER_GROUP = 1 << 17
 _DICTIONARY_BYTES = 1 << 20  # Arrow's default
 
 
@@ -26,80 +29,151 @@ class Parquet(RowFormat):
 
     def encode(self, block: RowBlock) -> Iterator[bytes]:
         file = _Pieces()
-        schema = pa.schema([pa.field(name, self._type(name), nullable=False) for name in self.form.features])
         rows = max(1, _VALUES_PER_GROUP // self.form.max_length)
-        with pq.ParquetWriter(
-            file,
-            schema,
-            version="2.6",
-            data_page_version="1.0",
-            compression="zstd",
-            # All ids in a dictionary: each value then takes as many bits as the vocabulary needs.
-            use_dictionary=True,
-            dictionary_pagesize_limit=max(_DICTIONARY_BYTES, 4 * self.form.vocab_size),
-            write_statistics=False,
-            write_page_checksum=True,
-            store_schema=False,
-        ) as writer:
+        with _writer(file, self.form) as writer:
             for first in range(0, len(block), rows):
-                writer.write_table(self._table(block.take(slice(first, first + rows)), schema))
+                writer.write_table(self._table(block.take(slice(first, first + rows)), writer.schema))
                 yield file.take()
         yield file.take()
 
     def decode(
         self, file: BinaryIO, path: str, first: int = 0, count: int | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
-        try:
-            parquet = pq.ParquetFile(file, page_checksum_verification=True)
-            if sorted(parquet.schema_arrow.names) != sorted(self.form.features):
-                raise RecordError(
-                    f"{path}: the columns are {parquet.schema_arrow.names}, not {list(self.form.features)}"
-                )
-            end = parquet.metadata.num_rows if count is None else first + count
-            begin = 0  # the number of the group's first row
-            for group in range(parquet.num_row_groups):
-                rows = parquet.metadata.row_group(group).num_rows
-                wanted = slice(max(0, first - begin), max(0, end - begin))
-                if wanted.start < min(rows, wanted.stop):
-                    table = parquet.read_row_group(group)
-                    yield {name: self._values(table, name, path)[wanted] for name in self.form.features}
-                begin += rows
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if isinstance(error, RecordError):
-                raise
-            raise RecordError(f"{path}: not an intact parquet file: {error}") from error
-
-    def _type(self, name: str) -> pa.ListType:
-        value = pa.from_numpy_dtype(value_type(name, self.form))
-        return pa.list_(pa.field("element", value, nullable=False))
+        for table in _tables(file, path, self.form, first, count):
+            yield {name: self._values(table, name, path) for name in self.form.features}
 
     def _table(self, block: RowBlock, schema: pa.Schema) -> pa.Table:
         offsets = np.arange(len(block) + 1, dtype=np.int32) * self.form.max_length
         columns = feature_columns(block, self.form.features)
-        arrays = []
-        for name in schema.names:
-            kind = schema.field(name).type
-            values = np.ascontiguousarray(columns[name]).reshape(-1)
-            values = values.astype(kind.value_type.to_pandas_dtype(), copy=False)
-            arrays.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind))
+        arrays = [_lists(offsets, columns[name], schema.field(name).type) for name in schema.names]
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _values(self, table: pa.Table, name: str, path: str) -> np.ndarray:
         """Returns a column as int64 [rows, max_length]."""
-        column = table.column(name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks)
-        expected = self._type(name)
-        if not pa.types.is_list(column.type) or column.type.value_type != expected.value_type:
-            raise RecordError(f"{path}: {name} has the type {column.type}, not {expected}")
-        values = column.flatten()
-        if column.null_count or values.null_count:
-            raise RecordError(f"{path}: {name} has null values")
-        lengths = np.diff(np.asarray(column.offsets))
+        values, lengths = _column(table, name, path, self.form)
         if (lengths != self.form.max_length).any():
             wrong = lengths[lengths != self.form.max_length][0]
             raise RecordError(f"{path}: a row has {wrong} values of {name}, not {self.form.max_length}")
-        return np.asarray(values).astype(np.int64).reshape(-1, self.form.max_length)
+        return values.astype(np.int64).reshape(-1, self.form.max_length)
+
+
+class ParquetDocuments(DocumentFormat):
+    name = "parquet"
+
+    def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO | None) -> None:
+        pieces = _Pieces()
+        with _writer(pieces, self.form) as writer:
+            for group in _groups(blocks):
+                offsets = np.append(0, np.cumsum(group.lengths, dtype=np.int32))
+                ids = _lists(offsets, group.ids, writer.schema.field("input_ids").type)
+                writer.write_table(pa.Table.from_arrays([ids], schema=writer.schema))
+                file.write(pieces.take())
+        file.write(pieces.take())
+
+    def read(
+        self, file: BinaryIO, index: BinaryIO | None, path: str, first: int = 0, count: int | None = None
+    ) -> Iterator[DocumentBlock]:
+        for table in _tables(file, path, self.form, first, count):
+            ids, lengths = _column(table, "input_ids", path, self.form)
+            if (lengths < 1).any():
+                raise RecordError(f"{path}: a document has no tokens")
+            if not 0 <= int(ids.min()) <= int(ids.max()) < self.form.vocab_size:
+                raise RecordError(
+                    f"{path}: the ids range from {ids.min()} to {ids.max()}, outside of the vocabulary"
+                )
+            yield DocumentBlock(
+                ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths.astype(np.uint32)
+            )
+
+
+def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:
+    """Divides the documents into row groups. The groups do not depend on the blocks."""
+    rest: DocumentBlock | None = None
+    for block in blocks:
+        if rest is not None:
+            ids, lengths = (
+                np.concatenate([rest.ids, block.ids]),
+                np.concatenate([rest.lengths, block.lengths]),
+            )
+            block = DocumentBlock(ids, lengths)
+        ends = np.cumsum(block.lengths, dtype=np.int64)
+        first = 0
+        while True:
+            before = int(ends[first - 1]) if first else 0
+            end = min(
+                int(np.searchsorted(ends, before + _VALUES_PER_GROUP, "right")), first + _DOCUMENTS_PER_GROUP
+            )
+            if end == len(block):  # the next block may have more documents of this group
+                break
+            end = max(end, first + 1)
+            yield DocumentBlock(block.ids[before : int(ends[end - 1])], block.lengths[first:end])
+            first = end
+        rest = block.cut(first, len(block))
+    if rest is not None and len(rest):
+        yield rest
+
+
+def _writer(file: _Pieces, form: RowForm) -> pq.ParquetWriter:
+    schema = pa.schema([pa.field(name, _type(name, form), nullable=False) for name in form.features])
+    return pq.ParquetWriter(
+        file,
+        schema,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        # All ids in a dictionary: each value then takes as many bits as the vocabulary needs.
+        use_dictionary=True,
+        dictionary_pagesize_limit=max(_DICTIONARY_BYTES, 4 * form.vocab_size),
+        write_statistics=False,
+        write_page_checksum=True,
+        store_schema=False,
+    )
+
+
+def _tables(file: BinaryIO, path: str, form: RowForm, first: int, count: int | None) -> Iterator[pa.Table]:
+    """Yields records, those of a row group at a time, without the `first` ones, and at most `count`."""
+    try:
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        if sorted(parquet.schema_arrow.names) != sorted(form.features):
+            raise RecordError(
+                f"{path}: the columns are {parquet.schema_arrow.names}, not {list(form.features)}"
+            )
+        end = parquet.metadata.num_rows if count is None else first + count
+        begin = 0  # the number of the group's first record
+        for group in range(parquet.num_row_groups):
+            records = parquet.metadata.row_group(group).num_rows
+            start, stop = max(0, first - begin), min(records, end - begin)
+            if start < stop:
+                yield parquet.read_row_group(group).slice(start, stop - start)
+            begin += records
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"{path}: not an intact parquet file: {error}") from error
+
+
+def _column(table: pa.Table, name: str, path: str, form: RowForm) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the values of a column, one after the other, and the number of values in each record."""
+    column = table.column(name).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    expected = _type(name, form)
+    if not pa.types.is_list(column.type) or column.type.value_type != expected.value_type:
+        raise RecordError(f"{path}: {name} has the type {column.type}, not {expected}")
+    values = column.flatten()
+    if column.null_count or values.null_count:
+        raise RecordError(f"{path}: {name} has null values")
+    return np.asarray(values), np.diff(np.asarray(column.offsets))
+
+
+def _type(name: str, form: RowForm) -> pa.ListType:
+    value = pa.from_numpy_dtype(value_type(name, form))
+    return pa.list_(pa.field("element", value, nullable=False))
+
+
+def _lists(offsets: np.ndarray, values: np.ndarray, kind: pa.ListType) -> pa.ListArray:
+    values = np.ascontiguousarray(values).reshape(-1).astype(kind.value_type.to_pandas_dtype(), copy=False)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
 
 
 class _Pieces(io.RawIOBase):
@@ -128,4 +202,5 @@ class _Pieces(io.RawIOBase):
         return data
 
 
-FORMAT = Parquet
+ROW_FORMAT = Parquet
+DOCUMENT_FORMAT = ParquetDocuments

@@ -45,4 +45,4 @@ class TFRecord(RowFormat):
         yield from decode_frames(islice(frames, first, end), **shape)
 
 
-FORMAT = TFRecord
+ROW_FORMAT = TFRecord

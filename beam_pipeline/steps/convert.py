@@ -11,14 +11,16 @@ from apache_beam.metrics import Metrics
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.dataset.shards import ShardInfo, file_sums, shard_name, write_shard
+from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard, shard_name, write_shard
 from beam_pipeline.errors import DataError
-from beam_pipeline.formats import format_of
-from beam_pipeline.formats.base import rows_of
+from beam_pipeline.formats import format_of, read_documents
+from beam_pipeline.formats.base import DocumentFormat, rows_of
 from beam_pipeline.job import OutputJob
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.steps.commit import finish, is_committed, publish
 from beam_pipeline.steps.route import KeptShards
 
@@ -103,7 +105,7 @@ class ConvertShard(beam.DoFn):
     def _convert(self, split: int, shard: int, source: Mapping[str, Any], name: str) -> ShardInfo:
         job, entry = self._job, source["shards"][shard]
         made = format_of(converted(source, job.output_format))
-        rows = _read(filesystem.join(job.source_folder(split), entry["name"]), entry, source)
+        path = filesystem.join(job.source_folder(split), entry["name"])
 
         def publish(info: ShardInfo) -> None:
             if (info.records, info.rows_checksum) != (entry["records"], entry["rows_checksum"]):
@@ -113,33 +115,45 @@ class ConvertShard(beam.DoFn):
                 )
             job.record_shard(info)
 
-        return write_shard(
-            rows,
-            encode=made.encode,
-            with_offsets=made.has_offsets,
-            path=filesystem.join(job.split_folder(split), name),
-            temporary=job.temporary_path(name),
-            split=split,
-            shard=shard,
-            before_publishing=publish,
-        )
+        place = {
+            "path": filesystem.join(job.split_folder(split), name),
+            "temporary": job.temporary_path(name),
+            "split": split,
+            "shard": shard,
+            "before_publishing": publish,
+        }
+        blocks = _read(path, entry, source)
+        if isinstance(made, DocumentFormat):
+            return write_documents(blocks, write=made.write, has_index=made.has_index, **place)
+        rows = RowBlock.concatenate([*blocks])
+        return write_shard(rows, encode=made.encode, with_offsets=made.has_offsets, **place)
 
 
-def _read(path: str, entry: Mapping[str, Any], source: Mapping[str, Any]) -> RowBlock:
-    """Reads all rows of a shard.
+def _read(
+    path: str, entry: Mapping[str, Any], source: Mapping[str, Any]
+) -> Iterator[RowBlock] | Iterator[DocumentBlock]:
+    """Yields all rows or documents of a shard.
 
     Raises:
         DataError: If the shard is missing or damaged.
     """
     remedy = "verify the dataset, and copy or prepare it again"
+    shard_format = format_of(source)
+    # A format does not use the offsets of records.
+    sums = {name: sums for name, sums in files_of_shard(entry).items() if "/" not in name}
     try:
-        if file_sums(path) != (entry["bytes"], entry["crc32c"]):
-            raise DataError(f"{path}: its size or CRC-32C differs from the manifest; {remedy}")
+        for name, expected in sums.items():
+            of_file = filesystem.join(path.rpartition("/")[0], name)
+            if file_sums(of_file) != expected:
+                raise DataError(f"{of_file}: its size or CRC-32C differs from the manifest; {remedy}")
+        if isinstance(shard_format, DocumentFormat):
+            yield from read_documents(shard_format, path)
+            return
         with filesystem.open_file(path) as file:
-            blocks = [rows_of(columns, source) for columns in format_of(source).decode(file, path)]
+            for columns in shard_format.decode(file, path):
+                yield rows_of(columns, source)
     except (RecordError, OSError) as error:
         raise DataError(f"{path}: cannot be read: {error}; {remedy}") from error
-    return RowBlock.concatenate(blocks)
 
 
 class CommitConversion(beam.DoFn):

@@ -108,7 +108,10 @@ class GatherDocuments(GatherShards):
     ) -> Callable[[int], ShardInfo]:
         def write(shard: int) -> ShardInfo:
             documents = gather_documents(self._job, split, shard, **tables)
-            return write_documents(documents, write=self._format.write, **self._place(layout, split, shard))
+            place = self._place(layout, split, shard)
+            return write_documents(
+                documents, write=self._format.write, has_index=self._format.has_index, **place
+            )
 
         return write
 

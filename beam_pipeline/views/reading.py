@@ -12,9 +12,8 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.dataset.shards import index_name
 from beam_pipeline.errors import DataError, UsageError, one_line
-from beam_pipeline.formats import format_of
+from beam_pipeline.formats import format_of, read_documents
 from beam_pipeline.formats.base import DocumentFormat
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.documents import DocumentBlock
@@ -143,12 +142,11 @@ class Split:
         pad_id = self.manifest["tokenizer"]["special_token_ids"]["pad"]
         shard_format = format_of(self.manifest)
         try:
+            if isinstance(shard_format, DocumentFormat):
+                for block in read_documents(shard_format, path, first, count):
+                    yield from _documents(block)
+                return
             with filesystem.open_file(path) as file:
-                if isinstance(shard_format, DocumentFormat):
-                    with filesystem.open_file(index_name(path)) as index:
-                        for block in shard_format.read(file, index, path, first, count):
-                            yield from _documents(block)
-                    return
                 for columns in shard_format.decode(file, path, first, count):
                     for index in range(len(columns["input_ids"])):
                         yield _row({name: values[index] for name, values in columns.items()}, pad_id)

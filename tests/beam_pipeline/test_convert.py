@@ -145,15 +145,3 @@ def test_wrong_folders_are_refused_before_anything_is_written(dataset: Path, tmp
         to(*arguments, "tfrecord" if kind == "same format" else "parquet", "--overwrite")
     assert content(source) == before
     assert not (tmp_path / "out").exists()
-
-
-def test_documents_cannot_become_rows_nor_rows_documents(
-    dataset: Path, corpus: Path, tokenizer_folder: Path, tmp_path: Path
-):
-    with pytest.raises(UsageError, match="a dataset of rows cannot become one of documents"):
-        to(dataset, tmp_path / "out", "megatron")
-    options = ["--packing", "none", "--output_format", "megatron"]
-    prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "megatron", *options))
-    with pytest.raises(UsageError, match="a dataset of rows cannot become one of documents"):
-        to(tmp_path / "megatron", tmp_path / "out")
-    assert not (tmp_path / "out").exists()

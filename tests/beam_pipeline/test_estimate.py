@@ -52,16 +52,17 @@ def tables(folder: Path, documents: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "options"),
+    ("write", "options", "close"),
     [
-        (plain, ["--packing", "concat", "--splits", "train=0.9,test=0.1"]),
-        (compressed, ["--packing", "pad"]),
-        (compressed, ["--packing", "pad", "--output_format", "arrayrecord"]),
-        (tables, ["--packing", "best_fit", "--segment_ids"]),
+        (plain, ["--packing", "concat", "--splits", "train=0.9,test=0.1"], CLOSE),
+        (compressed, ["--packing", "pad"], CLOSE),
+        # Shards of 10 steps of 64 KiB.
+        (compressed, ["--packing", "pad", "--output_format", "arrayrecord"], 0.1),
+        (tables, ["--packing", "best_fit", "--segment_ids"], CLOSE),
     ],
 )
 def test_tokens_and_bytes_are_predicted(
-    tmp_path: Path, tokenizer_folder: Path, monkeypatch, capsys, write, options: list[str]
+    tmp_path: Path, tokenizer_folder: Path, monkeypatch, capsys, write, options: list[str], close: float
 ):
     documents = make_documents(30_000, seed=5)
     (tmp_path / "in").mkdir()
@@ -79,7 +80,7 @@ def test_tokens_and_bytes_are_predicted(
     size = sum(shard["bytes"] for found in manifests for shard in found["shards"])
     match = re.search(r"documents [^,]*, ([\d,]+) tokens ± [\d.]+%, ([\d.]+) MB", told)
     assert int(match[1].replace(",", "")) == pytest.approx(tokens, rel=CLOSE)
-    assert float(match[2]) * 1e6 == pytest.approx(size, rel=CLOSE)
+    assert float(match[2]) * 1e6 == pytest.approx(size, rel=close)
     documents = sum(found["totals"]["documents"] for found in manifests)
     about, margin = re.search(r"about ([\d,]+) documents ± ([\d.]+)%", told).groups()
     assert int(about.replace(",", "")) == pytest.approx(documents, rel=0.02 + float(margin) / 100)

@@ -46,7 +46,9 @@ def decoded(made: Format, data: bytes, *span: int | None) -> dict[str, np.ndarra
 )
 def test_decoding_inverts_encoding(name, wanted, rows, max_length, vocab_size, seed):
     features = feature_names(**dict(zip(OPTIONAL, wanted, strict=True)))
-    made = format_class(name)(RowForm(max_length=max_length, vocab_size=vocab_size, features=features))
+    made = format_class(name, of_documents=False)(
+        RowForm(max_length=max_length, vocab_size=vocab_size, features=features)
+    )
     block = some_rows(rows, max_length, vocab_size, seed)
     found = decoded(made, b"".join(made.encode(block)))
     assert list(found) == list(features)
@@ -57,7 +59,9 @@ def test_decoding_inverts_encoding(name, wanted, rows, max_length, vocab_size, s
 
 @pytest.fixture(params=FORMATS)
 def made(request) -> Format:
-    return format_class(request.param)(RowForm(max_length=4096, vocab_size=70_000, features=ALL))
+    return format_class(request.param, of_documents=False)(
+        RowForm(max_length=4096, vocab_size=70_000, features=ALL)
+    )
 
 
 @pytest.fixture
@@ -66,7 +70,7 @@ def data(made: Format) -> bytes:
 
 
 def test_equal_rows_give_equal_bytes(made: Format, data: bytes):
-    again = format_class(made.name)(made.form)
+    again = format_class(made.name, of_documents=False)(made.form)
     assert b"".join(again.encode(some_rows(1200, 4096, 70_000))) == data
 
 
@@ -101,4 +105,4 @@ def test_damage_is_an_error_that_names_the_shard(made: Format, data: bytes, dama
 def test_rows_of_another_form_are_an_error(made: Format, data: bytes, change: dict):
     form = {"max_length": 4096, "vocab_size": 70_000, "features": ALL} | change
     with pytest.raises(RecordError, match=r"4095|columns|features"):
-        decoded(format_class(made.name)(RowForm(**form)), data)
+        decoded(format_class(made.name, of_documents=False)(RowForm(**form)), data)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.formats import parquet
 from beam_pipeline.formats.base import RowForm
-from beam_pipeline.formats.parquet import Parquet
+from beam_pipeline.formats.parquet import Parquet, ParquetDocuments
+from beam_pipeline.rows.documents import DocumentBlock
 from tests.beam_pipeline.formats.test_formats import ALL, decoded, some_rows
 
 
@@ -56,3 +61,80 @@ def test_signed_and_unsigned_values_survive():
     block.ids[0, 0] = 2**21 - 1
     assert decoded(made, b"".join(made.encode(block)))["input_ids"].max() == 2**21 - 1
     assert np.array_equal(decoded(made, b"".join(made.encode(block)))["input_ids"], block.ids)
+
+
+DOCUMENTS = ParquetDocuments(RowForm(max_length=None, vocab_size=70_000, features=("input_ids",)))
+
+
+def some_documents(lengths: list[int]) -> DocumentBlock:
+    ids = np.random.default_rng(0).integers(0, 70_000, sum(lengths)).astype(np.uint32)
+    return DocumentBlock(ids, np.array(lengths, np.uint32))
+
+
+def written(blocks: list[DocumentBlock]) -> bytes:
+    file = io.BytesIO()
+    DOCUMENTS.write(blocks, file, None)
+    return file.getvalue()
+
+
+def read(data: bytes, *span: int | None) -> list[list[int]]:
+    found = []
+    for block in DOCUMENTS.read(io.BytesIO(data), None, "the-shard", *span):
+        found += [part.tolist() for part in np.split(block.ids, np.cumsum(block.lengths)[:-1])]
+    return found
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+    limits=st.tuples(st.integers(1, 40), st.integers(1, 9)),
+)
+def test_row_groups_of_documents_are_bounded_and_do_not_depend_on_the_blocks(lengths, cuts, limits):
+    whole = some_documents(lengths)
+    places = [0, *sorted(min(cut, len(lengths)) for cut in cuts), len(lengths)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "_VALUES_PER_GROUP", limits[0])
+        patch.setattr(parquet, "_DOCUMENTS_PER_GROUP", limits[1])
+        data = written([whole])
+        assert written([whole.cut(*span) for span in pairwise(places)]) == data
+    documents = [part.tolist() for part in np.split(whole.ids, np.cumsum(lengths)[:-1])] if lengths else []
+    assert read(data) == documents
+    for first in range(len(lengths)):
+        assert read(data, first, 3) == documents[first : first + 3]
+    metadata = pq.read_metadata(io.BytesIO(data))
+    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    for number, end in enumerate(np.cumsum(groups).tolist()):
+        inside = lengths[end - groups[number] : end]
+        assert len(inside) == 1 or (sum(inside) <= limits[0] and len(inside) <= limits[1])
+        if end < len(lengths):  # it has as many as fit
+            assert sum(lengths[end - groups[number] : end + 1]) > limits[0] or len(inside) == limits[1]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([[1], []], pa.list_(pa.int32())), "a document has no tokens"),
+        (pa.array([[1], None], pa.list_(pa.int32())), "null values"),
+        (
+            pa.array([[1], [70_000]], pa.list_(pa.int32())),
+            "ids range from 1 to 70000, outside of the vocabulary",
+        ),
+        (pa.array([[-1], [5]], pa.list_(pa.int32())), "ids range from -1 to 5, outside of the vocabulary"),
+        (pa.array([[1], [5]], pa.list_(pa.int64())), "input_ids has the type"),
+        (pa.array([1, 5], pa.int32()), "input_ids has the type"),
+    ],
+)
+def test_documents_of_another_form_are_an_error(column: pa.Array, message: str):
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"input_ids": column}), sink)
+    with pytest.raises(RecordError, match=f"the-shard: .*{message}"):
+        read(sink.getvalue())
+
+
+def test_damaged_documents_are_an_error():
+    data = written([some_documents([5, 900, 3])])
+    half = len(data) // 2
+    for changed in (b"", data[:half], data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]):
+        with pytest.raises(RecordError, match="the-shard: not an intact parquet file"):
+            read(changed)
