@@ -46,7 +46,14 @@ def run_all(
         text=True,
         check=False,
         cwd=Path(__file__).parents[2],
-        env=os.environ | {"TMPDIR": str(temporary)},
+        # Runs lower and compile the programs of --strategy pjrt only once.
+        env=os.environ
+        | {
+            "TMPDIR": str(temporary),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "cache" / "jax"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
     )
     assert result.returncode == 0, result.stderr
     return [
@@ -75,6 +82,12 @@ def send(number: int) -> None:
 
 def environment(values: dict[str, str]) -> None:
     os.environ.update(values)
+
+
+def lost_after(seconds: float) -> None:
+    from tpu_trainer.training import peers
+
+    peers.LOST_AFTER_SECONDS = seconds
 
 
 def kill_at(step: int) -> None:
@@ -183,8 +196,10 @@ def _start(arguments: list[str], fault: Fault, output: str, run: Callable[[], in
 
 
 def main() -> None:
+    import jax  # noqa: F401 all that the runs need
+
     import tpu_trainer.fit
-    import tpu_trainer.training.train  # noqa: F401 all that the runs need
+    import tpu_trainer.training.train  # noqa: F401
     from tpu_trainer.__main__ import main as run
 
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

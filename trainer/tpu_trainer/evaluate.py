@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tpu_trainer import files
-from tpu_trainer.config import EvaluateConfig
-from tpu_trainer.data.dataset import open_split
+from tpu_trainer.config import EvaluateConfig, FitConfig
+from tpu_trainer.data.dataset import Split, open_split
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training.peers import Peers, joined
+
+if TYPE_CHECKING:
+    from tpu_trainer.data.vocabulary import Vocabulary
+    from tpu_trainer.runs.checkpoint import Checkpoints
+    from tpu_trainer.training.executor import StepExecutor
 
 
 def main(config: EvaluateConfig) -> None:
@@ -19,6 +26,14 @@ def main(config: EvaluateConfig) -> None:
     Raises:
         UsageError: If run, split and options are inconsistent.
     """
+    if config.strategy != "pjrt":
+        _evaluate(config, Peers())
+        return
+    with joined(config.mesh) as peers:
+        _evaluate(replace(config, mesh=config.mesh.without_processes()), peers)
+
+
+def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
     folder = RunFolder(config.run)
     run = folder.config()
     data = config.data or run.data.validation
@@ -30,10 +45,7 @@ def main(config: EvaluateConfig) -> None:
         from tpu_trainer.data.faults import check_records
         from tpu_trainer.data.vocabulary import load_vocabulary
         from tpu_trainer.runs.checkpoint import Checkpoints
-        from tpu_trainer.training.build import build_task
         from tpu_trainer.training.evaluation import Evaluator
-        from tpu_trainer.training.strategy import build_strategy
-        from tpu_trainer.training.tf_executor import TensorFlowExecutor
 
     checkpoints = Checkpoints(folder.checkpoints)
     step = checkpoints.latest()
@@ -42,21 +54,63 @@ def main(config: EvaluateConfig) -> None:
         raise UsageError(
             f"{data}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
         )
+    batch_size = config.batch_size or run.train.evaluation_batch_size or run.train.batch_size
+    peers.check_same(
+        {"the split": split.fingerprint, "the step of the checkpoint": step, "--batch_size": batch_size},
+        remedy="start all with the same options, split and run",
+    )
     vocabulary = load_vocabulary(split, run.objective)
     check_records(split, vocabulary)
-    strategy = build_strategy(config.strategy)
-    with elapsed("evaluate: building the model"), strategy.scope():
-        # Build only the weights to evaluate, not a second set for the average.
-        alone = replace(run, optimizer=replace(run.optimizer, ema=None))
-        task = build_task(alone, vocabulary=vocabulary, max_length=max_length, strategy=strategy)
-    checkpoints.restore(step, **{run.optimizer.evaluated: task.network})
     figures = Evaluator(
-        TensorFlowExecutor(task, strategy),
+        _executor(config, run, checkpoints=checkpoints, split=split, vocabulary=vocabulary, peers=peers),
         split=split,
         vocabulary=vocabulary,
-        batch_size=config.batch_size or run.train.evaluation_batch_size or run.train.batch_size,
+        batch_size=batch_size,
         batch_size_option="batch_size",
     ).run()
-    text = json.dumps({"step": step, "data": data} | figures.to_json(), indent=1)
-    print(text)
-    files.write_text(config.output or files.join(config.run, "evaluation.json"), text + "\n")
+    if peers.is_first:
+        text = json.dumps({"step": step, "data": data} | figures.to_json(), indent=1)
+        print(text)
+        files.write_text(config.output or files.join(config.run, "evaluation.json"), text + "\n")
+
+
+def _executor(
+    config: EvaluateConfig,
+    run: FitConfig,
+    *,
+    checkpoints: Checkpoints,
+    split: Split,
+    vocabulary: Vocabulary,
+    peers: Peers,
+) -> StepExecutor:
+    """Returns an executor with the weights of the newest checkpoint."""
+    from tpu_trainer.training.build import build_task
+    from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
+    from tpu_trainer.training.pjrt import DeviceMesh
+    from tpu_trainer.training.pjrt_executor import PjrtExecutor
+    from tpu_trainer.training.strategy import build_strategy
+    from tpu_trainer.training.tf_executor import TensorFlowExecutor
+
+    mesh = DeviceMesh(config.mesh) if config.strategy == "pjrt" else None
+    strategy = build_strategy("cpu" if mesh else config.strategy)
+    with elapsed("evaluate: building the model"), strategy.scope():
+        # Build only the weights to evaluate, not a second set for the average.
+        task = build_task(
+            replace(run, optimizer=replace(run.optimizer, ema=None)),
+            vocabulary=vocabulary,
+            max_length=split.max_length,
+            strategy=strategy,
+            shards=mesh.data if mesh else 1,
+            column_groups=mesh.model if mesh else 1,
+        )
+    checkpoints.restore(checkpoints.latest(), **{run.optimizer.evaluated: task.network})
+    if mesh is None:
+        return TensorFlowExecutor(task, strategy)
+    return PjrtExecutor(
+        task,
+        mesh,
+        mesh=config.mesh,
+        cache=LoweringCache(cache_folder("pjrt")),
+        peers=peers,
+        state={"network": task.network},
+    )

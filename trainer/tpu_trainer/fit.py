@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
 
+from tpu_trainer import __version__
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
@@ -12,7 +13,8 @@ from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.training.cluster import cluster_from_environment
+from tpu_trainer.training.cluster import Cluster, cluster_from_environment
+from tpu_trainer.training.peers import Peers, joined
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +27,20 @@ def main(config: FitConfig) -> None:
     """
     config = replace(config, model=resolve_init_from(config.model))
     cluster = cluster_from_environment()
-    if config.strategy == "pjrt" and cluster.workers > 1:
+    if config.strategy != "pjrt":
+        _fit(config, cluster=cluster, peers=None)
+        return
+    if cluster.workers > 1:
         raise UsageError(
-            "TF_CONFIG has several workers, but --strategy pjrt uses the devices of one machine: unset it"
+            "TF_CONFIG has several workers, which --strategy pjrt does not use: unset it, and set "
+            "--mesh.coordinator_address, --mesh.num_processes and --mesh.process_id instead"
         )
+    with joined(config.mesh) as peers:
+        config = replace(config, mesh=config.mesh.without_processes())
+        _fit(config, cluster=Cluster(workers=peers.count, index=peers.index), peers=peers)
+
+
+def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
     folder = RunFolder(config.output_dir, writable=cluster.is_chief)
     folder.check_continues(config)
     if config.hub_model_id is not None:
@@ -36,7 +48,7 @@ def main(config: FitConfig) -> None:
 
         check_model_id(config.hub_model_id)
     strategy = None
-    if cluster.workers > 1:
+    if cluster.workers > 1 and peers is None:
         # TensorFlow can join the other workers only before it computes, and reading shards without a manifest uses it.
         from tpu_trainer.training.strategy import build_strategy
 
@@ -52,6 +64,11 @@ def main(config: FitConfig) -> None:
     if config.data.validation is not None:
         validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)
         check_same_rows(train.splits[0], validation)
+    if peers is not None:
+        peers.check_same(
+            _options(config) | {"the data": train.fingerprint, "tokenmill-trainer": __version__},
+            remedy="start all with the same options, data and releases",
+        )
     summary = folder.summary()
     if summary is not None:
         if summary["data"] != train.fingerprint:
@@ -70,4 +87,15 @@ def main(config: FitConfig) -> None:
     with elapsed("fit: starting TensorFlow"):
         from tpu_trainer.training.train import train_run
 
-    train_run(config, folder=folder, train=train, validation=validation, strategy=strategy)
+    train_run(config, folder=folder, train=train, validation=validation, strategy=strategy, peers=peers)
+
+
+def _options(config: FitConfig) -> dict[str, object]:
+    """Returns --name → value."""
+    found: dict[str, object] = {}
+    for name, value in asdict(config).items():
+        if is_dataclass(getattr(config, name)):
+            found |= {f"--{name}.{key}": item for key, item in value.items()}
+        else:
+            found[f"--{name}"] = value
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tpu_trainer.faults import Fault, run_all
+from tests.tpu_trainer.ports import free_ports
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, losses_on_one_host, metrics, weights
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.mixture import MixedOrder, open_mixture
@@ -61,16 +61,6 @@ def test_tf_config_gives_the_cluster_or_an_error(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("TF_CONFIG", text)
         with pytest.raises(UsageError, match=message):
             cluster_from_environment()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def environments(hosts: int = HOSTS) -> list[dict[str, str]]:

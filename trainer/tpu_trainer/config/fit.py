@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tpu_trainer.config.data import DataConfig
 from tpu_trainer.config.devices import TpuConfig, TrainingStrategyName
-from tpu_trainer.config.mesh import MeshConfig
+from tpu_trainer.config.mesh import MeshConfig, check_mesh
 from tpu_trainer.config.model import MlmConfig, ModelConfig, ObjectiveName
 from tpu_trainer.config.optimization import OptimizerConfig, ScheduleConfig
 from tpu_trainer.config.ranges import SEED, check_ranges, require
@@ -36,8 +36,8 @@ class FitConfig:
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     strategy: TrainingStrategyName = "auto"
     """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU. Several hosts with CPUs or GPUs train
-    together if each has its TF_CONFIG. pjrt: the devices of this machine that JAX finds, which can also divide weights
-    and optimizer (docs/sharding.md)."""
+    together if each has its TF_CONFIG. pjrt: the devices of one or several hosts that JAX finds, which can also divide
+    weights and optimizer (docs/sharding.md)."""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     tpu: TpuConfig = field(default_factory=TpuConfig)
     hub_model_id: str | None = None
@@ -53,12 +53,7 @@ class FitConfig:
             default = {"mlm": "roberta", "clm": "gpt2"}[self.objective]
             object.__setattr__(self, "model", replace(self.model, type=default))
         check_ranges(self, seed=SEED)
-        require(
-            self.strategy == "pjrt" or self.mesh == MeshConfig(),
-            "strategy",
-            self.strategy,
-            "only pjrt has a mesh; remove the options --mesh.…",
-        )
+        check_mesh(self.mesh, self.strategy)
         require(
             self.schedule.warmup_steps < self.train.steps,
             "schedule.warmup_steps",

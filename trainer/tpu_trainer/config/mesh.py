@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tpu_trainer.config.ranges import AT_LEAST_1, check_ranges, require
+from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, check_ranges, require
 from tpu_trainer.errors import UsageError
 
 DATA, MODEL = "data", "model"
@@ -30,9 +30,27 @@ class MeshConfig:
     rules: dict[str, list[Axis | None]] = field(default_factory=dict)
     """Exceptions to how variables are divided: a regular expression for names in checkpoints → for each dimension,
     data, model or null. The first match counts, for the weight and its part of the optimizer."""
+    coordinator_address: str | None = None
+    """HOST:PORT on which process 0 listens, if several processes train together, usually one on each host. Default:
+    JAX_COORDINATOR_ADDRESS; else Cloud TPU, GKE, Slurm or Open MPI determine it and the next two."""
+    num_processes: int | None = None
+    """Processes that train together; 1: this process trains alone. Default: JAX_NUM_PROCESSES."""
+    process_id: int | None = None
+    """Number of this process, from 0. Process 0 writes the run's folder. Default: JAX_PROCESS_ID."""
+
+    def without_processes(self) -> MeshConfig:
+        """Returns the options that are the same in all processes."""
+        return replace(self, coordinator_address=None, num_processes=None, process_id=None)
 
     def __post_init__(self) -> None:
-        check_ranges(self, "mesh", data=AT_LEAST_1, model=AT_LEAST_1)
+        check_ranges(
+            self,
+            "mesh",
+            data=AT_LEAST_1,
+            model=AT_LEAST_1,
+            num_processes=AT_LEAST_1,
+            process_id=NOT_NEGATIVE,
+        )
         for pattern, axes in self.rules.items():
             try:
                 re.compile(pattern)
@@ -41,3 +59,9 @@ class MeshConfig:
             used = [axis for axis in axes if axis is not None]
             rule = "an axis can divide only one dimension of a variable"
             require(len(set(used)) == len(used), "mesh.rules", {pattern: axes}, rule)
+
+
+def check_mesh(mesh: MeshConfig, strategy: str) -> None:
+    """Raises UsageError if a mesh is set for another strategy than pjrt."""
+    rule = "only pjrt has a mesh; remove the options --mesh.…"
+    require(strategy == "pjrt" or mesh == MeshConfig(), "strategy", strategy, rule)

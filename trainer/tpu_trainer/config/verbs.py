@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tpu_trainer.config.data import DataConfig
-from tpu_trainer.config.devices import StrategyName
+from tpu_trainer.config.devices import TrainingStrategyName
 from tpu_trainer.config.fit import FitConfig
+from tpu_trainer.config.mesh import MeshConfig, check_mesh
 from tpu_trainer.config.ranges import (
     ABOVE_0_TO_1,
     AT_LEAST_1,
@@ -24,6 +25,7 @@ class EvaluateConfig:
     Examples:
         tokenmill-trainer evaluate --run run
         tokenmill-trainer evaluate --run run --data other/validation --output other.json
+        tokenmill-trainer evaluate --run run --strategy pjrt --mesh.fsdp true
     """
 
     run: str
@@ -34,11 +36,13 @@ class EvaluateConfig:
     """Rows in a step, over all replicas; default: the run's batch size. The figures do not depend on it."""
     output: str | None = None
     """JSON file to write; default: evaluation.json in the run's folder."""
-    strategy: StrategyName = "auto"
-    """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU."""
+    strategy: TrainingStrategyName = "auto"
+    """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU. pjrt: a mesh of those that JAX finds."""
+    mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
         check_ranges(self, batch_size=AT_LEAST_1)
+        check_mesh(self.mesh, self.strategy)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -24,8 +25,16 @@ from tpu_trainer.data.window_dataset import shuffled_windows, windows_in_sequenc
 _USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
 _READ_BUFFER_BYTES = 8 << 20
 
-DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
-"""The batches that one host feeds to its replicas."""
+OwnRows = Callable[[int], np.ndarray]
+"""Maps the number of rows in a batch to the indices of those to return, int64[n]."""
+
+
+class DatasetFunction(Protocol):
+    """Returns the batches of an input pipeline; with `own`, only these rows of each."""
+
+    def __call__(
+        self, context: tf.distribute.InputContext, own: OwnRows | None = None
+    ) -> tf.data.Dataset: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +66,7 @@ class RowStream:
     def batches(self, start_step: int) -> DatasetFunction:
         """The batches from step `start_step` on; the rows of the steps before are skipped by arithmetic."""
 
-        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def dataset(context: tf.distribute.InputContext, own: OwnRows | None = None) -> tf.data.Dataset:
             if context.num_input_pipelines != self.hosts:
                 raise ValueError(
                     f"a stream for {self.hosts} hosts has {context.num_input_pipelines} pipelines"
@@ -66,8 +75,8 @@ class RowStream:
             order = self._order(host=context.input_pipeline_id)
             position = self._position(start_step)
             streams = [
-                _rows_of(split, shuffled_windows(own, start), first_row_id=first)
-                for split, own, start, first in zip(
+                _rows_of(split, shuffled_windows(each, start), first_row_id=first)
+                for split, each, start, first in zip(
                     self.data.splits,
                     order.orders,
                     order.positions(position).tolist(),
@@ -76,10 +85,10 @@ class RowStream:
                 )
             ]
             if len(streams) == 1:
-                return _batches(streams[0], self.data.splits[0], per_replica)
+                return _batches(streams[0], self.data.splits[0], per_replica, own)
             choices = tf.data.Dataset.from_tensor_slices(order.choices(position)).repeat()
             rows = tf.data.Dataset.choose_from_datasets([stream.unbatch() for stream in streams], choices)
-            return _batches(rows.batch(per_replica), self.data.splits[0], per_replica)
+            return _batches(rows.batch(per_replica), self.data.splits[0], per_replica, own)
 
         return dataset
 
@@ -128,7 +137,7 @@ def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary)
     So all replicas get the same number of batches, and none waits for another.
     """
 
-    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def dataset(context: tf.distribute.InputContext, own: OwnRows | None = None) -> tf.data.Dataset:
         per_replica = context.get_per_replica_batch_size(batch_size)
         windows = windows_in_sequence(
             split.counts, host=context.input_pipeline_id, hosts=context.num_input_pipelines
@@ -137,7 +146,7 @@ def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary)
         padding = tf.data.Dataset.from_tensors(
             (tf.fill([per_replica], record), tf.fill([per_replica], row_id))
         )
-        return _batches(_rows_of(split, windows).concatenate(padding.repeat()), split, per_replica)
+        return _batches(_rows_of(split, windows).concatenate(padding.repeat()), split, per_replica, own)
 
     return dataset
 
@@ -172,12 +181,21 @@ def _rows_of(split: Split, windows: tf.data.Dataset, *, first_row_id: int = 0) -
     return windows.map(load).prefetch(1)
 
 
-def _batches(windows: tf.data.Dataset, split: Split, batch_size: int) -> tf.data.Dataset:
+def _batches(
+    windows: tf.data.Dataset, split: Split, batch_size: int, own: OwnRows | None = None
+) -> tf.data.Dataset:
+    # All hosts of --strategy pjrt read all rows, so that the order does not depend on their number. Most of the work is
+    # parsing, of their own rows only.
+    parsed = None if own is None else own(batch_size)
+    if parsed is not None and parsed.size == batch_size:
+        parsed = None
     names = [name for name in _USED_FEATURES if name in split.features]
     specification = {name: tf.io.FixedLenFeature([split.max_length], tf.int64) for name in names}
 
     @tf.autograph.experimental.do_not_convert
     def parse(records: tf.Tensor, row_ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        if parsed is not None:
+            records, row_ids = tf.gather(records, parsed), tf.gather(row_ids, parsed)
         features = tf.io.parse_example(records, specification)
         return {name: tf.cast(value, tf.int32) for name, value in features.items()} | {"row": row_ids}
 

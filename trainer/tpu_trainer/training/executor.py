@@ -50,21 +50,26 @@ class StepOutput(NamedTuple):
     """Seconds the steps waited for their batches."""
     end_requests: SupportsFloat
     """Number of processes that called `request_end` before the last step."""
+    save_requests: SupportsFloat = 0.0
+    """Number of processes that called `request_save` since the step before."""
 
 
 class StepExecutor(ABC):
     """Holds the training state on the devices and executes steps.
 
     A new executor has the state of step 0. If several processes train together, each has an executor, and all must call
-    the same methods in the same order, except `request_end`, `state`, `sums` and `non_finite`.
+    the same methods in the same order, except `request_end`, `request_save`, `sums`, `non_finite` and, unless the
+    executor gathers it, `state`.
     """
 
     hosts: int
-    """Number of hosts; each feeds its own rows to its replicas."""
+    """Number of input pipelines, each of which reads its own share of the rows."""
     processes: int
     """Number of processes that train together. A process may control several hosts."""
     replicas: int
     """Number of replicas that divide a batch."""
+    gathers_state = False
+    """Whether each process has only a part of the state, so that all must call `state`, which the first gets."""
 
     @abstractmethod
     def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
@@ -105,6 +110,10 @@ class StepExecutor(ABC):
     @abstractmethod
     def request_end(self) -> None:
         """Counts this process in `end_requests` of all later steps, in all processes."""
+
+    def request_save(self) -> None:
+        """Counts this process in `save_requests` of the next step, in all processes. Only if the state is gathered."""
+        raise NotImplementedError
 
     @abstractmethod
     def same_in_all_processes(self, value: int) -> bool:

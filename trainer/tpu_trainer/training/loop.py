@@ -44,6 +44,7 @@ class TrainingLoop:
         self._profiler = profiler
         self._interruption = interruption
         self._agreed_end = AgreedEnd()
+        self._agreed_save = AgreedEnd()
         self._folder = folder
         self._steps = range(0)  # of the current call
 
@@ -70,7 +71,7 @@ class TrainingLoop:
                 self._log(steps, output)
                 self._evaluate_if_due(steps)
                 stops = self._stops(output)
-                self._save_if_due(steps, stops=stops)
+                self._save_if_due(steps, output, stops=stops)
                 self._profiler.after(steps)
                 if stops:
                     return True
@@ -91,11 +92,22 @@ class TrainingLoop:
             self._check_finite()
             self.evaluate(steps.stop)
 
-    def _save_if_due(self, steps: range, *, stops: bool) -> None:
-        if self._saver.due(steps) or stops:
+    def _save_if_due(self, steps: range, output: StepOutput, *, stops: bool) -> None:
+        by_clock = self._due_by_clock(output)
+        if by_clock or self._saver.due(steps) or stops:
             self._check_finite()
             self._saver.save(steps.stop)
             self._saver.start_clock()
+            self._agreed_save = AgreedEnd()
+
+    def _due_by_clock(self, output: StepOutput) -> bool:
+        """Whether the time since the last checkpoint makes one due. If all processes save, all return the same."""
+        if self._executor.gathers_state and self._agreed_save.ends(output.save_requests):
+            return True
+        due = self._saver.due_by_clock()
+        if due and self._executor.gathers_state:
+            self._executor.request_save()
+        return due and not self._executor.gathers_state
 
     def evaluate(self, step: int) -> Evaluation | None:
         """Evaluates the weights after `step` updates; returns None without validation or after a signal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import logging
 import os
@@ -35,53 +36,64 @@ class LoweringCache:
         self.folder = folder
         self.hits = self.misses = 0
 
-    def lower(self, program: Program) -> Lowered:
-        """Returns the cached result, or lowers `program` and caches its result."""
+    @staticmethod
+    def key(program: Program) -> str:
+        """Returns a hash of the program and of the releases, which determine what its graph is lowered to."""
         import jaxlib
         import tensorflow as tf
 
-        # These releases determine what a graph is lowered to.
         parts = [program.digest(), tf.__version__, jaxlib.__version__]
-        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-        path = self.folder / f"{key}.zip"
-        if (found := self._read(path)) is not None:
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def lower(self, program: Program) -> Lowered:
+        """Returns the cached result, or lowers `program` and caches its result."""
+        path = self.folder / f"{self.key(program)}.zip"
+        try:
+            found = unpacked(path.read_bytes())
             self.hits += 1
             return found
-        self.misses += 1
+        except (OSError, zipfile.BadZipFile, KeyError):  # missing, or damaged by a full disk
+            self.misses += 1
         lowered = program.lower()
         try:
-            self._write(path, lowered)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+            unfinished.write_bytes(packed(lowered))
+            unfinished.rename(path)
         except OSError as error:
-            _log.warning(f"fit: {path} cannot be written ({error}): the next run lowers the program again")
+            _log.warning(f"pjrt: {path} cannot be written ({error}): the next run lowers the program again")
         return lowered
 
-    def _write(self, path: Path, lowered: Lowered) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-        signature = dataclasses.asdict(lowered)
-        del signature["artifact"]
-        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_SIGNATURE, json.dumps(signature))
-            archive.writestr(_ARTIFACT, lowered.artifact)
-        unfinished.rename(path)
 
-    @staticmethod
-    def _read(path: Path) -> Lowered | None:
-        from tpu_trainer.training.stablehlo import Lowered
+def packed(lowered: Lowered) -> bytes:
+    """Returns a lowered program as an archive."""
+    signature = dataclasses.asdict(lowered)
+    del signature["artifact"]
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_SIGNATURE, json.dumps(signature))
+        archive.writestr(_ARTIFACT, lowered.artifact)
+    return data.getvalue()
 
-        try:
-            with zipfile.ZipFile(path) as archive:
-                signature = json.loads(archive.read(_SIGNATURE))
-                artifact = archive.read(_ARTIFACT)
-        except (OSError, zipfile.BadZipFile, KeyError):  # missing, or damaged by a full disk
-            return None
 
-        def arrays(values: list) -> tuple:
-            return tuple((tuple(shape), dtype) for shape, dtype in values)
+def unpacked(data: bytes) -> Lowered:
+    """Reads an archive that `packed` returned.
 
-        return Lowered(
-            artifact=artifact,
-            arguments=arrays(signature["arguments"]),
-            results=arrays(signature["results"]),
-            aliases={int(argument): result for argument, result in signature["aliases"].items()},
-        )
+    Raises:
+        zipfile.BadZipFile, KeyError: If it is damaged.
+    """
+    from tpu_trainer.training.stablehlo import Lowered
+
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        signature = json.loads(archive.read(_SIGNATURE))
+        artifact = archive.read(_ARTIFACT)
+
+    def arrays(values: list) -> tuple:
+        return tuple((tuple(shape), dtype) for shape, dtype in values)
+
+    return Lowered(
+        artifact=artifact,
+        arguments=arrays(signature["arguments"]),
+        results=arrays(signature["results"]),
+        aliases={int(argument): result for argument, result in signature["aliases"].items()},
+    )

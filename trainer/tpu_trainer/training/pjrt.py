@@ -1,7 +1,7 @@
 """The devices of --strategy pjrt: those that JAX finds, as a mesh that partitions a program.
 
-With stablehlo.py, the only file of --strategy pjrt that uses private interfaces of TensorFlow and JAX. Written for JAX
-0.10; 0.11 has dropped one field of `jax.export.Exported`.
+With stablehlo.py and peers.py, the only file of --strategy pjrt that uses private interfaces of TensorFlow and JAX.
+Written for JAX 0.10; 0.11 has dropped one field of `jax.export.Exported`.
 """
 
 from __future__ import annotations
@@ -61,28 +61,85 @@ class DeviceMesh:
         """cpu, gpu or tpu."""
         self.kind: str = found[0].device_kind
         """The vendor's name of a device."""
+        self.processes: int = self._jax.process_count()
+        """Processes whose devices are in the mesh."""
         self.data = config.data or max(1, len(found) // config.model)
         self.model = config.model
         used = self.data * self.model
-        if used > len(found):
+        several = f" of {self.processes} processes" if self.processes > 1 else ""
+        if used > len(found) or (used < len(found) and several):
             raise UsageError(
                 f"--mesh.data {self.data} times --mesh.model {self.model} are {used} devices, but JAX finds "
-                f"{len(found)} here ({self.kind}); change the mesh"
+                f"{len(found)}{several or ' here'} ({self.kind}); change the mesh"
             )
         self._mesh = self._jax.sharding.Mesh(
             np.array(found[:used]).reshape(self.data, self.model), (DATA, MODEL)
         )
         self.devices = used
         """Number of devices in use."""
+        self._summed = self._jax.jit(_sum, out_shardings=self.sharding((None,)))
+        # Several devices of a CPU that execute several programs at a time confuse Gloo's messages between processes.
+        self._waits = self.platform == "cpu" and self.processes > 1
 
     def sharding(self, placement: Placement) -> Any:
         """Returns JAX's form of a placement."""
         return self._jax.sharding.NamedSharding(self._mesh, self._jax.sharding.PartitionSpec(*placement))
 
     def put(self, value: np.ndarray, placement: Placement) -> jax.Array:
-        """Copies an array to the devices. May return before it has."""
-        # Without `may_alias`, a CPU would use the array's own memory, which a donating step then overwrites.
-        return self._jax.device_put(value, self.sharding(placement), may_alias=False)
+        """Copies an array, which is the same in all processes, to the devices. May return before it has."""
+        sharding = self.sharding(placement)
+        if self.processes == 1:
+            # Without `may_alias`, a CPU would use the array's own memory, which a donating step then overwrites.
+            return self._jax.device_put(value, sharding, may_alias=False)
+        return self._jax.make_array_from_callback(value.shape, sharding, lambda part: np.array(value[part]))
+
+    def own_rows(self, rows: int) -> np.ndarray:
+        """Returns which rows of a batch of `rows` the devices of this process use, in ascending order, int64[n]."""
+        parts = self.sharding((DATA,)).addressable_devices_indices_map((rows,)).values()
+        return np.unique(np.concatenate([np.arange(rows)[part] for part in parts]))
+
+    def all_rows(self, own: int) -> int:
+        """Returns the rows of a batch of which this process has `own`."""
+        return own * self.data // self.own_rows(self.data).size
+
+    def put_rows(self, own: np.ndarray) -> jax.Array:
+        """Copies the `own_rows` of a batch to the devices. May return before it has."""
+        placement = rows_placement(own.ndim)
+        if self.processes == 1:
+            return self.put(own, placement)
+        shape = (self.all_rows(len(own)), *own.shape[1:])
+        return self._jax.make_array_from_process_local_data(self.sharding(placement), own, shape)
+
+    def get(self, value: jax.Array) -> np.ndarray:
+        """Copies an array to the host. All processes must call it for an array that a mesh axis divides."""
+        if not (value.is_fully_addressable or value.is_fully_replicated):
+            whole = self.sharding((None,) * value.ndim)
+            value = self._jax.jit(_identity, out_shardings=whole)(value)
+        # A copy: an array of a CPU's memory is donated to the next step.
+        return np.array(value)
+
+    def total(self, *counts: int) -> jax.Array:
+        """Returns the sums of counts over the processes, int32[n]. Does not wait for them."""
+        own = np.zeros((self._jax.local_device_count(), len(counts)), np.int32)
+        own[0] = counts
+        every = self._jax.sharding.NamedSharding(
+            self._mesh, self._jax.sharding.PartitionSpec((DATA, MODEL), None)
+        )
+        values = self._jax.make_array_from_process_local_data(every, own, (self.devices, len(counts)))
+        return self._finished(self._summed(values))
+
+    def from_first(self, data: bytes) -> bytes:
+        """Returns the bytes that process 0 calls this with."""
+        from jax.experimental.multihost_utils import broadcast_one_to_all
+
+        size = int(broadcast_one_to_all(np.array(len(data))))
+        buffer = np.zeros(size, np.uint8)
+        if self._jax.process_index() == 0:
+            buffer[:] = np.frombuffer(data, np.uint8)
+        return np.asarray(broadcast_one_to_all(buffer)).tobytes()
+
+    def _finished(self, results: Any) -> Any:
+        return self._jax.block_until_ready(results) if self._waits else results
 
     def compile(
         self, lowered: Lowered, arguments: Sequence[Placement], *, deterministic: bool = False
@@ -108,7 +165,8 @@ class DeviceMesh:
         )
         shapes = [self._jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in lowered.arguments]
         options = {"xla_gpu_deterministic_ops": True} if deterministic and self.platform == "gpu" else None
-        return jitted.lower(*shapes).compile(compiler_options=options)
+        compiled = jitted.lower(*shapes).compile(compiler_options=options)
+        return (lambda *values: self._finished(compiled(*values))) if self._waits else compiled
 
     def wait(self, value: jax.Array) -> None:
         """Waits until an array is computed."""
@@ -121,6 +179,20 @@ class DeviceMesh:
     def profile(self, folder: str) -> Any:
         """Returns a context that is profiled into a local folder."""
         return self._jax.profiler.trace(folder)
+
+
+def rows_placement(dimensions: int) -> Placement:
+    """Returns the placement of an array of a batch."""
+    return (DATA, *(None,) * (dimensions - 1))
+
+
+# Not lambdas, of which JAX would compile each anew.
+def _identity(value: jax.Array) -> jax.Array:
+    return value
+
+
+def _sum(values: jax.Array) -> jax.Array:
+    return values.sum(axis=0, dtype=values.dtype)
 
 
 def _exported(lowered: Lowered, *, platform: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.network.patches.fused_projection import grouped, ungrouped
-from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.runs.checkpoint import State, named_variables
 from tpu_trainer.training.executor import NonFinite, RunningSums, StepExecutor, StepOutput
-from tpu_trainer.training.lowering_cache import LoweringCache
-from tpu_trainer.training.pjrt import DeviceMesh
+from tpu_trainer.training.lowering_cache import LoweringCache, packed, unpacked
+from tpu_trainer.training.peers import Peers
+from tpu_trainer.training.pjrt import DeviceMesh, rows_placement
 from tpu_trainer.training.sharding import Placement, bytes_per_device, check_heads, is_fused, place_variables
-from tpu_trainer.training.stablehlo import Program
+from tpu_trainer.training.stablehlo import Lowered, Program
 from tpu_trainer.training.task import Task
 
 if TYPE_CHECKING:
@@ -35,13 +37,18 @@ _log = logging.getLogger(__name__)
 
 # Steps that may be in progress: one runs, and the next one waits for it.
 _STEPS_AHEAD = 2
+_SAME_FILES = (
+    "use the same --output_dir, data and --model.init_from on all hosts, on a shared disk or in a bucket"
+)
+_SAME_RELEASES = "install the same releases of all packages on all hosts"
 NumpyBatch = Mapping[str, np.ndarray]
 
 
 class PjrtExecutor(StepExecutor):
-    """Executes a task on a mesh of devices of this process. The task's own variables keep their initial values."""
+    """Executes a task on a mesh of devices. The task's own variables keep their initial values."""
 
-    hosts = processes = 1
+    # A batch is cut into the rows of each process: the order does not depend on their number.
+    hosts = 1
 
     def __init__(
         self,
@@ -50,6 +57,8 @@ class PjrtExecutor(StepExecutor):
         *,
         mesh: MeshConfig,
         cache: LoweringCache,
+        peers: Peers | None = None,
+        state: State | None = None,
         deterministic: bool = False,
     ) -> None:
         """
@@ -58,18 +67,25 @@ class PjrtExecutor(StepExecutor):
             devices: The devices.
             mesh: The options that determine how they divide the variables.
             cache: Of lowered programs.
+            peers: The processes whose devices are in the mesh; None: only this one.
+            state: The part of the task's state to hold; None: all.
             deterministic: Whether to restrict a GPU to deterministic operations.
 
         Raises:
             UsageError: If the devices cannot divide the model so.
         """
         self.replicas = devices.data
+        self.processes = devices.processes
+        self.gathers_state = self.processes > 1
+        self._peers = peers or Peers()
+        self._requests = [0, 0]  # of this process: to end, to save
+        self._checksum: int | None = 0  # of the weights, until it is compared with the other processes'
         self._task = task
         self._devices = devices
         self._cache = cache
         self._deterministic = deterministic
         check_heads(task.network.config, devices.model)
-        self._named = named_variables(task.state())
+        self._named = named_variables(state or task.state())
         placements = place_variables(self.state_shapes(), mesh, data=devices.data)
         self._report_placement(placements)
         # Keyed by the variables' handles: Keras wraps variables, and a wrapper has the handle of its variable.
@@ -88,7 +104,7 @@ class PjrtExecutor(StepExecutor):
         own = bytes_per_device(shapes, placements, sizes)
         whole = bytes_per_device(shapes, placements, {DATA: 1, MODEL: 1})
         _log.info(
-            f"fit: {devices.devices} device(s) ({devices.kind}), data {devices.data}, model {devices.model}: "
+            f"pjrt: {devices.devices} device(s) ({devices.kind}), data {devices.data}, model {devices.model}: "
             f"{own / 1e6:,.1f} MB of the {whole / 1e6:,.1f} MB of weights and optimizer on each"
         )
 
@@ -96,21 +112,21 @@ class PjrtExecutor(StepExecutor):
         return self._placements.get(id(variable.handle), (None,) * len(variable.shape))
 
     def _set(self, variable: tf.Variable, value: np.ndarray) -> None:
+        if self.processes > 1 and self._checksum is not None:
+            self._checksum = zlib.crc32(np.ascontiguousarray(value), self._checksum)
         if id(variable.handle) in self._fused:
             value = grouped(value, self._devices.model)
         self._values[id(variable.handle)] = self._devices.put(value, self._placement(variable))
 
     def _get(self, variable: tf.Variable) -> np.ndarray:
-        # A copy: an array of a CPU's memory is donated to the next step.
-        value = np.array(self._values[id(variable.handle)])
+        value = self._devices.get(self._values[id(variable.handle)])
         return ungrouped(value, self._devices.model) if id(variable.handle) in self._fused else value
 
     def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
-        # One pipeline, whose batches hold the rows of all devices.
-        return _Batches(rows(tf.distribute.InputContext()))
+        return _Batches(rows(tf.distribute.InputContext(), self._devices.own_rows))
 
     def train(self, batches: Iterator[NumpyBatch], steps: range) -> StepOutput:
-        waited = 0.0
+        waited, requests = 0.0, (0.0, 0.0)
         for step in steps:
             asked = time.perf_counter()
             batch = next(batches)
@@ -120,7 +136,11 @@ class PjrtExecutor(StepExecutor):
                 if len(self._pending) == _STEPS_AHEAD:
                     self._devices.wait(self._pending.popleft())
                 self._pending.append(self._run(program, batch)[0])
-        return StepOutput(waited, 0.0)
+        if self.processes > 1:
+            total = self._devices.total(*self._requests)
+            requests = (_Element(total, 0), _Element(total, 1))
+            self._requests[1] = 0
+        return StepOutput(waited, *requests)
 
     def _train_step(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         # The program is for the rows of all devices: its sums already are those of the whole batch.
@@ -146,12 +166,16 @@ class PjrtExecutor(StepExecutor):
         """Returns the program of a function for batches of this shape; lowers and compiles it at the first call."""
         key = (name, bool(self._evaluated), *((feature, value.shape) for feature, value in batch.items()))
         if key not in self._programs:
-            specs = {feature: tf.TensorSpec(value.shape, value.dtype) for feature, value in batch.items()}
-            with elapsed(f"fit: lowering the program to {name}"):
+            self._check_weights()
+            specs = {
+                feature: tf.TensorSpec([self._devices.all_rows(len(value)), *value.shape[1:]], value.dtype)
+                for feature, value in batch.items()
+            }
+            with elapsed(f"pjrt: lowering the program to {name}"):
                 program = Program(function, specs)
-                lowered = self._cache.lower(program)
+                lowered = self._lowered(name, program)
             variables: list[int] = []
-            placements = [_rows(value) for value in batch.values()]
+            placements = [rows_placement(value.ndim) for value in batch.values()]
             for variable in program.captured:
                 handle = id(variable.handle)
                 variables.append(self._evaluated.get(handle, handle))
@@ -159,7 +183,7 @@ class PjrtExecutor(StepExecutor):
                     # Outside of the state: the optimizer's note of its current learning rate.
                     self._set(variable, variable.numpy())
                 placements.append(self._placements.get(variables[-1], (None,) * len(variable.shape)))
-            with elapsed(f"fit: compiling the program to {name}"):
+            with elapsed(f"pjrt: compiling the program to {name}"):
                 run = self._devices.compile(lowered, placements, deterministic=self._deterministic)
             self._programs[key] = _CompiledProgram(
                 run=run,
@@ -171,9 +195,26 @@ class PjrtExecutor(StepExecutor):
             )
         return self._programs[key]
 
+    def _check_weights(self) -> None:
+        """Checks that all processes have set the same values."""
+        if self._checksum is not None:
+            self._peers.check_same(
+                {"the checksum of weights and optimizer": self._checksum}, remedy=_SAME_FILES
+            )
+            self._checksum = None
+
+    def _lowered(self, name: str, program: Program) -> Lowered:
+        """Lowers a program in the first process: names in what is lowered depend on the process's past."""
+        if self.processes == 1:
+            return self._cache.lower(program)
+        self._peers.check_same({f"the program to {name}": self._cache.key(program)}, remedy=_SAME_RELEASES)
+        data = packed(self._cache.lower(program)) if self._peers.is_first else b""
+        self._peers.gather("lowered")  # takes long: devices would not wait so long for each other
+        return unpacked(self._devices.from_first(data))
+
     def _run(self, program: _CompiledProgram, batch: NumpyBatch) -> list[jax.Array]:
         """Runs a program and stores the new values of its variables; returns its other results."""
-        rows = [self._devices.put(batch[name], _rows(batch[name])) for name in program.batch]
+        rows = [self._devices.put_rows(batch[name]) for name in program.batch]
         results = program.run(*rows, *(self._values[handle] for handle in program.variables))
         for number, handle in program.updates.items():
             self._values[handle] = results[number]
@@ -190,18 +231,27 @@ class PjrtExecutor(StepExecutor):
         return NonFinite.of(self._get(step), self._get(figures))
 
     def request_end(self) -> None:
-        """Does nothing: a single process ends by itself."""
+        self._requests[0] = 1
+
+    def request_save(self) -> None:
+        self._requests[1] = 1
 
     def same_in_all_processes(self, value: int) -> bool:
-        return True
+        return len(set(self._peers.gather(str(value)))) == 1
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(variable.shape.as_list()) for name, variable in self._named.items()}
 
     def state(self) -> Mapping[str, np.ndarray]:
-        return {name: self._get(variable) for name, variable in self._named.items()}
+        found = {}
+        for name, variable in self._named.items():
+            value = self._get(variable)
+            if self._peers.is_first:
+                found[name] = value
+        return found
 
     def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
+        self._checksum = 0
         for name, value in values:
             self._set(self._named[name], value)
 
@@ -211,7 +261,8 @@ class PjrtExecutor(StepExecutor):
         with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
             with self._devices.profile(temporary):
                 yield
-            files.copy_tree(temporary, folder)
+            if self._peers.is_first:
+                files.copy_tree(temporary, folder)
 
 
 class _Batches:
@@ -237,6 +288,12 @@ class _CompiledProgram:
     """Number of a result → handle of the variable whose new value it is."""
 
 
-def _rows(value: np.ndarray) -> Placement:
-    """Returns the placement of an array of a batch."""
-    return (DATA, *(None,) * (value.ndim - 1))
+@dataclass(frozen=True)
+class _Element:
+    """An element of an array on the devices. Converting it to a float waits for them."""
+
+    array: jax.Array
+    index: int
+
+    def __float__(self) -> float:
+        return float(np.asarray(self.array)[self.index])

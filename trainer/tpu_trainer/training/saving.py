@@ -79,18 +79,24 @@ class Saver:
         self._saved_at = time.monotonic()
 
     def due(self, steps: range) -> bool:
-        """Whether to save the state after `steps`. A save by the clock waits until the previous one is written."""
-        train = self._config.train
-        seconds = math.inf if train.checkpoint_minutes is None else 60 * train.checkpoint_minutes
-        by_clock = time.monotonic() - self._saved_at >= seconds and not self._background.busy
-        return by_clock or passes(steps, train.checkpoint_every)
+        """Whether to save the state after `steps` because of their number."""
+        return passes(steps, self._config.train.checkpoint_every)
+
+    def due_by_clock(self) -> bool:
+        """Whether to save the state because of `checkpoint_minutes` and the previous save is finished."""
+        minutes = self._config.train.checkpoint_minutes
+        seconds = math.inf if minutes is None else 60 * minutes
+        return time.monotonic() - self._saved_at >= seconds and not self._background.busy
 
     def save(self, step: int, **metadata: Any) -> None:
         """Copies the state after `step` updates and starts writing it."""
-        if self._folder.writable:
-            with self._stopwatch.paused():
-                known = {"data": self._train.fingerprint, "max_length": self._train.max_length}
-                self._background.save(step, self._executor.state, metadata=known | metadata)
+        if not self._folder.writable:
+            if self._executor.gathers_state:
+                self._executor.state()
+            return
+        with self._stopwatch.paused():
+            known = {"data": self._train.fingerprint, "max_length": self._train.max_length}
+            self._background.save(step, self._executor.state, metadata=known | metadata)
 
     def save_if_best(self, step: int, validation_loss: float) -> None:
         """Saves the state after `step` updates if its validation loss is the lowest so far."""
@@ -108,15 +114,19 @@ class Saver:
         Raises:
             NotSavedError: If the second attempt failed, too.
         """
-        self.wait()
-        if self._background.failed:
+        if self._failed():
             self.save(step)
-            self.wait()
-        if self._background.failed:
+        if self._failed():
             raise NotSavedError(
                 f"the last checkpoint, of step {step}, could not be written to {self._folder.checkpoints}; free some "
                 f"space, then {self.how_to_continue()}"
             )
+
+    def _failed(self) -> bool:
+        """Waits for the current save; returns whether it failed. All processes return the same."""
+        self.wait()
+        failed = self._background.failed
+        return not self._executor.same_in_all_processes(int(failed)) or failed
 
     def ensure_nothing_failed(self) -> None:
         """Waits for the last save.

@@ -28,6 +28,7 @@ from tpu_trainer.training.evaluation import Evaluator
 from tpu_trainer.training.executor import StepExecutor, check_batch_size
 from tpu_trainer.training.hosts import ends_if_lost
 from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
+from tpu_trainer.training.peers import Peers
 from tpu_trainer.training.pjrt import DeviceMesh
 from tpu_trainer.training.pjrt_executor import PjrtExecutor
 from tpu_trainer.training.progress import ModelFigures
@@ -66,6 +67,7 @@ def train_run(
     train: Mixture,
     validation: Split | None,
     strategy: tf.distribute.Strategy | None = None,
+    peers: Peers | None = None,
 ) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint in `folder` if there is one.
 
@@ -75,6 +77,7 @@ def train_run(
         train: The training data.
         validation: The split to evaluate; None: no evaluation.
         strategy: The devices. Default: those of `config`.
+        peers: The processes that train together by --strategy pjrt. Default: this one alone.
 
     Returns:
         The summary, which is also written to the folder and printed.
@@ -95,7 +98,7 @@ def train_run(
         tpu = _generation(config) if is_tpu(strategy) else None
         with elapsed("fit: building the model"):
             task = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
-        executor = _executor(config, task, strategy, mesh)
+        executor = _executor(config, task, strategy, mesh, peers)
         bfloat16 = config.train.precision == "mixed_bfloat16"
         run = Run(
             config,
@@ -129,12 +132,18 @@ def _mesh(config: FitConfig) -> DeviceMesh:
 
 
 def _executor(
-    config: FitConfig, task: Task, strategy: tf.distribute.Strategy, mesh: DeviceMesh | None
+    config: FitConfig,
+    task: Task,
+    strategy: tf.distribute.Strategy,
+    mesh: DeviceMesh | None,
+    peers: Peers | None,
 ) -> StepExecutor:
     deterministic = _deterministic(config, strategy)
     if mesh is not None:
         cache = LoweringCache(cache_folder("pjrt"))
-        return PjrtExecutor(task, mesh, mesh=config.mesh, cache=cache, deterministic=deterministic)
+        return PjrtExecutor(
+            task, mesh, mesh=config.mesh, cache=cache, peers=peers, deterministic=deterministic
+        )
     return TensorFlowExecutor(
         task,
         strategy,

@@ -1,0 +1,103 @@
+"""Processes that join, and then differ, fail or are lost, for training/test_peers.py. Prints a JSON object: the exit
+status and the output of both processes of each case. Imports JAX once and forks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax  # noqa: F401 before forks
+
+from tests.tpu_trainer.ports import free_ports
+from tpu_trainer.config import MeshConfig
+from tpu_trainer.errors import TrainerError, UsageError
+from tpu_trainer.training import peers
+from tpu_trainer.training.peers import Peers, joined
+
+
+def same(found: Peers) -> None:
+    assert found.gather(f"value {found.index}") == ["value 0", "value 1"]
+    found.check_same({"--seed": 1}, remedy="")
+    if found.index:
+        time.sleep(1)  # the first waits for it
+
+
+def different(found: Peers) -> None:
+    found.check_same({"--seed": found.index, "--x": "y"}, remedy="use one seed")
+
+
+def fails(found: Peers) -> None:
+    if found.index:
+        raise UsageError("mine")
+    time.sleep(600)  # as a collective operation does
+
+
+def lost(found: Peers) -> None:
+    if found.index:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def first_lost(found: Peers) -> None:
+    if not found.index:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def alone(found: Peers) -> None:
+    raise AssertionError("it joined")
+
+
+def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) -> int:
+    """The child's part; returns the exit status."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    if case is alone:
+        peers.CONNECT_SECONDS = 3
+        if index == 1:
+            return 0
+    config = MeshConfig(coordinator_address=f"127.0.0.1:{port}", num_processes=2, process_id=index)
+    try:
+        with joined(config) as found:
+            case(found)
+    except TrainerError as error:
+        print(error, file=sys.stderr, flush=True)
+        return error.status
+    return 0
+
+
+def main() -> None:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    peers.LOST_AFTER_SECONDS, peers.GRACE_SECONDS = 10, 3
+    cases = [same, different, fails, lost, first_lost, alone]
+    ports = free_ports(len(cases))
+    with tempfile.TemporaryDirectory() as folder:
+        started = {}
+        for number, case in enumerate(cases):
+            for index in range(2):
+                output = f"{folder}/{case.__name__}-{index}"
+                process = os.fork()
+                if not process:
+                    status = 1
+                    try:
+                        status = run(case, port=ports[number], index=index, output=output)
+                    finally:
+                        os._exit(status)  # without cleaning up what is the parent's
+                started[process] = (case.__name__, index, output)
+        found: dict[str, list] = {case.__name__: [None, None] for case in cases}
+        for _ in started:
+            process, status = os.wait()
+            name, index, output = started[process]
+            found[name][index] = (os.waitstatus_to_exitcode(status), Path(output).read_text())
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Runs of `fit --strategy pjrt` on several processes: lost, terminated, continued by another number of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tpu_trainer.faults import Fault, run_all
+from tests.tpu_trainer.ports import free_ports
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.test_never_losing_work import MLM, SMALL
+from tpu_trainer.errors import ExitStatus
+from tpu_trainer.training.interruption import AgreedEnd
+
+# A small epsilon would turn rounding into full steps.
+OPTIONS: dict[str, Any] = SMALL | MLM | {
+    "strategy": "pjrt",
+    "optimizer.epsilon": 1e-3,
+    "model.config.num_attention_heads": 4,
+    "train.log_every": 1,
+    "train.evaluate_every": 9,
+}  # fmt: skip
+FSDP = {"mesh.model": 2, "mesh.fsdp": True}
+# Both processes feed the same rows.
+TENSOR = {"mesh.model": 4}
+
+
+def devices(count: int) -> dict[str, str]:
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
+    return {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Name → the run's folder, and exit status and output of each of its processes."""
+    root = tmp_path_factory.mktemp("hosts")
+
+    def alone(run: str, options: dict[str, Any]) -> Any:
+        return fit_arguments(dataset, root / run, OPTIONS | options), {"environment": devices(4)}
+
+    def together(run: str, options: dict[str, Any], *processes: tuple[Fault, dict[str, Any]]) -> list[Any]:
+        meeting = {
+            "mesh.coordinator_address": f"127.0.0.1:{free_ports(1)[0]}",
+            "mesh.num_processes": len(processes),
+        }
+        return [
+            (
+                fit_arguments(
+                    dataset, root / run, OPTIONS | options | meeting | {"mesh.process_id": index} | own
+                ),
+                {"environment": devices(2), "lost_after": 10} | fault,
+            )
+            for index, (fault, own) in enumerate(processes)
+        ]
+
+    by_clock = FSDP | {"train.checkpoint_minutes": 1e-6, "train.checkpoint_every": 100}
+    lost = together("run", by_clock, ({}, {}), ({"kill_at": 8}, {}))
+    terminated = together("run", TENSOR, ({}, {}), ({"terminate_at": 13}, {}))
+    different = together("different", FSDP, ({}, {}), ({}, {"train.batch_size": 16}))
+    evaluate = ["evaluate", "--run", root / "alone", "--strategy", "pjrt", "--mesh.fsdp", True]
+    # Two at a time, so those that meet start together.
+    chains = {
+        "process 0": [lost[0], terminated[0], alone("run", FSDP)],
+        "process 1": [lost[1], terminated[1]],
+        "different 0": [different[0]],
+        "different 1": [different[1]],
+        "alone": [alone("alone", FSDP), (evaluate, {"environment": devices(4)})],
+    }
+    results = run_all(root, list(chains.values()))
+    return {"folder": root} | dict(zip(chains, results, strict=True))
+
+
+def test_a_run_of_several_processes_has_the_losses_and_weights_of_one(outcomes: dict[str, Any]) -> None:
+    """Also if a process is killed, another mesh is terminated by a signal to one, and one process finishes."""
+    (status, output), _ = outcomes["alone"]
+    assert status == 0, output
+    (lost, terminated, finished), (killed, signalled) = outcomes["process 0"], outcomes["process 1"]
+    assert killed[0] == -signal.SIGKILL, killed[1]
+    assert lost[0] == ExitStatus.INTERRUPTED, lost[1]
+    assert "error: lost process 1; the same command on all hosts continues" in lost[1]
+    assert (terminated[0], signalled[0]) == (ExitStatus.INTERRUPTED, ExitStatus.INTERRUPTED), terminated[1]
+    assert finished[0] == 0, finished[1]
+    run, reference = outcomes["folder"] / "run", outcomes["folder"] / "alone"
+    for found, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
+        figures = (found.get("eval", found), record.get("eval", record))
+        assert figures[0] == pytest.approx(figures[1], rel=1e-5), found["step"]
+    values, originals = weights(run), weights(reference)
+    assert values.keys() == originals.keys()
+    for name, value in originals.items():
+        scale = 1e-5 * max(1e-3, np.abs(value).max())
+        np.testing.assert_allclose(values[name], value, rtol=1e-4, atol=scale, err_msg=name)
+
+
+def test_checkpoints_by_the_clock_and_after_a_signal_are_agreed_by_all_processes(
+    outcomes: dict[str, Any],
+) -> None:
+    (_, terminated, finished), (_, signalled) = outcomes["process 0"], outcomes["process 1"]
+    continued, stopped = (
+        int(re.search(r"fit: continues after step (\d+)\n", output)[1])
+        for _, output in (terminated, finished)
+    )
+    assert continued == 2 + AgreedEnd.AHEAD  # asked for after step 1
+    for _, output in (terminated, signalled):
+        assert re.findall(r"^step (\d+)/24 ", output, re.MULTILINE)[-1] == str(stopped), output
+    assert stopped in (14 + AgreedEnd.AHEAD, 15 + AgreedEnd.AHEAD)
+
+
+def test_different_options_are_found_before_training(outcomes: dict[str, Any]) -> None:
+    for name in ("different 0", "different 1"):
+        [(status, output)] = outcomes[name]
+        assert status == ExitStatus.USAGE, output
+        assert "--train.batch_size is 8 in process 0 and 16 in process 1" in output
+    assert not (outcomes["folder"] / "different").exists()
+
+
+def test_evaluate_on_a_mesh_repeats_the_last_evaluation(outcomes: dict[str, Any]) -> None:
+    status, output = outcomes["alone"][1]
+    assert status == 0, output
+    run = outcomes["folder"] / "alone"
+    found = json.loads((run / "evaluation.json").read_text())
+    expected = json.loads((run / "summary.json").read_text())["eval"]
+    assert found["step"] == 24
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
