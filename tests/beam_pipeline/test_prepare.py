@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from beam_pipeline import prepare
+from beam_pipeline import beam_options, memory, prepare
 from beam_pipeline.dataset.records import decode_examples, read_frames
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.rows.routing import Layout
+from beam_pipeline.steps import route
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 
 UNITS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300"]
@@ -287,3 +288,14 @@ def test_the_bytes_do_not_depend_on_the_runner(run):
     expected = content(run(*options, output="here"))
     for name, runner in RUNNERS.items():
         assert content(run(*options, *runner, output=name)) == expected, name
+
+
+def test_no_byte_depends_on_threads_or_on_how_rows_are_gathered(run, monkeypatch):
+    expected = content(run("--splits", "train=0.9,test=0.1"))
+    ways = [(1, 1, 1 / 16), (2, 1, 0.0), (3, 1 << 30, 2.0), (3, 1 << 30, 0.0), (2, 60_000, 1 / 16)]
+    for number, (threads, gathered, share) in enumerate(ways):
+        monkeypatch.setattr(beam_options, "process_threads", lambda _, threads=threads: threads)
+        monkeypatch.setattr(memory, "for_rows", lambda gathered=gathered: gathered)
+        monkeypatch.setattr(route, "_WORTH_READING", share)
+        made = run("--splits", "train=0.9,test=0.1", output=f"out-{number}")
+        assert content(made) == expected
