@@ -16,8 +16,8 @@ from beam_pipeline.tokenization.tokenizer_json import (
     BYTE_ALPHABET,
     BYTE_TOKENS,
     entries,
+    load_tokenizer,
     make_unreachable,
-    parse_tokenizer,
     unknown_id,
 )
 
@@ -54,7 +54,7 @@ def tokenizer_for_text(
     Raises:
         UsageError: If text must not encode to control tokens, and this tokenizer cannot encode text without one.
     """
-    tokenizer = parse_tokenizer(tokenizer_json)
+    tokenizer = load_tokenizer(tokenizer_json).parsed
     return tokenizer if parse_special_tokens else _without_control_tokens(tokenizer, control_ids)
 
 

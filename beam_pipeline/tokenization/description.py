@@ -23,7 +23,7 @@ from beam_pipeline.tokenization.tokenizer_files import (
     load_files,
     parse_json,
 )
-from beam_pipeline.tokenization.tokenizer_json import parse_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 # The tokens that mark a document's boundaries or replace its words.
 _BOUNDARY_NAMES = ("mask", "bos", "eos", "cls", "sep")
@@ -98,15 +98,13 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
     files, notes = load_files(path)
     if pad_token is not None:
         files = _with_pad_token(files, pad_token)
-    parsed = parse_tokenizer(files[JSON].decode())
+    loaded = load_tokenizer(files[JSON].decode())
+    tokenizer, parsed = loaded.tokenizer, loaded.parsed
     if parsed["model"].get("dropout"):
         raise UsageError(
             f"--tokenizer {path}: its model drops merges at random (dropout {parsed['model']['dropout']}), so every "
             'run would give a different dataset; set "dropout" to null in its tokenizer.json'
         )
-    tokenizer = Tokenizer.from_buffer(files[JSON])
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     if pad_token is not None and tokenizer.token_to_id(pad_token) is None:
         raise UsageError(f"--pad_token {pad_token}: is not in the vocabulary of --tokenizer {path}")
     config = _config(files, parsed, path)
@@ -131,7 +129,7 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
         control_ids=control,
-        template=find_template(tokenizer),
+        template=find_template(loaded),
     )
 
 

@@ -13,10 +13,11 @@ import numpy as np
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.cores import Core, Flat
 from beam_pipeline.tokenization.fallbacks import Fallbacks
-from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer, with_model_of
+from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
 from beam_pipeline.tokenization.literals import Place, StringSet
 from beam_pipeline.tokenization.normalization import cut, last_match
 from beam_pipeline.tokenization.token_arrays import ranges
+from beam_pipeline.tokenization.tokenizer_json import with_model_of
 from beam_pipeline.tokenization.tokenizer_parts import UNIGRAM, WORDPIECE, TokenizerParts
 
 _MAX_CACHED_PIECES = 1 << 18

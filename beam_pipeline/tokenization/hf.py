@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.fallbacks import Fallbacks
 from beam_pipeline.tokenization.normalization import cut
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, with_model_of
 from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, split_tokenizer
 
 # An encoding takes about 40 bytes of memory per byte of text, so batches are small and long texts are cut.
@@ -31,13 +31,6 @@ def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> To
     reference.no_truncation()
     reference.no_padding()
     return reference
-
-
-def with_model_of(reference: Tokenizer, parts: Mapping) -> Tokenizer:
-    """Makes the tokenizer `parts`, whose model is the one of `reference`: it is neither parsed nor stored again."""
-    made = Tokenizer.from_str(json.dumps({**parts, "model": {"type": "BPE", "vocab": {}, "merges": []}}))
-    made.model = reference.model
-    return made
 
 
 def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tokenizers import Tokenizer
-
 from beam_pipeline.amounts import counted
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.template import find_template
+from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer
 
 _REMEDY = (
     "to use its tokenizer.json as it is, remove auto_map and tokenizer_class from tokenizer_config.json, if that is "
@@ -38,7 +37,7 @@ def runs_code(config: Mapping) -> bool:
     return tokenizer_class_from_name(name) is None and tokenizer_class_from_name(f"{name}Fast") is None
 
 
-def config_without_code(config: Mapping, tokenizer: Tokenizer, path: str) -> tuple[dict, str]:
+def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> tuple[dict, str]:
     """Returns a config with which `tokenizer.json` alone determines the ids, if the code cannot change them.
 
     A fast class loads `tokenizer.json`. By convention it changes no more than the tokens around a text, according to
@@ -59,9 +58,7 @@ def config_without_code(config: Mapping, tokenizer: Tokenizer, path: str) -> tup
     elif options:
         reason = f"its options may change ids ({', '.join(options)})"
     else:
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        template = find_template(tokenizer)
+        template = find_template(loaded)
         for key, found in (("add_bos_token", template.prefix), ("add_eos_token", template.suffix)):
             if key in config and bool(config[key]) != bool(found):
                 added = "such a" if found else "no such"
@@ -78,7 +75,7 @@ def config_without_code(config: Mapping, tokenizer: Tokenizer, path: str) -> tup
     others = [
         f"{token.get('content')} ({number})"
         for number, token in added.items()
-        if str(tokenizer.token_to_id(str(token.get("content")))) != number
+        if str(loaded.tokenizer.token_to_id(str(token.get("content")))) != number
     ]
     if others:
         shown = others[0] + (", …" if len(others) > 1 else "")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer
 from tokenizers.processors import Sequence
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, with_model_of
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,19 @@ class Template:
     suffix: tuple[int, ...]
 
 
-def find_template(tokenizer: Tokenizer) -> Template:
+def find_template(loaded: LoadedTokenizer) -> Template:
     """Finds the ids that the tokenizer's post-processor puts around a text, by encoding texts with it and without it.
 
     Raises:
         UsageError: If the post-processor does more than adding ids before and after a text.
     """
-    if tokenizer.post_processor is None:
+    if loaded.parsed["post_processor"] is None:
         return Template((), ())
+    tokenizer = with_model_of(loaded.tokenizer, {**loaded.parsed, "truncation": None, "padding": None})
     texts = ["a", "b 1"]
     full = [tokenizer.encode(text).ids for text in texts]
-    processor, tokenizer.post_processor = tokenizer.post_processor, Sequence([])
+    tokenizer.post_processor = Sequence([])
     plain = [tokenizer.encode(text).ids for text in texts]
-    tokenizer.post_processor = processor
     for first in range(len(full[0]) - len(plain[0]) + 1):
         prefix, suffix = full[0][:first], full[0][first + len(plain[0]) :]
         if full == [[*prefix, *ids, *suffix] for ids in plain]:

@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from beam_pipeline import console, filesystem, parsing
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.remote_code import config_without_code, runs_code
+from beam_pipeline.tokenization.tokenizer_json import (
+    LoadedTokenizer,
+    load_tokenizer,
+    parts_without_model,
+)
 
 JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
     "tokenizer.json",
@@ -80,21 +83,21 @@ def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
             "save_pretrained, or add tokenizer.json"
         )
     notes: list[str] = []
-    if JSON in files:
-        given = _load_json(files[JSON], path)
+    given = _load_json(files[JSON], path) if JSON in files else None
+    if given is not None:
         if not known_class:
             return _with_config(path, files, config, given)
         if runs_code(config):
             config, note = config_without_code(config, given, path)
             config["tokenizer_class"] = named_class = _PLAIN_CLASS
-            config["add_prefix_space"] = _prefix_space(json.loads(files[JSON]))
+            config["add_prefix_space"] = _prefix_space(given.parsed)
             files = {**files, CONFIG: _dump(config)}
             notes.append(note)
         if named_class in _PLAIN_CLASSES:
             files = _with_plain_class(files, config)
             if _is_consistent(parse_json(files, CONFIG, path), files, given):
                 return files, notes
-    return _convert(path, files, custom_code="auto_map" in {**config, **model_config}), notes
+    return _convert(path, files, given, custom_code="auto_map" in {**config, **model_config}), notes
 
 
 def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, Any]:
@@ -171,9 +174,9 @@ def _download(name: str) -> dict[str, bytes]:
     return files
 
 
-def _load_json(data: bytes, path: str) -> Tokenizer:
+def _load_json(data: bytes, path: str) -> LoadedTokenizer:
     try:
-        return Tokenizer.from_buffer(data)
+        return load_tokenizer(data.decode())
     except Exception as error:  # the library raises plain Exception
         raise UsageError(
             f"--tokenizer {path}: tokenizer.json cannot be loaded: {_first_line(error)}"
@@ -181,15 +184,14 @@ def _load_json(data: bytes, path: str) -> Tokenizer:
 
 
 def _with_config(
-    path: str, files: Mapping[str, bytes], config: Mapping, tokenizer: Tokenizer
+    path: str, files: Mapping[str, bytes], config: Mapping, given: LoadedTokenizer
 ) -> tuple[dict[str, bytes], list[str]]:
     """Adds a config that makes AutoTokenizer use tokenizer.json unchanged, to a folder that names no class."""
-    given = json.loads(files[JSON])
-    changed = {**config, "tokenizer_class": _PLAIN_CLASS, "add_prefix_space": _prefix_space(given)}
+    changed = {**config, "tokenizer_class": _PLAIN_CLASS, "add_prefix_space": _prefix_space(given.parsed)}
     changed.pop("auto_map", None)
     note = []
     if not named_tokens({**parse_json(files, MAP, path), **config}):
-        added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        added = {token["content"] for token in given.parsed["added_tokens"]}
         found = {
             name: next((token for token in tokens if token in added), None)
             for name, tokens in _WELL_KNOWN.items()
@@ -203,9 +205,8 @@ def _with_config(
         ]
     data = files[JSON]
     # AutoTokenizer would add the token of a saved padding as the pad token.
-    if given.get("padding") or given.get("truncation"):
-        kept = {key: value for key, value in given.items() if key not in ("padding", "truncation")}
-        data = _with_model_of(kept, data)
+    if given.parsed["padding"] or given.parsed["truncation"]:
+        data = _with_model_of({**given.parsed, "padding": None, "truncation": None}, data)
     return {**files, JSON: data, CONFIG: _dump(changed)}, note
 
 
@@ -221,11 +222,11 @@ def _with_plain_class(files: Mapping[str, bytes], config: Mapping) -> dict[str, 
     return {**files, CONFIG: _dump(changed)}
 
 
-def _is_consistent(config: Mapping, files: Mapping[str, bytes], tokenizer: Tokenizer) -> bool:
+def _is_consistent(config: Mapping, files: Mapping[str, bytes], loaded: LoadedTokenizer) -> bool:
     """Whether AutoTokenizer uses tokenizer.json unchanged, because no other file contradicts it."""
     # Tokens that other files define must be in tokenizer.json, with the same flags.
-    given = json.loads(files[JSON])
-    added = {str(number): token for number, token in tokenizer.get_added_tokens_decoder().items()}
+    given = loaded.parsed
+    added = {str(number): token for number, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     for number, token in (config.get("added_tokens_decoder") or {}).items():
         here = added.get(number)
@@ -236,22 +237,24 @@ def _is_consistent(config: Mapping, files: Mapping[str, bytes], tokenizer: Token
     if "added_tokens_decoder" not in config and ADDED in files:
         return False
     named = named_tokens(config) + named_tokens(json.loads(files.get(MAP, b"{}")))
-    if given.get("padding"):
+    if given["padding"]:
         named.append(given["padding"]["pad_token"])
     if not set(named) <= {token.content for token in added.values()}:
         return False
     # Options that replace tokenizer.json or change its pre-tokenizer.
     if any(config.get(key) for key in ("from_slow", "fast_tokenizer_files", "fix_mistral_regex")):
         return False
-    here = (given.get("pre_tokenizer") or {}).get("add_prefix_space")
+    here = (given["pre_tokenizer"] or {}).get("add_prefix_space")
     return here is None or here == config.get("add_prefix_space", False)
 
 
 def _prefix_space(given: Mapping) -> bool:
-    return bool((given.get("pre_tokenizer") or {}).get("add_prefix_space", False))
+    return bool((given["pre_tokenizer"] or {}).get("add_prefix_space", False))
 
 
-def _convert(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dict[str, bytes]:
+def _convert(
+    path: str, files: Mapping[str, bytes], given: LoadedTokenizer | None, *, custom_code: bool
+) -> dict[str, bytes]:
     """Loads the files with AutoTokenizer and saves them. Keeps the vocabulary's text: saving may round its scores."""
     from transformers import AutoTokenizer
 
@@ -276,20 +279,20 @@ def _convert(path: str, files: Mapping[str, bytes], *, custom_code: bool) -> dic
                 "without a tokenizer.json; convert it to a fast tokenizer first"
             )
         tokenizer.save_pretrained(target)
-        saved = _as_plain_class(_read_folder(str(target)), tokenizer.model_input_names)
-        given = json.loads(Tokenizer.from_buffer(files[JSON]).to_str()) if JSON in files else None
-    if given is None:
+        saved = _read_folder(str(target))
+        loaded = tokenizer.backend_tokenizer
+        same_model = given is not None and loaded.model.__getstate__() == given.tokenizer.model.__getstate__()
+    parts = parts_without_model(loaded)
+    saved = _as_plain_class(saved, parts, tokenizer.model_input_names)
+    if not same_model:
         return saved
-    changed = json.loads(saved[JSON])
-    if changed == given:
-        return {**saved, JSON: files[JSON]}
-    if changed["model"] != given["model"]:
-        return saved
-    del changed["model"]
-    return {**saved, JSON: _with_model_of(changed, files[JSON])}
+    same = all(given.parsed[key] == value for key, value in parts.items())
+    return {**saved, JSON: files[JSON] if same else _with_model_of(parts, files[JSON])}
 
 
-def _as_plain_class(files: Mapping[str, bytes], input_names: Sequence[str]) -> dict[str, bytes]:
+def _as_plain_class(
+    files: Mapping[str, bytes], parts: Mapping, input_names: Sequence[str]
+) -> dict[str, bytes]:
     """Renames the class in files that AutoTokenizer has saved, so that tokenizer.json is used unchanged.
 
     The plain class does so in transformers 4 and 5. Many classes of transformers 5, such as AlbertTokenizer, replace
@@ -299,7 +302,7 @@ def _as_plain_class(files: Mapping[str, bytes], input_names: Sequence[str]) -> d
     if config["tokenizer_class"] in _PLAIN_CLASSES:
         return dict(files)
     config["tokenizer_class"] = _PLAIN_CLASS
-    config["add_prefix_space"] = _prefix_space(json.loads(files[JSON]))
+    config["add_prefix_space"] = _prefix_space(parts)
     config["model_input_names"] = list(input_names)
     return {**files, CONFIG: _dump(config)}
 

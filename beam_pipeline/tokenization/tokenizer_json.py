@@ -1,4 +1,4 @@
-"""Parsing `tokenizer.json`, and changing its model's vocabulary."""
+"""Loading `tokenizer.json`, and changing its model's vocabulary."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
@@ -38,26 +39,54 @@ _DEFAULTS = {
 }
 
 
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """A `tokenizer.json` that is loaded once for all that need it: do not change it."""
+
+    tokenizer: Tokenizer
+    """HF's tokenizer, without truncation and padding."""
+    parsed: Mapping
+    """The file in the form that the current `tokenizers` writes, whatever version wrote the file."""
+
+
 @functools.lru_cache(maxsize=1)
-def parse_tokenizer(tokenizer_json: str) -> Mapping:
-    """Parses a `tokenizer.json` of any version into the form that the current `tokenizers` writes.
+def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
+    """Loads a `tokenizer.json` of any version. The last result is kept, since a run needs it several times.
 
-    The vocabulary is taken from the JSON text itself. `tokenizers` reads and writes scores with an error of one unit in
-    the last place, which changes how ties between segmentations are broken, and it prints every gap in a vocabulary.
-
-    The last result is kept, since a run needs it several times: do not change it.
+    The parsed vocabulary is taken from the JSON text itself. `tokenizers` reads and writes scores with an error of one
+    unit in the last place, which changes how ties between segmentations are broken, and it prints every gap in a
+    vocabulary.
 
     Raises:
         Exception: Whatever `tokenizers` raises if it cannot load the text.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json)
     given = json.loads(tokenizer_json)["model"]
+    parts = parts_without_model(tokenizer)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     kind = type(tokenizer.model).__name__
-    tokenizer.model = type(tokenizer.model)()  # empty, so that `to_str` below does not write the vocabulary
     model = {"type": kind, **_DEFAULTS[kind], **given}
     if kind == "BPE":
         model["merges"] = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in given["merges"]]
-    return {**json.loads(tokenizer.to_str()), "model": model}
+    return LoadedTokenizer(tokenizer, {**parts, "model": model})
+
+
+def parts_without_model(tokenizer: Tokenizer) -> dict:
+    """Returns the parsed `tokenizer.json` of a tokenizer, but for its model."""
+    model = tokenizer.model
+    tokenizer.model = type(model)()  # empty, so that `to_str` does not write the vocabulary
+    parts = json.loads(tokenizer.to_str())
+    tokenizer.model = model
+    del parts["model"]
+    return parts
+
+
+def with_model_of(tokenizer: Tokenizer, parts: Mapping) -> Tokenizer:
+    """Makes the tokenizer `parts`, whose model is the one of `tokenizer`: it is neither parsed nor stored again."""
+    made = Tokenizer.from_str(json.dumps({**parts, "model": {"type": "BPE", "vocab": {}, "merges": []}}))
+    made.model = tokenizer.model
+    return made
 
 
 def entries(model: Mapping) -> list[tuple[str, int]]:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 # Control characters except newline and tab, characters that reorder or hide text, and lone surrogates. A terminal would
 # interpret them, and a page would not show what is in the data.
@@ -35,7 +36,7 @@ class RowDecoder:
     """Decodes rows. Special tokens are shown as their names."""
 
     def __init__(self, tokenizer_json: str):
-        self._tokenizer = Tokenizer.from_str(tokenizer_json)
+        self._tokenizer = load_tokenizer(tokenizer_json).tokenizer
         decoder = self._tokenizer.decoder  # its state is JSON
         self._is_byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 

@@ -18,7 +18,7 @@ from beam_pipeline.tokenization.documents import DocumentTokenizer
 from beam_pipeline.tokenization.engine import check_engine, make_engine
 from beam_pipeline.tokenization.sample_check import EngineMismatch
 from beam_pipeline.tokenization.template import Template
-from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, parse_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, load_tokenizer
 
 EOS, MASK, CHAT = "<|end|>", "[MASK]", "<extra>"
 CONTROL = (EOS, MASK, CHAT)
@@ -185,7 +185,7 @@ def test_text_without_control_tokens_keeps_its_ids(tokenizer: Tokenizer):
 
 
 def test_the_other_special_tokens_are_those_marked_so():
-    parsed = parse_tokenizer(_added(_byte_level(), special=True).to_str())
+    parsed = load_tokenizer(_added(_byte_level(), special=True).to_str()).parsed
     marked = {token["id"] for token in parsed["added_tokens"]}
     assert find_control_ids(parsed, ()) == marked
     assert find_control_ids(parsed, {1}, {2}) == marked | {1, 2}
@@ -194,7 +194,7 @@ def test_the_other_special_tokens_are_those_marked_so():
 def test_the_unknown_token_is_reached_by_unknown_text_alone():
     tokenizer = _word_level(pre_tokenizers.WhitespaceSplit())
     tokenizer.add_special_tokens(["<unk>"])
-    parsed = parse_tokenizer(tokenizer.to_str())
+    parsed = load_tokenizer(tokenizer.to_str()).parsed
     assert find_control_ids(parsed, {1, 2, 3}, {0}) == {1, 2, 3}
     assert encode(tokenizer, "hf", ["the unheard-of"]) == [[tokenizer.token_to_id("the"), 0]]
 

@@ -25,7 +25,7 @@ from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
 from beam_pipeline.tokenization.fast import FastEngine
 from beam_pipeline.tokenization.hf import HFEngine
-from beam_pipeline.tokenization.tokenizer_json import parse_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 
@@ -295,10 +295,10 @@ def test_text_of_ever_new_words_does_not_fill_the_memory(
 
 
 def test_engines_do_not_change_the_parsed_tokenizer_which_is_parsed_once(tokenizer_json: str):
-    parse_tokenizer.cache_clear()
-    before = copy.deepcopy(parse_tokenizer(tokenizer_json))
+    load_tokenizer.cache_clear()
+    before = copy.deepcopy(load_tokenizer(tokenizer_json).parsed)
     for name, parse_special_tokens in itertools.product(["auto", "hf"], [True, False]):
         engine = make_engine(name, tokenizer_json, parse_special_tokens=parse_special_tokens)
         engine.encode_batch(["a text\n", "<s>\ufffd{"])
-    assert parse_tokenizer(tokenizer_json) == before
-    assert parse_tokenizer.cache_info().misses == 1
+    assert load_tokenizer(tokenizer_json).parsed == before
+    assert load_tokenizer.cache_info().misses == 1

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.engine import make_engine
-from beam_pipeline.tokenization.tokenizer_json import parse_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 TEXTS = ["hello world", " two  spaces", "one<s>two</s> <new>x", "漢字 naïve\n", ""]
@@ -44,6 +44,20 @@ def save(tmp_path: Path, make_tokenizer: Callable[[str], str]) -> Callable[..., 
         return folder
 
     return write
+
+
+def test_a_tokenizer_is_loaded_once_and_again_if_its_file_changes(save: Callable[..., Path], tmp_path: Path):
+    folder = save(tokenizer_config=PLAIN)
+    load_tokenizer.cache_clear()
+    description = describe_tokenizer(str(folder))
+    make_engine("auto", description.json, control_ids=description.control_ids)
+    again = describe_tokenizer(str(copy(description, tmp_path / "copy")))
+    assert load_tokenizer.cache_info().misses == 1
+    assert again.json == description.json
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert describe_tokenizer(str(folder)).vocab_size == description.vocab_size + 1
 
 
 def copy(description: TokenizerDescription, folder: Path) -> Path:
@@ -343,7 +357,7 @@ def test_the_vocabulary_keeps_its_text(save: Callable[..., Path]):
     description = describe_tokenizer(str(folder))
     assert b"<new>" in description.files["tokenizer.json"]
     assert json.loads(description.json)["model"] == parts["model"]
-    assert parse_tokenizer(description.json)["model"] == parts["model"]
+    assert load_tokenizer(description.json).parsed["model"] == parts["model"]
 
 
 def test_dropout_is_refused(save: Callable[..., Path]):
