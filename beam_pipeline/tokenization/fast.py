@@ -7,6 +7,7 @@ is not exact on are encoded by HF, and cached.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -199,12 +200,11 @@ class FastEngine:
 
     def _encode_exact(self, pieces: list[str]) -> Flat:
         """Encodes pieces with the core."""
-        isolated = self._parts.isolated
-        if isolated is None:
+        if self._parts.split is None:
             return self._core.encode(pieces)
-        split = [list(filter(None, isolated.split(piece))) for piece in pieces]
-        ids, lengths = self._core.encode([part for parts in split for part in parts])
-        return ids, _sums(lengths, np.fromiter(map(len, split), np.int64, len(split)))
+        parts = [list(filter(None, self._parts.split(piece))) for piece in pieces]
+        ids, lengths = self._core.encode(list(chain.from_iterable(parts)))
+        return ids, _sums(lengths, np.fromiter(map(len, parts), np.int64, len(parts)))
 
     def _encode_with_hf(self, pieces: list[str]) -> Flat:
         """Encodes pieces with HF. Each distinct piece is encoded once, since the same words occur again and again."""

@@ -37,15 +37,15 @@ class TokenizerParts:
     core: Mapping
     """The `tokenizer.json` of its model and the rest of its components, for the fast library. It adds no tokens."""
     exact: Mapping
-    """The same for `tokenizers`, which supports more components: no `isolated`, and the unchanged model."""
+    """The same for `tokenizers`, which supports more components: no `split`, and the unchanged model."""
     cuts: re.Pattern
     """Where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text."""
     normalize: Sequence[normalization.Step] = ()
     """The steps of its normalizer that come before `core`."""
     mark: Sequence[normalization.Step] = ()
     """The steps that come after `normalize`: the parts of its pre-tokenizer that `core` lacks."""
-    isolated: re.Pattern | None = None
-    """Where text is split for `core` in addition: at the places, or at characters that are pieces of their own."""
+    split: byte_level.Splitter | None = None
+    """How text is split for `core` in addition."""
     literals: Literals = field(default_factory=Literals)
     """The added tokens that are matched in text before normalization."""
     normalized_literals: Literals = field(default_factory=Literals)
@@ -186,9 +186,9 @@ def _bpe(core: dict) -> TokenizerParts:
         inner = _before_inner_marks(model["vocab"])
         cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(inner | {'▁'})))}])(?=▁[^▁])")
         # gigatoken splits at marks and caches words only if no token contains a mark after another character.
-        words = cuts if inner - {"▁"} else None
+        words = cuts.split if inner - {"▁"} else None
         return TokenizerParts(SENTENCEPIECE, core, core, cuts, steps, marks, words, uniform=uniform)
-    simple, prefix, isolated = byte_level.byte_level_pre_tokenizer(parts)
+    simple, prefix, split = byte_level.byte_level_pre_tokenizer(parts)
     exact = {**core, "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level.without_prefix(parts)}}
     core.update(pre_tokenizer=simple, model=byte_level.known_bytes_model(model))
     marks = []
@@ -196,7 +196,7 @@ def _bpe(core: dict) -> TokenizerParts:
         marks.append(
             normalization.for_each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
-    return TokenizerParts(BYTE_LEVEL, core, exact, byte_level.CUTS, steps, marks, isolated)
+    return TokenizerParts(BYTE_LEVEL, core, exact, byte_level.CUTS, steps, marks, split)
 
 
 def _before_inner_marks(vocab: Mapping[str, int]) -> set[str]:

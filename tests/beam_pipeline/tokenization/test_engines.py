@@ -10,17 +10,19 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from beam_pipeline import memory
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization import cores, hf, normalization
+from beam_pipeline.tokenization.byte_level import split_numbers
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
 from beam_pipeline.tokenization.fast import FastEngine
@@ -292,6 +294,14 @@ def test_text_of_ever_new_words_does_not_fill_the_memory(
         assert encode(engine, texts)[:100] == encode_by_hf(reference, texts[:100])
         used.append(memory.private_bytes() - before)
     assert max(used) < 60 << 20
+
+
+def test_digits_are_split_like_the_pre_tokenizer_does():
+    chars = [chr(code) for code in range(0x30000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    for text in ("".join(chars), "a1²b", "𝟘x٣", "1", ""):
+        wanted = [text[start:end] for _, (start, end) in digits.pre_tokenize_str(text)]
+        assert list(filter(None, split_numbers(text))) == wanted
 
 
 def test_engines_do_not_change_the_parsed_tokenizer_which_is_parsed_once(tokenizer_json: str):
