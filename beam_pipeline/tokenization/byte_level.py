@@ -61,7 +61,7 @@ def known_bytes_model(model: Mapping) -> Mapping:
     """Prevents engines from finding tokens of a byte-level model that `tokenizers` never emits.
 
     `tokenizers` sees words in the byte alphabet, and reaches longer tokens only by merges, unless it ignores merges.
-    Bytes that the vocabulary lacks get ids of their own, since gigatoken needs all. See `characters_without_bytes`.
+    Bytes that the vocabulary lacks get ids of their own, since gigatoken needs all. See `missing_bytes`.
     """
     vocab = model["vocab"]
     missing = sorted(BYTE_ALPHABET - vocab.keys())
@@ -126,13 +126,9 @@ def _complete_split(part: Mapping) -> str | None:
     return part["pattern"].get("Regex")
 
 
-def characters_without_bytes(vocab: Mapping[str, int]) -> list[str]:
-    """Returns the characters whose UTF-8 has a byte that the vocabulary lacks. `tokenizers` drops such bytes."""
-    missing = {byte for byte, char in _byte_chars().items() if char not in vocab}
-    if not missing - _NEVER_IN_UTF8:
-        return []
-    codes = (*range(0xD800), *range(0xE000, 0x110000))
-    return [char for char in map(chr, codes) if not missing.isdisjoint(char.encode())]
+def missing_bytes(vocab: Mapping[str, int]) -> frozenset[int]:
+    """Returns the bytes of UTF-8 that the vocabulary lacks. `tokenizers` drops them."""
+    return frozenset(byte for byte, char in _byte_chars().items() if char not in vocab) - _NEVER_IN_UTF8
 
 
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 CODES = 0x110000
 
+_LATIN_END = 0x250
+
+_OUT, _IN, _UNKNOWN = range(3)
+
 
 class CharacterSet:
-    """A set of characters.
+    """A set of characters. Texts have few different ones, so all but Latin ones are classified when they occur first.
 
     Args:
-        codes: bool [0x110000], True for the code points in the set.
+        classify: Returns which of some different characters are in the set: one bool for each.
     """
 
-    def __init__(self, codes: np.ndarray):
-        self._codes = codes
-        self._first = int(codes.argmax())
-        self._other_ascii = np.flatnonzero(~codes[:128]).astype(np.uint8).tobytes()
+    def __init__(self, classify: Callable[[list[str]], Iterable[bool]]):
+        self._classify = classify
+        self._states = np.full(CODES, _UNKNOWN, np.uint8)
+        self._learn(np.arange(_LATIN_END))
+        self._first = int((self._states != _OUT).argmax())  # of those in the set or not yet classified
+        self._other_ascii = np.flatnonzero(self._states[:128] == _OUT).astype(np.uint8).tobytes()
 
     @classmethod
     def of(cls, chars: Iterable[str]) -> CharacterSet:
-        codes = np.zeros(CODES, bool)
-        codes[[ord(char) for char in chars]] = True
-        return cls(codes)
+        chars = frozenset(chars)
+        return cls(lambda found: [char in chars for char in found])
+
+    def _learn(self, codes: np.ndarray) -> None:
+        self._states[codes] = np.fromiter(self._classify(list(map(chr, codes.tolist()))), np.uint8)
 
     def places(self, texts: list[str]) -> dict[int, list[int]]:
         """Finds the set's characters in texts.
@@ -45,7 +53,11 @@ class CharacterSet:
         codes = np.frombuffer("".join(chosen).encode("utf-32-le"), "<u4")  # UTF-32 is an array of code points
         # Most characters of most texts precede all of the set, and a comparison is faster than a look-up.
         found = np.flatnonzero(codes >= self._first)
-        found = found[self._codes[codes[found]]]
+        found = found[self._states[codes[found]] != _OUT]
+        new = np.unique(codes[found][self._states[codes[found]] == _UNKNOWN])
+        if len(new):
+            self._learn(new)
+            found = found[self._states[codes[found]] == _IN]
         if not len(found):
             return {}
         ends = np.cumsum(np.fromiter(map(len, chosen), np.int64, len(chosen)))

@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,8 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline import memory
-from beam_pipeline.tokenization.byte_level import characters_without_bytes
-from beam_pipeline.tokenization.characters import CODES
+from beam_pipeline.tokenization.byte_level import missing_bytes
 from beam_pipeline.tokenization.hf import encode_flat
 from beam_pipeline.tokenization.normalization import LONGEST_WORD
 from beam_pipeline.tokenization.token_arrays import ranges
@@ -31,12 +30,14 @@ from beam_pipeline.tokenization.tokenizer_parts import (
 # The ids of several texts (uint32 [tokens]) and how many each text has (int64 [texts]).
 Flat = tuple[np.ndarray, np.ndarray]
 
-# Large blocks of characters that all behave alike, Chinese characters and Korean syllables: only a few are probed.
-_UNIFORM_BLOCKS = ((0x3400, 0x9FF0), (0xAC00, 0xD7A4))
-
 # gigatoken caches every distinct word, at about 170 bytes each, and cannot empty its cache. If the process has grown by
 # this many bytes since the tokenizer was loaded, it is loaded again.
 _MAX_GROWTH = 256 << 20
+
+# gigatoken's batches import awkward, which takes 0.3 s of CPU. So the first texts are encoded one by one: at the same
+# speed per character, but each takes as long as this many characters more.
+_CHARS_PER_CALL = 150
+_FEW_CHARS = 16 << 20
 
 # In `tokenizers`, the score of the unknown piece is this much below the lowest of the others.
 _UNKNOWN_PENALTY = 10
@@ -50,6 +51,8 @@ class Core(Protocol):
     """Maximum length of a piece in characters; at most `LONGEST_WORD`."""
     inexact_strings: Collection[str]
     """Strings on which it may differ from the exact tokenizer. They contain no space."""
+    is_exact: bool
+    """Whether it never differs on characters, so that `inexact` need not be called."""
 
     @staticmethod
     def check(parts: TokenizerParts) -> None:
@@ -58,8 +61,13 @@ class Core(Protocol):
     def encode(self, pieces: Sequence[str]) -> Flat:
         """Returns the ids of all pieces (uint32 [tokens]) and how many each piece has (int64 [pieces])."""
 
-    def inexact(self, exact: Tokenizer) -> np.ndarray | None:
-        """Returns the characters on which it may differ from `exact`: bool [0x110000]; None if there are none."""
+    def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
+        """Determines for each of some characters whether it may differ on it from the exact tokenizer.
+
+        Args:
+            chars: Different characters.
+            exact: Returns the exact tokenizer.
+        """
 
 
 class GigatokenCore:
@@ -77,9 +85,11 @@ class GigatokenCore:
     def __init__(self, parts: TokenizerParts, threads: int):
         self.check(parts)
         self._json = json.dumps(parts.core)
-        self._kind = parts.kind
-        self._vocab = parts.exact["model"]["vocab"]
+        # A model with byte fallback knows all bytes, and its splits do not depend on Unicode categories.
+        self.is_exact = parts.kind == SENTENCEPIECE
+        self._missing = missing_bytes(parts.exact["model"]["vocab"])
         self._parallel = threads > 1
+        self._chars = 0
         try:
             self._load()
         except ImportError:
@@ -99,22 +109,25 @@ class GigatokenCore:
 
     def encode(self, pieces: Sequence[str]) -> Flat:
         self._limit_cache()
+        self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
+        if self._chars <= _FEW_CHARS:
+            found = list(map(self._tokenizer.encode, pieces))
+            lengths = np.fromiter(map(len, found), np.int64, len(found))
+            return np.concatenate([np.empty(0, np.uint32), *found]), lengths
         layout = self._tokenizer.encode_batch(list(pieces), parallel=self._parallel).layout
         ids = np.asarray(layout.content.data)
         return ids, np.diff(np.asarray(layout.offsets.data).astype(np.int64, copy=False))
 
-    def inexact(self, exact: Tokenizer) -> np.ndarray | None:
-        """Returns characters of two kinds.
+    def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
+        """Finds characters of two kinds.
 
         Those newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not. And those
-        with a byte that is not in the vocabulary, unless the model is one with byte fallback.
+        with a byte that is not in the vocabulary.
         """
-        if self._kind == SENTENCEPIECE:  # its splits do not depend on Unicode categories
-            return None
-        categories = "".join(map(unicodedata.category, map(chr, range(CODES)))).encode()
-        found = np.frombuffer(categories, "S2") == b"Cn"
-        found[[ord(char) for char in characters_without_bytes(self._vocab)]] = True
-        return found
+        return (
+            unicodedata.category(char) == "Cn" or not self._missing.isdisjoint(char.encode())
+            for char in chars
+        )
 
 
 class TokieCore:
@@ -146,13 +159,15 @@ class TokieCore:
         self.check(parts)
         core = parts.core
         self.inexact_strings: Collection[str] = ()
-        self._chars: list[str] | None = None
+        self.is_exact = False
+        self._is_inexact: Callable[[str], bool] | None = None
         if parts.kind == UNIGRAM:
             pieces = core["model"]["vocab"]
             byte_pieces = {piece for piece, _ in pieces if re.fullmatch("<0x[0-9A-Fa-f]{2}>", piece)}
             # tokie interprets these as bytes.
             core = {**core, "model": make_unreachable(core["model"], byte_pieces)[0]}
-            self._chars, strings = _inexact_in_unigram(pieces)
+            self._is_inexact, strings = _inexact_in_unigram(pieces)
+            self.is_exact = self._is_inexact is None
             self.inexact_strings = strings | byte_pieces
         import tokie
 
@@ -172,39 +187,35 @@ class TokieCore:
         ids, lengths = self._tokenizer.encode_batch_flat(list(pieces), add_special_tokens=False)
         return ids, lengths.astype(np.int64)
 
-    def inexact(self, exact: Tokenizer) -> np.ndarray | None:
-        """Returns the characters that tokie is not exact on.
+    def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
+        """Finds the characters that tokie is not exact on.
 
         Unigram: see `_inexact_in_unigram`.
         WordPiece: characters that tokie normalizes or splits differently. They depend on Unicode versions, so they are
         found by encoding them with both libraries.
         """
-        if self._chars is not None:
-            found = np.zeros(CODES, bool)
-            found[[ord(char) for char in self._chars]] = True
-            return found if self._chars else None
-        found = np.ones(CODES, bool)
-        uniform = [range(*block) for block in _UNIFORM_BLOCKS]
-        codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]  # no surrogates
-        codes = [code for code in codes if code % 64 == 0 or not any(code in block for block in uniform)]
-        texts = [f"a{chr(code)}b" for code in codes]
-        found[codes] = _differing(encode_flat(exact, texts), self.encode(texts))
-        for block in uniform:  # a block is inexact if any of its probed characters is
-            found[block] = found[block[0] // 64 * 64 + 64 : block[-1] : 64].any()
-        return found
+        if self._is_inexact is not None:
+            return map(self._is_inexact, chars)
+        texts = [f"a{char}b" for char in chars]
+        return _differing(encode_flat(exact(), texts), self.encode(texts))
 
 
-def _inexact_in_unigram(pieces: Sequence[tuple[str, float]]) -> tuple[list[str], set[str]]:
-    """Returns the characters and strings on which tokie is not exact, since it scores the unknown piece differently.
+def _inexact_in_unigram(
+    pieces: Sequence[tuple[str, float]],
+) -> tuple[Callable[[str], bool] | None, set[str]]:
+    """Finds the characters and strings on which tokie is not exact, since it scores the unknown piece differently.
 
     A character that is in no piece is unknown, whatever the score of that is: the text on each side of it is segmented
     for itself. (But if sums of scores are rounded, the score of an unknown piece may change which of two equally good
     segmentations wins after it. Then all unknown characters are inexact.) A character that is a piece is always known.
     Others are unknown only if the pieces with them do not match, and then the score matters.
+
+    Returns:
+        Whether a character is one of these, None if there are none; and the strings.
     """
     known = {piece for piece, _ in pieces if len(piece) == 1} | {" ", "▁"}
     if not _sums_are_exact([score for _, score in pieces]):
-        return [char for char in map(chr, range(CODES)) if char not in known], set()
+        return lambda char: char not in known, set()
     chars: set[str] = set()
     strings: set[str] = set()
     for piece, _ in pieces:
@@ -216,7 +227,8 @@ def _inexact_in_unigram(pieces: Sequence[tuple[str, float]]) -> tuple[list[str],
             chars |= unknown
         else:
             strings.add(word)
-    return sorted(chars), {string for string in strings if chars.isdisjoint(string)}
+    strings = {string for string in strings if chars.isdisjoint(string)}
+    return chars.__contains__ if chars else None, strings
 
 
 def _sums_are_exact(scores: Sequence[float]) -> bool:

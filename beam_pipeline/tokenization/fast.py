@@ -7,9 +7,11 @@ is not exact on are encoded by HF, and cached.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.cores import Core, Flat
@@ -48,12 +50,24 @@ class FastEngine:
         self.fallbacks = Fallbacks()
         self._core = core
         self._parts = parts
-        self.reference = reference_tokenizer(tokenizer, parse_special_tokens=parse_special_tokens)
-        self._exact = with_model_of(self.reference, parts.exact)
-        self._inexact: CharacterSet | None = None
+        self._tokenizer = tokenizer
+        self._parse_special_tokens = parse_special_tokens
         self._inexact_strings = StringSet(core.inexact_strings)
-        self._probed = False
         self._cache: dict[str, np.ndarray] = {}
+
+    @cached_property
+    def reference(self) -> Tokenizer:
+        """See `Engine`. Made when it is needed first, since loading it takes longer than the core."""
+        return reference_tokenizer(self._tokenizer, parse_special_tokens=self._parse_special_tokens)
+
+    @cached_property
+    def _exact(self) -> Tokenizer:
+        """HF's tokenizer for normalized pieces."""
+        return with_model_of(self.reference, self._parts.exact)
+
+    @cached_property
+    def _inexact(self) -> CharacterSet:
+        return CharacterSet(lambda chars: self._core.inexact(chars, lambda: self._exact))
 
     def encode_batch(self, texts: list[str]) -> Flat:
         left: _Left = []
@@ -178,11 +192,7 @@ class FastEngine:
 
     def _inexact_places(self, texts: list[str]) -> dict[int, list[int]]:
         """Returns the positions of characters that the core is not exact on, by the index of the text."""
-        if not self._probed:  # probing takes a while, so it waits for the first text
-            self._probed = True
-            codes = self._core.inexact(self._exact)
-            self._inexact = None if codes is None else CharacterSet(codes)
-        places = self._inexact.places(texts) if self._inexact else {}
+        places = {} if self._core.is_exact else self._inexact.places(texts)
         if self._inexact_strings:
             for index, found in self._inexact_strings.places(texts).items():
                 places[index] = sorted((*places.get(index, ()), *found))

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers.normalizers import Normalizer
 
-from beam_pipeline.tokenization.characters import CODES, CharacterSet
+from beam_pipeline.tokenization.characters import CharacterSet
 
 # Characters that never form a grapheme with the one before or after them, unless that one belongs to another category.
 _ALONE = ("L", "N", "P", "S", "Zs")
 # Exceptions: vowels of Thai and Lao, voiced marks, Hangul's parts, regional indicators, modifiers of emoji, and letters
 # that are prefixes.
-_NOT_ALONE = [0xE33, 0xEB3, 0xFF9E, 0xFF9F, 0xD4E, *range(0x1100, 0x1200), *range(0xA960, 0xA980)]
-_NOT_ALONE += [*range(0xD7B0, 0xD800), *range(0x1F1E6, 0x1F200), *range(0x1F3FB, 0x1F400)]
+_NOT_ALONE = {0xE33, 0xEB3, 0xFF9E, 0xFF9F, 0xD4E, *range(0x1100, 0x1200), *range(0xA960, 0xA980)}
+_NOT_ALONE |= {*range(0xD7B0, 0xD800), *range(0x1F1E6, 0x1F200), *range(0x1F3FB, 0x1F400)}
 # Beyond, scripts with letters that are prefixes; only emoji are frequent in text.
 _LAST = 0x10FFF
 _EMOJI = range(0x1F000, 0x20000)
@@ -37,25 +37,19 @@ class LocalNormalizer:
 
     def __init__(self, exact: Normalizer):
         self._exact = exact
-        self._changed: CharacterSet | None = None
-        self._replaced: list[str] = []
         self._cache: dict[str, str] = {}
-
-    def _probe(self) -> CharacterSet:
-        """Finds the characters that the component changes. It takes a while, so it waits for the first text."""
-        kept = find_kept(self._exact)
         # They end a grapheme, whatever is beside them; only a line feed may continue one, after a carriage return.
-        normalized = {char: self._exact.normalize_str(char) for char in "\n\t\v\f"}
-        if kept[ord(" ")]:
-            self._replaced = [char for char, found in normalized.items() if found == " "]
-        same = [char for char, found in normalized.items() if found == char]
-        kept[[ord(char) for char in (*self._replaced, *same)]] = True
-        return CharacterSet(~kept)
+        normalized = {char: exact.normalize_str(char) for char in "\n\t\v\f"}
+        self._replaced = [
+            char for char, found in normalized.items() if found == " " and is_kept(exact, found)
+        ]
+        untouched = {*self._replaced, *(char for char, found in normalized.items() if found == char)}
+        self._changed = CharacterSet(
+            lambda chars: [char not in untouched and not is_kept(exact, char) for char in chars]
+        )
 
     def __call__(self, texts: list[str]) -> list[str]:
         """Returns the normalized texts."""
-        if self._changed is None:
-            self._changed = self._probe()
         places = self._changed.places(texts)
         return [
             self._normalize(text, places[index]) if index in places else self._replace(text)
@@ -97,15 +91,12 @@ def _spans(places: Sequence[int], length: int) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def find_kept(exact: Normalizer) -> np.ndarray:
-    """Returns the characters that the normalizer keeps wherever they are: bool [0x110000]."""
-    alone = np.zeros(CODES, bool)
-    for code in (*range(0xD800), *range(0xE000, _LAST + 1), *_EMOJI):
-        alone[code] = unicodedata.category(chr(code)).startswith(_ALONE)
-    alone[_NOT_ALONE] = False
-    codes = np.flatnonzero(alone)
-    chars = codes.astype("<u4").tobytes().decode("utf-32-le")
-    normalized = {char: exact.normalize_str(char) for char in chars}
-    kept = np.zeros(CODES, bool)
-    kept[[ord(char) for char, found in normalized.items() if char == found]] = True
-    return kept
+def is_kept(exact: Normalizer, char: str) -> bool:
+    """Whether the normalizer keeps a character wherever it is."""
+    code = ord(char)
+    alone = (
+        (code <= _LAST or code in _EMOJI)
+        and code not in _NOT_ALONE
+        and unicodedata.category(char).startswith(_ALONE)
+    )
+    return alone and exact.normalize_str(char) == char

@@ -119,27 +119,15 @@ def differing_characters(form: str) -> CharacterSet:
     exact = build_normalizer({"type": form})
     # Marks of five combining classes: the position that another mark takes among them reveals its class.
     marks = "\u0345\u0315\u0300\u0316\u0334"
-    candidates = [
-        char
-        for char in map(chr, (*range(0x80, 0xD800), *range(0xE000, 0x30000), *range(0xE0000, 0xE0200)))
-        if unicodedata.decomposition(char) or unicodedata.combining(char)
-    ]
-    return CharacterSet.of(
-        char
-        for context in ("{}".format, f"a{marks}{{}}".format, f"a{{}}{marks}".format)
-        for char, ours, theirs in zip(
-            candidates, *_normalized_by_both(form, exact, candidates, context), strict=True
-        )
-        if ours != theirs
-    )
 
+    def differ(chars: list[str]) -> list[bool]:
+        # One text for all characters, separated by line feeds, which combine with nothing.
+        lines = [f"{char}\0a{marks}{char}\0a{char}{marks}" if char > "\x7f" else "" for char in chars]
+        text = "\n".join(lines)
+        both = unicodedata.normalize(form, text).split("\n"), exact.normalize_str(text).split("\n")
+        return [ours != theirs for ours, theirs in zip(*both, strict=True)]
 
-def _normalized_by_both(
-    form: str, exact: Normalizer, chars: list[str], context: Callable[[str], str]
-) -> tuple[list[str], list[str]]:
-    # One text for all characters, separated by line feeds, which combine with nothing.
-    text = "\n".join(map(context, chars))
-    return unicodedata.normalize(form, text).split("\n"), exact.normalize_str(text).split("\n")
+    return CharacterSet(differ)
 
 
 def build_normalizer(part: Mapping) -> Normalizer:
@@ -173,10 +161,10 @@ def _lowercase(exact: Normalizer) -> Step:
 @functools.cache
 def _differing_in_lower_case() -> CharacterSet:
     exact = build_normalizer({"type": "Lowercase"})
-    # No letter has a case in the blocks of Chinese and Korean, in private use, or from here on.
-    chars = map(chr, (*range(0x80, 0x3400), *range(0xA000, 0xAC00), *range(0xF900, 0x1F000)))
     # A sigma that ends a word has another lower case, but not in `tokenizers`.
-    return CharacterSet.of(char for char in chars if char == "Σ" or char.lower() != exact.normalize_str(char))
+    return CharacterSet(
+        lambda chars: [char == "Σ" or char.lower() != exact.normalize_str(char) for char in chars]
+    )
 
 
 def cut(text: str, places: re.Pattern, max_chars: int) -> list[str]:

@@ -64,6 +64,20 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
     assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == wanted[:200][::-1]
 
 
+@pytest.mark.parametrize("name", ["bpe", "bpe-digits", "sentencepiece"])
+def test_gigatokens_batches_give_the_ids_of_single_texts(
+    name: str,
+    make_tokenizer: Callable[[str], str],
+    hostile_texts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    engine = make_engine("gigatoken", make_tokenizer(name), threads=2)
+    singly = encode(engine, hostile_texts)
+    monkeypatch.setattr(cores, "_FEW_CHARS", 0)
+    monkeypatch.setattr(engine._core._tokenizer, "encode", None)
+    assert encode(engine, hostile_texts) == singly
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.data())
 def test_any_text(
