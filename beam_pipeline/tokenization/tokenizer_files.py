@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, ValuesView
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 _REMEDY = "to make a tokenizer from your text, use train-tokenizer"
 _SUFFIXES = (".json", ".txt", ".model", ".jinja")
 _MAX_FILE_BYTES = 256 << 20
+_MAX_TOKEN_CHARS = 10_000
 
 # The class that uses tokenizer.json unchanged, and its names. Other classes may change parts of it according to their
 # config (Llama's add_bos_token, BERT's do_lower_case).
@@ -68,7 +69,9 @@ def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
                 f"--tokenizer {path}: this folder contains no tokenizer files{_tiktoken_remedy(path)}"
             )
         files = _download(path)
-    config, model_config = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG))
+    config, model_config, names = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG, MAP))
+    _check_tokens(config, CONFIG, path)
+    _check_tokens(names, MAP, path)
     named_class = config.get("tokenizer_class")
     known_class = named_class or model_config.get("tokenizer_class") or model_config.get("model_type")
     if JSON not in files and TEKKEN in files:
@@ -113,6 +116,27 @@ def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, An
     if not isinstance(value, dict):
         raise UsageError(f"--tokenizer {path}: {name} does not contain a JSON object")
     return value
+
+
+def _check_tokens(config: Mapping, name: str, path: str) -> None:
+    """Checks the entries of a config that name tokens, since AutoTokenizer fails on others or does not return."""
+    decoder = config.get("added_tokens_decoder") or {}
+    lists = {key: config.get(key) or [] for key in ("additional_special_tokens", "extra_special_tokens")}
+    tokens = {f"{role}_token": [config.get(f"{role}_token")] for role in SPECIAL_NAMES}
+    tokens |= {key: value.values() if isinstance(value, Mapping) else value for key, value in lists.items()}
+    tokens["added_tokens_decoder"] = decoder.values() if isinstance(decoder, Mapping) else None
+    for key, found in tokens.items():
+        if not isinstance(found, list | ValuesView) or not all(_is_token(token) for token in found if token):
+            raise UsageError(
+                f"--tokenizer {path}: {key} in {name} is not a token: a text of at most {_MAX_TOKEN_CHARS:,} "
+                "characters, or an object with such a content"
+            )
+
+
+def _is_token(token: Any) -> bool:
+    text = token.get("content") if isinstance(token, Mapping) else token
+    is_text = isinstance(text, str) and not any("\ud800" <= char <= "\udfff" for char in text)
+    return is_text and len(text) <= _MAX_TOKEN_CHARS
 
 
 def content(token: str | Mapping) -> str:
