@@ -10,9 +10,10 @@ from beam_pipeline import filesystem
 from beam_pipeline.amounts import counted
 from beam_pipeline.dataset.manifest import output_format_of
 from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.escaping import visible
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import InspectConfig
-from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.decoding import RowDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow

@@ -17,10 +17,11 @@ import numpy as np
 from markupsafe import Markup
 
 from beam_pipeline.amounts import counted, human_bytes
+from beam_pipeline.escaping import visible
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
-from beam_pipeline.views.decoding import RowDecoder, visible
+from beam_pipeline.views.decoding import RowDecoder
 from beam_pipeline.views.reading import Split
 
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)

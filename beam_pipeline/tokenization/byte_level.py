@@ -102,8 +102,7 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
         return gpt2, False, split_numbers
     patterns = tuple(_complete_split(part) for part in splits)
     if regex or patterns not in PATTERNS:
-        shown = json.dumps(parts, ensure_ascii=False)
-        raise UnsupportedComponent(f"the pre-tokenizer {shown if len(shown) < 300 else shown[:300] + '…'}")
+        raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts, ensure_ascii=False)}")
     if patterns == (GPT2_PATTERN,):
         return gpt2, False, None
     isolated = [{**part, "behavior": "Isolated", "invert": False} for part in splits]

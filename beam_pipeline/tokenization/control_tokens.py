@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.escaping import excerpt
 from beam_pipeline.tokenization.tokenizer_json import (
     BYTE_ALPHABET,
     BYTE_TOKENS,
@@ -68,14 +69,14 @@ def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping
         if not _knows_every_byte(tokenizer):
             token = next(key for key, number in entries(model) if number == unknown)
             raise UsageError(
-                f"--tokenizer: its model encodes unknown text to the control token {token!r}; {_REMEDY}"
+                f"--tokenizer: its model encodes unknown text to the control token '{excerpt(token)}'; {_REMEDY}"
             )
         model = {**model, "unk_token": None}
     for key in keys:
         if len(key) == 1 or (model.get("byte_fallback") and key in BYTE_TOKENS):
             raise UsageError(
-                f"--tokenizer: {key!r} is a control token, but the model also needs it to encode this character or "
-                f"byte of a text; {_REMEDY}"
+                f"--tokenizer: '{excerpt(key)}' is a control token, but the model also needs it to encode this "
+                f"character or byte of a text; {_REMEDY}"
             )
     model, names = make_unreachable(model, keys)
     added = [

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.amounts import counted
 from beam_pipeline.errors import UsageError
+from beam_pipeline.escaping import excerpt
 from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.template import Template, find_template
 from beam_pipeline.tokenization.tokenizer_files import (
@@ -24,6 +25,9 @@ from beam_pipeline.tokenization.tokenizer_files import (
     parse_json,
 )
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+
+# In characters.
+_MAX_MESSAGE = 1000
 
 # The tokens that mark a document's boundaries or replace its words.
 _BOUNDARY_NAMES = ("mask", "bos", "eos", "cls", "sep")
@@ -95,6 +99,13 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
     Raises:
         UsageError: If there is no tokenizer, or `tokenizers` cannot run it deterministically.
     """
+    try:
+        return _describe(path, pad_token)
+    except UsageError as error:  # it may quote the tokenizer's files
+        raise UsageError(excerpt(str(error), _MAX_MESSAGE)) from error
+
+
+def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
     files, notes = load_files(path)
     if pad_token is not None:
         files = _with_pad_token(files, pad_token)
@@ -124,7 +135,7 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
         )
     return TokenizerDescription(
         files=files,
-        notes=tuple(notes),
+        notes=tuple(excerpt(note, _MAX_MESSAGE) for note in notes),
         vocab_size=vocab_size,
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
@@ -161,5 +172,5 @@ def _token_id(tokenizer: Tokenizer, config: Mapping, name: str, path: str) -> in
     token = content(token)
     found = tokenizer.token_to_id(token)
     if found is None:
-        raise UsageError(f"--tokenizer {path}: its {name}_token {token!r} is not in its vocabulary")
+        raise UsageError(f"--tokenizer {path}: its {name}_token '{excerpt(token)}' is not in its vocabulary")
     return found

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
+from beam_pipeline.escaping import excerpt
+
 
 class UnsupportedComponent(Exception):
-    """The tokenizer has a component that the fast engines do not support. The message names it."""
+    """The tokenizer has a component that the fast engines do not support.
+
+    Args:
+        message: Names the component. It may quote the tokenizer's file, and is shown in logs, manifest and report.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(excerpt(message))
 
 
 # The characters that represent the 256 bytes in byte-level models.
