@@ -5,11 +5,11 @@
     /tmp/readers/bin/python benchmarks/readers.py --dataset OUT/train
 
 An environment of its own, because the programs do not depend on these libraries. No lock covers it, so the table is
-followed by their releases. Libraries that are not installed are skipped with a message. The rows are copied to MDS and
-Arrow, as int32. The readers take turns, each in a process of its own. A round opens the dataset and reads rows in
-batches, in the order of the shards and, where that is possible, in the trainer's order. Prints the shortest wall time
-to the first batch, without imports, and the fewest CPU seconds of the rounds for the others (user and system time of
-all threads; files are in memory).
+followed by their releases. Libraries that are not installed are skipped with a message. The rows are copied to MDS
+and Arrow, as int32, and to ArrayRecord. The readers take turns, each in a process of its own. A round opens the
+dataset and reads rows in batches, in the order of the shards and, where that is possible, in the trainer's order.
+Prints the shortest wall time to the first batch, without imports, and the fewest CPU seconds of the rounds for the
+others (user and system time of all threads; files are in memory).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from measure import table
@@ -37,6 +37,7 @@ Reader = Callable[[np.ndarray | None], Batches]
 """Yields the batches of all rows in order, or those with the numbers in int64[batches, rows]."""
 
 PACKAGES = (
+    "array-record",
     "datasets",
     "grain",
     "mosaicml-streaming",
@@ -156,15 +157,7 @@ def serve(
 def tokenmill(dataset, files, folder, batch_size) -> Reader:
     from tokenmill_reader import Dataset
 
-    def read(orders: np.ndarray | None) -> Batches:
-        opened = Dataset.open(dataset.path)
-        if orders is not None:
-            yield from (opened[rows] for rows in orders)
-            return
-        for first in range(0, len(opened), batch_size):
-            yield opened[first : first + batch_size]
-
-    return read
+    return by_number(lambda: Dataset.open(dataset.path), batch_size)
 
 
 def tensorflow(dataset, files, folder, batch_size) -> Reader:
@@ -203,16 +196,41 @@ def grain_records(files: list[str]) -> Iterator[bytes]:
         yield from grain.experimental.TFRecordIterDataset(file)
 
 
-def grain_example(dataset, files, folder, batch_size) -> Reader:
-    """What MaxText's ParseFeatures does."""
-    import grain  # noqa: F401
+def example_parser(features: Sequence[str]) -> Callable[[bytes], dict[str, np.ndarray]]:
+    """Returns what MaxText's ParseFeatures does with a record."""
     from tensorflow.train import Example
 
     def parse(record: bytes) -> dict[str, np.ndarray]:
-        features = Example.FromString(record).features.feature
-        return {name: np.array(features[name].int64_list.value, np.int32) for name in dataset.features}
+        found = Example.FromString(record).features.feature
+        return {name: np.array(found[name].int64_list.value, np.int32) for name in features}
 
+    return parse
+
+
+def grain_example(dataset, files, folder, batch_size) -> Reader:
+    import grain  # noqa: F401
+
+    parse = example_parser(dataset.features)
     return lambda orders: stacked(map(parse, grain_records(files)), batch_size)
+
+
+def grain_arrayrecord(dataset, files, folder, batch_size) -> Reader:
+    import grain
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    path = f"{folder}/rows.array_record"
+    writer = ArrayRecordWriter(path, "group_size:1")  # as --output_format arrayrecord
+    for record in grain_records(files):
+        writer.write(record)
+    writer.close()
+    parse = example_parser(dataset.features)
+
+    def read(orders: np.ndarray | None) -> Batches:
+        source = grain.sources.ArrayRecordDataSource([path])
+        rows = range(len(source)) if orders is None else orders.reshape(-1).tolist()
+        return stacked((parse(source[row]) for row in rows), batch_size)
+
+    return read
 
 
 def grain_parse_example(dataset, files, folder, batch_size) -> Reader:
@@ -265,8 +283,15 @@ def hugging_face(dataset, files, folder, batch_size) -> Reader:
 
     to_hf(dataset, f"{folder}/rows.arrow")
 
+    rows = f"{folder}/rows.arrow"
+    return by_number(lambda: datasets.Dataset.from_file(rows).with_format("numpy"), batch_size)
+
+
+def by_number(open_rows: Callable[[], Any], batch_size: int) -> Reader:
+    """Reads batches of numbered rows, and opens them for each round."""
+
     def read(orders: np.ndarray | None) -> Batches:
-        opened = datasets.Dataset.from_file(f"{folder}/rows.arrow").with_format("numpy")
+        opened = open_rows()
         if orders is not None:
             yield from (opened[rows] for rows in orders)
             return
@@ -287,12 +312,13 @@ MAKERS = {
     "tf.data, tf.io.parse_example of batches": tensorflow,
     "tf.data, tf.io.parse_single_example": tensorflow_each,
     "Grain and MaxText, tf.train.Example": grain_example,
+    "Grain, ArrayRecord, tf.train.Example": grain_arrayrecord,
     "Grain and earlier MaxText, tf.io.parse_example": grain_parse_example,
     "tfrecord (PyPI)": tfrecord_package,
     "MosaicML streaming (MDS)": mosaic,
     "Hugging Face datasets (Arrow, NumPy format)": hugging_face,
 }
-ONLY_IN_ORDER = {name for name in MAKERS if name.startswith(("tf", "Grain"))}
+ONLY_IN_ORDER = {name for name in MAKERS if name.startswith(("tf", "Grain and"))}
 
 if __name__ == "__main__":
     main()
