@@ -4,7 +4,9 @@ Each epoch permutes the shards. Host h of H reads every H-th shard; the last sha
 all read equally many rows. A host reads its shards in windows of W and permutes the rows of each window. The place of
 position p in the infinite stream is computed from the shards' row counts, so a run resumes at any row without reading
 the windows before it. All hosts are at the same point of the same epoch at all times. So a run may resume on another
-number of hosts; only the windows that were being read are then partly skipped or repeated.
+number of hosts; only the windows that were being read are then partly skipped or repeated. tokenmill-reader's `Order`
+avoids that, given the former numbers of hosts. Here, each checkpoint would have to record them, and window_dataset.py
+would need the rest of the epoch as parts of the former hosts' windows; only its first window can begin in the middle.
 
 The formulas are written once, over `Arrays`: with NumPy in this file, and with TensorFlow operations in
 window_dataset.py, for the input pipelines.
