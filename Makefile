@@ -1,7 +1,7 @@
 # make setup            create two environments: .venv (pipeline) and trainer/.venv (trainer)
 # make demo             text → tokenizer → shards → a trained model; INPUT=path uses your own text
 # make test             run all tests of both programs
-# make fuzz CASES=1000  run `prepare` with seeded faults and hostile input (make test runs a few dozen cases)
+# make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a few dozen cases)
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
 # make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)

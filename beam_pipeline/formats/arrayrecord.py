@@ -1,7 +1,8 @@
 """ArrayRecord files of `tf.Example` records, for random access: each record is compressed by itself.
 
 The records are those of TFRecord. The bytes depend on the version of array_record. Its writer takes the path of a local
-file, so a shard is first written to the temporary folder.
+file, so a shard is first written to the temporary folder. Its reader has threads: a process that has read a shard must
+not be forked.
 """
 
 from __future__ import annotations

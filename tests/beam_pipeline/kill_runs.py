@@ -1,8 +1,9 @@
-"""Kills runs of `prepare`, each at a later change to the file system.
+"""Kills runs of a verb, each at a later change to the file system.
 
-test_faults.py runs this as a program, since it forks a child for each run and must not have other threads.
+test_faults.py and test_convert.py run this as a program, since it forks a child for each run and must not have other
+threads.
 
-    python -m tests.beam_pipeline.kill_runs FOLDER ARGUMENT…     ({OUT} stands for the run's output folder)
+    python -m tests.beam_pipeline.kill_runs FOLDER VERB ARGUMENT…     ({OUT} stands for the run's output folder)
 
 For k = 1, 2, …, a run is killed (SIGKILL) at its k-th change: right before it moves a file into place, deletes its
 staging folder, or releases its lock. Then its output is checked, and the same command runs again, every other time with
@@ -20,18 +21,18 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from beam_pipeline import filesystem, prepare  # noqa: F401 (imported once, before the forks)
+from beam_pipeline import convert, filesystem, prepare, verify  # noqa: F401 (imported once, before the forks)
 from beam_pipeline.dataset import lock_kinds
 from beam_pipeline.dataset.manifest import MANIFEST
 from beam_pipeline.steps import commit
-from tests.beam_pipeline.runs import content, defects
+from tests.beam_pipeline.runs import content
 from tests.fuzz.faults import Child
 
 
 def run(arguments: list[str], log: Path, kill_at: int | None = None) -> int | None:
-    """Runs prepare in a child and returns the child's exit status. It is negative if a signal ended the child."""
+    """Runs the verb in a child and returns the child's exit status. It is negative if a signal ended the child."""
     strike = None if kill_at is None else partial(kill_at_change, kill_at)
-    return Child(["prepare", *arguments], log, prepare=strike).wait().status
+    return Child(arguments, log, prepare=strike).wait().status
 
 
 def kill_at_change(number: int) -> None:
@@ -75,7 +76,10 @@ def main() -> None:
             wrong.append(f"change {kills}: the run ended with status {status}")
         manifests = list(output.glob(f"*/{MANIFEST}"))
         for manifest in manifests:
-            wrong += [f"change {kills}: {defect}" for defect in defects(manifest.parent)]
+            # In a child, too: a library that has read a shard may have threads, and must not be forked then.
+            ended = Child(["verify", str(manifest.parent)], log).wait()
+            if ended.status:
+                wrong.append(f"change {kills}: {ended.out}{ended.err}")
         resume = ["--resume"] if kills % 2 or len(manifests) == 2 else []
         if run([*filled, *resume], log):
             wrong.append(f"change {kills}: the next run failed")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,86 @@ def test_a_run_that_ended_early_is_resumed(dataset: Path, converted: Path, tmp_p
     to(dataset, tmp_path / "out", "parquet", "--resume")  # nothing to do
     with pytest.raises(UsageError, match="contains the same dataset, finished"):
         to(dataset, tmp_path / "out")
+
+
+def test_killed_at_every_change_of_the_file_system(
+    tmp_path: Path, documents: list[str], tokenizer_folder: Path
+):
+    small = tmp_path / "small.txt"
+    small.write_text("\n".join(documents[:60]), encoding="utf-8")
+    run = arguments(small, tokenizer_folder, tmp_path / "source", *SPLITS, "--max_length", "32")
+    prepare.main([*run, "--num_shards", "2"])
+    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), "convert"]
+    command += [str(tmp_path / "source"), "--output_format", "arrayrecord", "--output", "{OUT}"]
+    report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    assert report["wrong"] == []
+    assert report["kills"] > 15
+
+
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+@pytest.mark.parametrize("other", ["convert", "prepare"])
+def test_of_two_runs_that_start_together_one_makes_the_dataset(
+    dataset: Path,
+    corpus: Path,
+    tokenizer_folder: Path,
+    tmp_path: Path,
+    other: str,
+    options: list[str],
+):
+    out = tmp_path / "out"
+    first = [str(dataset), "--output_format", "parquet", "--output", str(out)]
+    second = [str(dataset), "--output_format", "mds", "--output", str(out)]
+    if other == "prepare":
+        second = [*arguments(corpus, tokenizer_folder, out, *SPLITS, *OPTIONS), "--seed", "1"]
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "beam_pipeline", verb, *given, *options], stderr=subprocess.PIPE, text=True
+        )
+        for verb, given in (("convert", first), (other, second))
+    ]
+    errors = [run.communicate(timeout=300)[1] for run in runs]
+    statuses = [run.returncode for run in runs]
+    assert statuses.count(0) == 1 or (statuses == [0, 0] and options), errors
+    for status, error in zip(statuses, errors, strict=True):
+        if status:
+            assert status == 2, error
+            assert "another run writes there" in error or "contains" in error
+            assert "Traceback" not in error
+    assert defects(out) == []
+    assert content(dataset).keys() >= {"train/manifest.json"}
+
+
+@pytest.mark.parametrize("kind", ["the name of a shard", "another name", "a manifest"])
+def test_a_users_file_in_the_output_is_never_replaced(
+    dataset: Path, converted: Path, tmp_path: Path, kind: str
+):
+    name = {
+        "the name of a shard": f"train/{manifest(converted)['shards'][1]['name']}",
+        "another name": "train/notes.txt",
+        "a manifest": "validation/manifest.json",
+    }[kind]
+    (tmp_path / "out" / name).parent.mkdir(parents=True)
+    (tmp_path / "out" / name).write_bytes(b"precious")
+    for options in ([], ["--overwrite"], ["--resume"]):
+        try:
+            to(dataset, tmp_path / "out", "parquet", *options)
+        except (UsageError, DataError) as error:
+            assert name.rpartition("/")[2] in str(error)
+            assert content(tmp_path / "out") == {name: b"precious"}
+        else:
+            assert kind == "another name" and defects(tmp_path / "out") == []
+        assert (tmp_path / "out" / name).read_bytes() == b"precious"
+
+
+def test_a_dataset_that_is_not_finished_is_not_converted(dataset: Path, tmp_path: Path):
+    source = Path(shutil.copytree(dataset, tmp_path / "source"))
+    (source / "validation" / "manifest.json").unlink()
+    with pytest.raises((DataError, UsageError), match="validation"):
+        to(source, tmp_path / "out")
+    (source / "train" / "manifest.json").unlink()
+    with pytest.raises((DataError, UsageError), match="source"):
+        to(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_prepare_with_the_same_options_finds_it_finished(

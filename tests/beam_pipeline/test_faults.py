@@ -45,7 +45,7 @@ def test_killed_at_every_change_of_the_file_system(
     small = tmp_path / "small.txt"
     small.write_text("\n".join(documents[:60]), encoding="utf-8")
     few = ("--unit_bytes", "8000", "--shard_size", "1200")  # each unit and each shard is a few kills
-    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), "prepare"]
     command += arguments(small, tokenizer_folder, "{OUT}", *OPTIONS, *few)
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert report["wrong"] == []

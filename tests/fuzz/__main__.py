@@ -1,4 +1,4 @@
-"""Fuzzes `prepare` with seeded cases of inputs, options, tokenizers and faults. One oracle checks all cases.
+"""Fuzzes `prepare` and `convert` with seeded inputs, options, tokenizers and faults. One oracle checks all cases.
 
     python -m tests.fuzz --cases 1000 [--seed 0] [--only N] [--keep FOLDER]
 
@@ -39,6 +39,15 @@ _USERS_FILES = {
 }
 
 
+def _without_manifests(files: dict) -> dict:
+    """Returns what a converted dataset has in common with a prepared one. bad_records/ is a log of the run."""
+    return {
+        name: data
+        for name, data in files.items()
+        if not name.endswith("/manifest.json") and not name.startswith("bad_records/")
+    }
+
+
 class CaseRun:
     """Runs one case in its own folder."""
 
@@ -67,9 +76,14 @@ class CaseRun:
         if case.output == "link":
             (self._root / "elsewhere").mkdir()
             self._output.symlink_to(self._root / "elsewhere")
-        reference = self._reference(case)
-        if reference is None or self._wrong:
+        prepared = self._reference(case, verb="prepare")
+        if prepared is None or self._wrong:
             return self._wrong
+        reference = prepared if case.verb == "prepare" else self._reference(case)
+        if reference is None:
+            return self._wrong
+        for found in differences(_without_manifests(prepared), _without_manifests(reference)):
+            self._wrong.append(f"converted, unlike prepared: {found}")
         self._fill_output()
         around = self._surroundings()
         if case.fault.startswith(("second", "paused")):
@@ -93,9 +107,31 @@ class CaseRun:
             if name not in parents and not name.startswith(outside)
         }
 
-    def _argv(self, output: Path, *more: str, seed: int | None = None) -> list[str]:
+    def _argv(self, output: Path, *more: str, seed: int | None = None, verb: str | None = None) -> list[str]:
+        """Returns the arguments of a run of `verb`; by default that of the case."""
         case = self._case
-        options = list(case.options)
+        if (verb or case.verb) == "convert":
+            source = self._source(seed)
+            return [
+                "convert",
+                str(source),
+                "--output_format",
+                case.output_format,
+                f"--output={output}",
+                *more,
+            ]
+        return self._prepare(output, case.output_format, *more, seed=seed)
+
+    def _source(self, seed: int | None) -> Path:
+        """Returns the dataset that a run of `convert` reads, if it can be made."""
+        folder = self._root / "references" / f"source-{seed}"
+        if not folder.exists():
+            Child(self._prepare(folder, self._case.converted_from, seed=seed), self._logs).wait()
+        return folder
+
+    def _prepare(self, output: Path, output_format: str, *more: str, seed: int | None) -> list[str]:
+        case = self._case
+        options = [*case.options, "--output_format", output_format]
         if seed is not None:
             options[options.index("--seed") + 1] = str(seed)
         inputs = ["--input", str(self._root / "input" / "*")]
@@ -108,10 +144,10 @@ class CaseRun:
             *more,
         ]
 
-    def _reference(self, case: Case, seed: int | None = None) -> dict | None:
+    def _reference(self, case: Case, seed: int | None = None, verb: str | None = None) -> dict | None:
         """Returns the files that an undisturbed run writes, or None if the run is refused or fails."""
-        folder = self._root / "references" / str(seed) / case.output
-        ended = Child(self._argv(folder, seed=seed), self._logs).wait()
+        folder = self._root / "references" / f"{verb or case.verb}-{seed}" / case.output
+        ended = Child(self._argv(folder, seed=seed, verb=verb), self._logs).wait()
         self._check_message(ended, "undisturbed")
         if case.refused or (ended.status and "--num_shards" in ended.err):
             if ended.status == 0:
@@ -189,9 +225,11 @@ class CaseRun:
         case, output = self._case, self._output
         found = snapshot(output)
         seed = None if case.fault == "second_same" else 7
-        other = reference if seed is None else self._reference(case, seed)
+        verb = random.Random(case.name).choice(("prepare", case.verb))
+        same = seed is None and verb == case.verb
+        other = reference if same else self._reference(case, seed, verb)
         more = ("--overwrite",) if case.fault == "paused_overwrite" else ()
-        argv, second_argv = self._argv(output), self._argv(output, *more, seed=seed)
+        argv, second_argv = self._argv(output), self._argv(output, *more, seed=seed, verb=verb)
         if case.fault.startswith("paused"):
             fault = {**self._fault(), "watched": str(output), "at": case.at, "strike": faults.stop}
             first = Child(argv, self._logs, **fault)
@@ -262,7 +300,9 @@ class CaseRun:
             self._wrong.append(
                 f"{label}: status {ended.status}, with a traceback: {ended.err.strip()[-1500:]}"
             )
-        elif ended.status > 0 and not any(line.startswith("prepare: ") for line in ended.err.splitlines()):
+        elif ended.status > 0 and not any(
+            line.startswith(("prepare: ", "convert: ")) for line in ended.err.splitlines()
+        ):
             self._wrong.append(
                 f"{label}: status {ended.status} without a message: {ended.err.strip()[-300:]}"
             )
@@ -280,7 +320,7 @@ def main() -> int:
     )
     parser.add_argument("--show", action="store_true", help="print each case before it runs")
     args = parser.parse_args()
-    from beam_pipeline import prepare, verify  # noqa: F401 (imported once, before the forks)
+    from beam_pipeline import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
     from beam_pipeline.tokenization import engine  # noqa: F401
 
     numbers = [args.only] if args.only is not None else range(args.first, args.first + args.cases)
@@ -293,7 +333,14 @@ def main() -> int:
         try:
             for number in numbers:
                 case = make_case(args.seed, number)
-                seen.update([f"fault {case.fault}", f"before {case.before}", f"refused: {case.refused}"])
+                seen.update(
+                    [
+                        f"{case.verb} {case.output_format}",
+                        f"fault {case.fault}",
+                        f"before {case.before}",
+                        f"refused: {case.refused}",
+                    ]
+                )
                 if args.show:
                     shown = dataclasses.replace(
                         case,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from beam_pipeline.option_values import DOCUMENT_FORMATS, ROW_FORMATS
 from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 
 # Pieces of documents: several scripts, the text of control tokens, and characters similar to white space or line ends.
@@ -62,8 +63,12 @@ class Case:
     tokenizer: str
     """A key of `TOKENIZERS`."""
     options: tuple[str, ...]
-    """Options of `prepare`, except input, tokenizer and output. The oracle needs some of them, so these are also fields
-    below: `packing`, `dedup`, `append_eos`, `skip_bad`."""
+    """Options of `prepare`, except input, tokenizer, output and its format. The oracle needs some of them, so these are
+    also fields below: `packing`, `dedup`, `append_eos`, `skip_bad`."""
+    output_format: str
+    """Format of the dataset that the run with the fault writes."""
+    converted_from: str | None
+    """The format of a dataset that `convert` reads in the run with the fault. None if that is a run of `prepare`."""
     packing: str
     dedup: bool
     append_eos: bool
@@ -80,6 +85,11 @@ class Case:
     """The change to the file system at which the fault happens, counted from 1."""
     follow_up: tuple[str, ...]
     """Additional options of the run after the fault."""
+
+    @property
+    def verb(self) -> str:
+        """The verb of the run with the fault."""
+        return "prepare" if self.converted_from is None else "convert"
 
     @property
     def documents(self) -> list[str]:
@@ -113,11 +123,15 @@ def make_case(seed: int, number: int) -> Case:
     files = _files(rng, kinds, document, bad_share)
     size = sum(len(file.content) for file in files)
     tokenizer = rng.choice(sorted(TOKENIZERS))
-    packing = rng.choice(("concat", "concat", "best_fit", "pad"))
+    packing = rng.choice(("concat", "concat", "best_fit", "pad", "none"))
+    formats = DOCUMENT_FORMATS if packing == "none" else ROW_FORMATS
+    output_format = rng.choice(("tfrecord", "tfrecord", *formats) if packing != "none" else formats)
+    others = [name for name in formats if name != output_format]
+    converted_from = rng.choice((None, None, rng.choice(others)))
     dedup = rng.random() < 0.2
     append_eos = rng.random() < 0.3
     options = ["--document", document, "--packing", packing, "--seed", str(rng.randrange(3))]
-    options += ["--max_length", str(rng.choice((8, 16, 33, 64)))]
+    options += ["--max_length", str(rng.choice((8, 16, 33, 64)))] if packing != "none" else []
     options += rng.choice(
         (["--shard_size", str(rng.choice((1, 7, 50, 400)))], ["--num_shards", str(rng.randint(1, 3))])
     )
@@ -126,10 +140,11 @@ def make_case(seed: int, number: int) -> Case:
         ([], [], ["--splits", "train=0.7,validation=0.3"], ["--splits", "b=0.5,a=0.25,c=0.25"])
     )
     options += rng.choice(([], ["--split_by", "text"]))
-    options += rng.choice(([], [], ["--shuffle", "none"]))
-    options += rng.choice(
-        ([], [], ["--segment_ids"], ["--position_ids"], ["--segment_ids", "--position_ids"])
-    )
+    if packing != "none":
+        options += rng.choice(([], [], ["--shuffle", "none"]))
+        options += rng.choice(
+            ([], [], ["--segment_ids"], ["--position_ids"], ["--segment_ids", "--position_ids"])
+        )
     options += ["--dedup", "exact"] if dedup else []
     options += ["--append_eos"] if append_eos else []
     options += ["--on_bad_record", "skip", "--max_bad_ratio", "1"] if skip_bad else []
@@ -139,6 +154,8 @@ def make_case(seed: int, number: int) -> Case:
         files=files,
         tokenizer=tokenizer,
         options=tuple(options),
+        output_format=output_format,
+        converted_from=converted_from,
         packing=packing,
         dedup=dedup,
         append_eos=append_eos,
