@@ -98,7 +98,8 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
 def _make(launch: Launch, held: Lock, config: ConvertConfig, source: str, splits: Sequence[Split]) -> bool:
     """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     rows = sum(split.manifest["num_records"] for split in splits)
-    with launch.progress([("convert", "rows", 1.0)], rows) as address:
+    records = "rows" if splits[0].manifest["max_length"] else "documents"
+    with launch.progress([("convert", records, 1.0)], rows) as address:
         job = ConvertJob(
             output=launch.output,
             run=held.holder.run,

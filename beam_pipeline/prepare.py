@@ -34,7 +34,6 @@ from beam_pipeline.tokenization.template import Template
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2
 
-_STAGES = [("tokenize", "MB", 1e6), ("write", "rows", 1.0)]
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +171,8 @@ def _show_estimate(launch: Launch, checked: _Checked) -> None:
 def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
     """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
-    with launch.progress(_STAGES, planned.bytes) as address:
+    written = "documents" if config.packing == "none" else "rows"
+    with launch.progress([("tokenize", "MB", 1e6), ("write", written, 1.0)], planned.bytes) as address:
         job = Job(
             config=config,
             output=launch.output,

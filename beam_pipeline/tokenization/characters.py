@@ -51,9 +51,11 @@ class CharacterSet:
             return {}
         chosen = [texts[number] for number in numbers]
         codes = np.frombuffer("".join(chosen).encode("utf-32-le"), "<u4")  # UTF-32 is an array of code points
-        # Most characters of most texts precede all of the set, and a comparison is faster than a look-up.
-        found = np.flatnonzero(codes >= self._first)
-        found = found[self._states[codes[found]] != _OUT]
+        if self._first < 128:
+            found = np.flatnonzero(self._states.take(codes) != _OUT)
+        else:  # most characters of most texts precede all of the set, and a comparison is faster than a look-up
+            found = np.flatnonzero(codes >= self._first)
+            found = found[self._states[codes[found]] != _OUT]
         new = np.unique(codes[found][self._states[codes[found]] == _UNKNOWN])
         if len(new):
             self._learn(new)
@@ -63,7 +65,7 @@ class CharacterSet:
         ends = np.cumsum(np.fromiter(map(len, chosen), np.int64, len(chosen)))
         index = np.searchsorted(ends, found, side="right")
         starts = ends - np.diff(ends, prepend=0)
-        places: dict[int, list[int]] = {}
-        for chosen_number, place in zip(index.tolist(), (found - starts[index]).tolist(), strict=True):
-            places.setdefault(numbers[chosen_number], []).append(place)
-        return places
+        bounds = np.flatnonzero(np.diff(index)) + 1  # between the places of two texts
+        owners = index[np.append(0, bounds)].tolist()
+        parts = np.split(found - starts[index], bounds)
+        return {numbers[owner]: part.tolist() for owner, part in zip(owners, parts, strict=True)}
