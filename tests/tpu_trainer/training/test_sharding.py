@@ -49,11 +49,12 @@ def test_tensor_parallelism_divides_pairs_of_matrices_and_the_vocabulary() -> No
 def test_fsdp_divides_the_largest_free_dimension_and_zero_only_the_optimizer() -> None:
     whole = placed(MeshConfig(fsdp=True), data=8)
     assert whole["attn/c_attn/weight"] == (None, "data")
-    assert whole["network/transformer/wte/embeddings"] == ("data", None)
+    assert whole["network/transformer/wte/embeddings"] == (None, "data")  # a table's columns
     assert whole["ln_1/gamma"] == (None,)  # too small
     both = placed(MeshConfig(model=4, fsdp=True), data=2)
     assert both["mlp/c_fc/weight"] == ("data", "model")
-    assert both["network/transformer/wpe/embeddings"] == ("data", None)
+    assert both["network/transformer/wte/embeddings"] == ("model", "data")
+    assert both["network/transformer/wpe/embeddings"] == (None, "data")
     zero = place_variables(GPT2, MeshConfig(fsdp="zero"), data=8)
     assert [name.partition("/")[0] for name, axes in zero.items() if any(axes)] == ["optimizer", "average"]
     assert not any(map(any, placed(MeshConfig(fsdp=True), data=1).values()))

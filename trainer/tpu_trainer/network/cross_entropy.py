@@ -76,17 +76,19 @@ def cross_entropy_sums(
         narrow = tf.cast(matrix, hidden.dtype)
         masked_bias = mask_padded_ids(bias, size)
         loss = correct = tf.zeros([])
-        d_hidden, d_matrix, d_bias = [], tf.zeros(matrix.shape), tf.zeros(bias.shape)
-        width = hidden.shape[1]
+        d_hidden, width = [], hidden.shape[1]
+        # Sums of each shard, which the devices add up once, after the last chunk.
+        d_matrix, d_bias = tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *bias.shape])
         by_shard = tf.reshape(hidden, [shards, count, width])
         target_of, weight_of = (tf.reshape(values, [shards, count]) for values in (targets, weights))
         # Not a tf.while_loop: XLA's cost analysis would count its body once.
         for first in range(0, count, chunk):
             part = slice(first, min(first + chunk, count))
             # One chunk after the other: in parallel, they would need the memory of all logits.
-            rows = tf.reshape(by_shard[:, part], [-1, width])
+            of_shards = by_shard[:, part]
             if first > 0:
-                rows = schedule_after(rows, d_matrix if training else loss)
+                of_shards = schedule_after(of_shards, d_matrix if training else loss)
+            rows = tf.reshape(of_shards, [-1, width])
             rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
             highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
             logits = tf.cast(rounded, tf.float32)
@@ -104,17 +106,18 @@ def cross_entropy_sums(
                 continue
 
             d_logits = (exponentials / total - tf.cast(at_target, tf.float32)) * weight
-            d_bias += tf.reduce_sum(d_logits, axis=0)
+            d_bias += tf.reduce_sum(tf.reshape(d_logits, [shards, -1, padded_size]), axis=1)
             d_logits = tf.cast(d_logits, hidden.dtype)
             d_rows = tf.cast(_product(d_logits, narrow), hidden.dtype)
             d_hidden.append(tf.reshape(d_rows, [shards, -1, width]))
-            d_matrix += _product(d_logits, rows, transpose_a=True)
+            d_logits = tf.reshape(d_logits, [shards, -1, padded_size])
+            d_matrix += _product(d_logits, of_shards, transpose_a=True)
 
         def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             return (
                 tf.cast(d_loss, hidden.dtype) * tf.reshape(tf.concat(d_hidden, axis=1), hidden.shape),
-                d_loss * d_matrix,
-                d_loss * d_bias,
+                d_loss * tf.reduce_sum(d_matrix, axis=0),
+                d_loss * tf.reduce_sum(d_bias, axis=0),
             )
 
         return (loss, correct), gradient

@@ -7,7 +7,7 @@ Written for JAX 0.10; 0.11 has dropped one field of `jax.export.Exported`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,14 +47,18 @@ def import_jax() -> Any:
 class DeviceMesh:
     """The devices that divide rows (axis `data`) and layers (axis `model`)."""
 
-    def __init__(self, config: MeshConfig) -> None:
+    def __init__(self, config: MeshConfig, devices: Sequence[Any] | None = None) -> None:
         """
+        Args:
+            config: The mesh.
+            devices: JAX's devices; None: those of this machine.
+
         Raises:
             UsageError: If JAX is not installed, or the machine has too few devices.
         """
         self._jax = import_jax()
         try:
-            found = self._jax.devices()
+            found = self._jax.devices() if devices is None else devices
         except RuntimeError as error:
             raise UsageError(f"--strategy is 'pjrt', but JAX finds no device: {error}") from error
         self.platform: str = found[0].platform
@@ -142,7 +146,12 @@ class DeviceMesh:
         return self._jax.block_until_ready(results) if self._waits else results
 
     def compile(
-        self, lowered: Lowered, arguments: Sequence[Placement], *, deterministic: bool = False
+        self,
+        lowered: Lowered,
+        arguments: Sequence[Placement],
+        *,
+        deterministic: bool = False,
+        options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
         """Compiles a program for the mesh. Results that replace an argument have its placement; others are whole.
 
@@ -150,6 +159,7 @@ class DeviceMesh:
             lowered: The program, for the rows of all devices.
             arguments: Placement of each argument.
             deterministic: Whether a GPU is restricted to deterministic operations.
+            options: Further options of the compiler.
 
         Returns:
             A function of the placed arguments, which donates those that a result replaces.
@@ -157,6 +167,7 @@ class DeviceMesh:
         results: list[Placement] = [(None,) * len(shape) for shape, _ in lowered.results]
         for argument, result in lowered.aliases.items():
             results[result] = arguments[argument]
+        lowered = with_gathers(lowered, arguments, data=self.data, model=self.model)
         jitted = self._jax.jit(
             _exported(lowered, platform=self.platform).call,
             in_shardings=tuple(map(self.sharding, arguments)),
@@ -164,7 +175,9 @@ class DeviceMesh:
             donate_argnums=tuple(lowered.aliases),
         )
         shapes = [self._jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in lowered.arguments]
-        options = {"xla_gpu_deterministic_ops": True} if deterministic and self.platform == "gpu" else None
+        options = dict(options or {})
+        if deterministic and self.platform == "gpu":
+            options["xla_gpu_deterministic_ops"] = True
         compiled = jitted.lower(*shapes).compile(compiler_options=options)
         return (lambda *values: self._finished(compiled(*values))) if self._waits else compiled
 
@@ -193,6 +206,28 @@ def _identity(value: jax.Array) -> jax.Array:
 
 def _sum(values: jax.Array) -> jax.Array:
     return values.sum(axis=0, dtype=values.dtype)
+
+
+def with_gathers(lowered: Lowered, arguments: Sequence[Placement], *, data: int, model: int) -> Lowered:
+    """Returns a program with gathers of the weights that the `data` axis divides; see gather_weights_at_use.
+
+    Args:
+        lowered: The program.
+        arguments: Placement of each argument.
+        data: Size of the axis.
+        model: Size of the other axis.
+    """
+    from tpu_trainer.training.stablehlo import gather_weights_at_use
+
+    whole = {
+        number: tuple(None if axis == DATA else axis for axis in placement)
+        for number, placement in enumerate(arguments)
+        if DATA in placement and lowered.arguments[number][1] == "float32"  # arrays of a batch are integers
+    }
+    if data == 1 or not whole:
+        return lowered
+    artifact = gather_weights_at_use(lowered.artifact, whole, {DATA: data, MODEL: model})
+    return dataclasses.replace(lowered, artifact=artifact)
 
 
 def _exported(lowered: Lowered, *, platform: str) -> Any:

@@ -44,6 +44,16 @@ _SAME_RELEASES = "install the same releases of all packages on all hosts"
 NumpyBatch = Mapping[str, np.ndarray]
 
 
+def train_step(task: Task) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
+    """Returns the training step as a function of a batch."""
+
+    def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        # The program is for the rows of all devices: its sums already are those of the whole batch.
+        return task.step(batch, all_reduce=lambda values: values)["loss"]
+
+    return step
+
+
 class PjrtExecutor(StepExecutor):
     """Executes a task on a mesh of devices. The task's own variables keep their initial values."""
 
@@ -131,7 +141,7 @@ class PjrtExecutor(StepExecutor):
             asked = time.perf_counter()
             batch = next(batches)
             waited += time.perf_counter() - asked
-            program = self._compiled("train", self._train_step, batch)
+            program = self._compiled("train", train_step(self._task), batch)
             with self._devices.step_trace(step):
                 if len(self._pending) == _STEPS_AHEAD:
                     self._devices.wait(self._pending.popleft())
@@ -141,10 +151,6 @@ class PjrtExecutor(StepExecutor):
             requests = (_Element(total, 0), _Element(total, 1))
             self._requests[1] = 0
         return StepOutput(waited, *requests)
-
-    def _train_step(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        # The program is for the rows of all devices: its sums already are those of the whole batch.
-        return self._task.step(batch, all_reduce=lambda values: values)["loss"]
 
     def evaluate(self, batch: NumpyBatch) -> Sums:
         program = self._compiled("evaluate", self._task.evaluation_sums, batch)

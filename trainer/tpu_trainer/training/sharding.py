@@ -51,6 +51,8 @@ _MODEL_RULES: tuple[tuple[str, str], ...] = (
 )
 # A matrix or bias whose columns are queries, then keys, then values: see fused_projection.py.
 _FUSED = re.compile(r"/c_attn/")
+# A table whose rows are looked up.
+_TABLE = re.compile(r"/(\w*embeddings?\w*|w[tp]e|embed_tokens|w)/(weight|embeddings)$")
 # Smaller variables are not divided over `data`: gathering one costs more time than its bytes are worth.
 _LEAST_ELEMENTS = 1024
 
@@ -115,8 +117,11 @@ def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) 
             found[0 if rule == _FIRST else -1] = MODEL
     shards = mesh.fsdp is True or (mesh.fsdp == "zero" and part != "network")
     if shards and data > 1 and math.prod(shape) >= _LEAST_ELEMENTS:
-        # The largest dimension that it divides.
-        for dimension in sorted(range(len(shape)), key=lambda index: -shape[index]):
+        # The largest dimension that it divides. For a table, the last one: a device then needs its columns of the
+        # gradients of all rows' tokens, not the whole gradients.
+        largest_last = sorted(range(len(shape)), key=lambda index: shape[index])
+        order = range(len(shape)) if _TABLE.search(name) else largest_last
+        for dimension in reversed(order):
             if found[dimension] is None and shape[dimension] % data == 0:
                 found[dimension] = DATA
                 break

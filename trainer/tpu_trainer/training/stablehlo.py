@@ -13,11 +13,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_trainer.training.sharding import Placement
+
 Specs = Mapping[str, tf.TensorSpec]
 # The oldest version of the format with all operations that TensorFlow 2.20 emits.
 _FORMAT_VERSION = "1.9.0"
 _DTYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "i1": "bool", "i8": "int8", "i32": "int32",
            "i64": "int64", "ui32": "uint32", "ui64": "uint64"}  # fmt: skip
+# Operations of the optimizer. Their operands are divided in the same way.
+_ELEMENTWISE = frozenset(
+    f"stablehlo.{name}" for name in ("add", "compare", "divide", "multiply", "return", "select", "subtract")
+) | {"func.return"}
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
@@ -76,11 +82,11 @@ class Program:
             raise RuntimeError(f"the program captures tensors: {concrete.captured_inputs}")
         self.captured: list[tf.Variable] = captured
         """The variables that it uses, in the order of the program's arguments after the batch."""
-        self._graph = concrete.graph
+        self.graph: tf.Graph = concrete.graph
 
     def digest(self) -> str:
         """Returns a hash of the traced graph. It does not depend on the process."""
-        graph = self._graph.as_graph_def()
+        graph = self.graph.as_graph_def()
         functions = {each.signature.name: str(each) for each in graph.library.function}
         graph.ClearField("library")
         # In the order of their uses: TensorFlow orders functions by names.
@@ -113,13 +119,7 @@ class Program:
         raw = self._function.experimental_get_compiler_ir(*self._specs.values())(stage="stablehlo_serialized")
         with mlir.make_ir_context() as context:
             module = parse_artifact(raw, context)
-            main = next(
-                operation
-                for operation in module.body.operations
-                if operation.operation.name == "func.func"
-                and ir.StringAttr(operation.attributes["sym_name"]).value == "main"
-            )
-            kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+            kind = ir.FunctionType(ir.TypeAttr(_main(module).attributes["function_type"]).value)
             attributes = module.operation.attributes
             alias_text = (
                 str(attributes["mhlo.input_output_alias"]) if "mhlo.input_output_alias" in attributes else ""
@@ -157,6 +157,74 @@ class Program:
         for argument, result in lowered.aliases.items():
             if lowered.arguments[argument] != lowered.results[result]:
                 raise RuntimeError(f"argument {argument} and its result {result} have different shapes")
+
+
+def gather_weights_at_use(artifact: bytes, whole: Mapping[int, Placement], axes: Mapping[str, int]) -> bytes:
+    """Makes devices gather their parts of a weight where the program multiplies with it or looks its rows up.
+
+    XLA alone may instead divide activations by the dimension that divides the weight, and exchange these. A weight is
+    gathered once for the forward pass and once for the backward pass, so that it needs no memory in between. The
+    optimizer's elementwise operations stay divided.
+
+    Args:
+        artifact: Of a `Lowered`.
+        whole: Number of a weight's argument → placement of the gathered weight.
+        axes: Names and sizes of the mesh's axes.
+    """
+    from jax._src.interpreters import mlir
+    from jax._src.lib import _jax
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy, stablehlo
+
+    with mlir.make_ir_context() as context, ir.Location.unknown():
+        module = stablehlo.deserialize_portable_artifact(context, artifact)
+        main = _main(module)
+        numbers = {main.regions[0].blocks[0].arguments[number]: number for number in whole}
+        uses = []
+
+        def visit(operation: ir.Operation) -> ir.WalkResult:
+            for place, value in enumerate(operation.operands):
+                if (number := numbers.get(value)) is None:
+                    continue
+                if operation.name == "stablehlo.convert":
+                    numbers[operation.results[0]] = number
+                elif operation.name == "stablehlo.while":
+                    numbers[operation.regions[1].blocks[0].arguments[place]] = number
+                elif operation.name not in _ELEMENTWISE:
+                    uses.append((number, value, operation, place))
+            return ir.WalkResult.ADVANCE
+
+        main.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+        mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
+        forward = set()
+        backward: dict[Any, Any] = {}
+        for number, value, operation, place in uses:
+            dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in whole[number]]
+            sharding = sdy.TensorShardingAttr.get(
+                mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
+            )
+            key = (number, str(value.type), operation.block)
+            with ir.InsertionPoint(operation):
+                if (number, operation.block) not in forward:
+                    forward.add((number, operation.block))
+                    gathered = sdy.ShardingConstraintOp(value, sharding).result
+                elif (gathered := backward.get(key)) is None:
+                    # Without the barrier, XLA would merge this gather with the first one.
+                    again = stablehlo.OptimizationBarrierOp([value]).results[0]
+                    gathered = backward[key] = sdy.ShardingConstraintOp(again, sharding).result
+            operation.operands[place] = gathered
+        return _jax.mlir.serialize_portable_artifact(module, _FORMAT_VERSION, True)
+
+
+def _main(module: Any) -> Any:
+    from jaxlib.mlir import ir
+
+    return next(
+        operation
+        for operation in module.body.operations
+        if operation.operation.name == "func.func"
+        and ir.StringAttr(operation.attributes["sym_name"]).value == "main"
+    )
 
 
 def _array(text: str) -> Array:
