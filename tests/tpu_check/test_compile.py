@@ -14,6 +14,7 @@ from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MlmConfig, ModelConfig, TrainConfig
 from tpu_trainer.tpu_check import rules
 from tpu_trainer.tpu_check.cache import Cache
+from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program, all_reduce, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.hlo import HloModule
@@ -81,9 +82,9 @@ def test_sums_over_replicas_become_collectives() -> None:
         return all_reduce([batch["x"], batch["x"] @ batch["x"]], 4)
 
     result = compiled(Program(step, MATRIX), "v5e:2x2")
-    collectives = HloModule.parse(result.hlo).collectives()
-    assert {collective.kind for collective in collectives} == {"all-reduce"}
-    assert sum(collective.bytes for collective in collectives) == 2 * 4 * 512 * 512
+    found = collectives(HloModule.parse(result.hlo))
+    assert {collective.kind for collective in found} == {"all-reduce"}
+    assert sum(collective.bytes for collective in found) == 2 * 4 * 512 * 512
 
 
 def test_every_iteration_of_a_loop_is_counted() -> None:

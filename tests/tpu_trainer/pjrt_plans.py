@@ -30,6 +30,7 @@ from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.network import cross_entropy
+from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.hlo import HloModule
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.executor import StepExecutor
@@ -109,10 +110,10 @@ def results(executor: StepExecutor, rows: RowStream, validation: Any) -> dict[st
     return {"losses": losses, "average": average, "state": executor.state()}
 
 
-def collectives(executor: PjrtExecutor) -> dict[str, int]:
+def collective_counts(executor: PjrtExecutor) -> dict[str, int]:
     """Returns kind → count in the training program."""
     text = next(iter(executor._programs.values())).run.as_text()
-    return {each.kind: each.count for each in HloModule.parse(text).collectives()}
+    return {each.kind: each.count for each in collectives(HloModule.parse(text))}
 
 
 def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
@@ -175,7 +176,9 @@ def main(dataset: str, scratch: str, extent: str = "") -> None:
                 BATCH * MAX_LENGTH * 64 // mesh.data
             )
             found = results(executor, rows, validation)
-            report[name]["plans"][plan] = compared(found, expected) | {"collectives": collectives(executor)}
+            report[name]["plans"][plan] = compared(found, expected) | {
+                "collectives": collective_counts(executor)
+            }
             print(f"{name}, {plan}: {time.process_time():.1f} s of CPU time", file=sys.stderr, flush=True)
     report["cache"] = [cache.hits, cache.misses]
     print(json.dumps(report))

@@ -21,6 +21,7 @@ from tpu_trainer.compile_check import find_largest_batch
 from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check import compiler, rules
+from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program
 from tpu_trainer.tpu_check.figures import figures, roofline, table
 from tpu_trainer.tpu_check.hlo import HloModule
@@ -119,7 +120,7 @@ def test_the_trainers_step_keeps_the_rules_and_sums_over_replicas() -> None:
 
 @pytest.mark.parametrize(
     ("name", "replicas"),
-    [("v3:2x2", 8), ("v4:2x2x1", 4), ("v5e:2x4", 8), ("v5p:2x2x2", 8), ("v6e:1x1", 1)],
+    [("v3:2x2", 8), ("v4:2x2x1", 4), ("v5e:2x4", 8), ("v5p:2x2x2", 8), ("v6e:1x1", 1), ("tpu7x:2x2x1", 8)],
 )
 def test_replicas_of_a_topology(name: str, replicas: int) -> None:
     assert Topology.parse(name).replicas == replicas
@@ -129,7 +130,7 @@ def test_replicas_of_a_topology(name: str, replicas: int) -> None:
     ("name", "message"),
     [
         ("v5e", r"'v5e': give a generation and the number of chips along each side, such as v5e:2x4"),
-        ("v9:2x4", "the generation must be one of v3, v4, v5e, v5p, v6e"),
+        ("v9:2x4", "the generation must be one of v3, v4, v5e, v5p, v6e, tpu7x"),
         ("v4:2x2", "v4 needs 3 sides of at least 1, such as v4:2x2x1"),
         ("v5e:0x4", "v5e needs 2 sides of at least 1"),
     ],
@@ -142,12 +143,17 @@ def test_topologies_that_cannot_be(name: str, message: str) -> None:
 def test_roofline() -> None:
     # v3: 123 TFLOP/s and 900 GB/s for two replicas.
     line = roofline(
-        Topology.parse("v3:1x1"), flops=61.5e12, hbm_traffic=900e9, model_flops=30.75e12, tokens=1000
+        Topology.parse("v3:1x1"),
+        flops=61.5e12,
+        hbm_traffic=900e9,
+        sent=1e9,
+        model_flops=30.75e12,
+        tokens=1000,
     )
     assert line["compute_seconds"] == pytest.approx(1)
     assert line["memory_seconds"] == pytest.approx(2)
     assert (line["bound_by"], line["least_step_seconds"]) == ("memory", pytest.approx(2))
-    assert line["tokens_per_second"] == pytest.approx(1000)
+    assert line["tokens_per_second"] == pytest.approx(500)
     assert line["mfu_bound"] == pytest.approx(0.25)
     assert all(chip.source.startswith("https://cloud.google.com/tpu/docs/") for chip in CHIPS.values())
 
@@ -202,7 +208,7 @@ def test_what_the_text_of_a_module_tells() -> None:
     (loop,) = module.loops()
     assert (loop.name, loop.trips, loop.flops) == ("while", 7, 2 * 16 * 32 * 32)
     assert loop.bytes_accessed == 4 * (16 * 32 + 32 * 32 + 16 * 32)
-    (collective,) = module.collectives()
+    (collective,) = collectives(module)
     assert (collective.kind, collective.count, collective.bytes) == ("all-reduce", 1, 2 * 16 * 32)
     assert module.repetition_cost(module.flops) == 6 * loop.flops
     with pytest.raises(ValueError, match="not the text of an HLO module"):
@@ -236,6 +242,96 @@ ENTRY %main (weights: f32[514,768]) -> f32[136,768] {{
     size = module.traffic(begun)
     assert size.hbm == pytest.approx(4 * 136 * 768, abs=4)  # and a flag
     assert size.total == pytest.approx(2 * 4 * 136 * 768, abs=8)
+
+
+# As libtpu writes it: an all-gather in a fusion that starts it and in one that overlaps with it; a fusion that
+# replaces a reduce-scatter; a ring of permutations in a loop that advances two steps at a time.
+ASYNCHRONOUS = """\
+HloModule step, is_scheduled=true, num_partitions=8
+
+%start (a: bf16[4,8]) -> bf16[32,8] {
+  %a = bf16[4,8]{1,0} parameter(0)
+  ROOT %all-gather.1 = bf16[32,8]{1,0} all-gather(%a), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}
+}
+
+%middle (b: bf16[4,8]) -> bf16[32,8] {
+  %b = bf16[4,8]{1,0} parameter(0)
+  ROOT %all-gather.2 = bf16[32,8]{1,0:S(1)} all-gather(%b), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}
+}
+
+%all-reduce-scatter.1 (c: f32[32,8]) -> f32[8,8] {
+  %c = f32[32,8]{1,0} parameter(0)
+  %whole = f32[32,8]{1,0} all-reduce(%c), channel_id=4, \
+replica_groups=mesh['x'=2,'y'=4], device_ids=([4,2]T(1,0)) {'y'}, to_apply=%add
+  ROOT %part = f32[8,8]{1,0} slice(%whole), slice={[0:8], [0:8]}
+}
+
+%ring (state: (s32[], bf16[2,8])) -> (s32[], bf16[2,8]) {
+  %state = (s32[], bf16[2,8]{1,0}) parameter(0)
+  %counter = s32[] get-tuple-element(%state), index=0
+  %two = s32[] constant(2)
+  %next = s32[] add(%counter, %two)
+  %x = bf16[2,8]{1,0} get-tuple-element(%state), index=1
+  %sent = (bf16[2,8]{1,0}, bf16[2,8]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), channel_id=5, \
+source_target_pairs={{0,1},{1,0}}
+  %received = bf16[2,8]{1,0} collective-permute-done(%sent)
+  ROOT %states = (s32[], bf16[2,8]{1,0}) tuple(%next, %received)
+}
+
+%more (state.1: (s32[], bf16[2,8])) -> pred[] {
+  %state.1 = (s32[], bf16[2,8]{1,0}) parameter(0)
+  %counter.1 = s32[] get-tuple-element(%state.1), index=0
+  %end = s32[] constant(4)
+  ROOT %less = pred[] compare(%counter.1, %end), direction=LT
+}
+
+ENTRY %main (p: bf16[4,8], q: f32[32,8], r: (s32[], bf16[2,8])) -> f32[8,8] {
+  %p = bf16[4,8]{1,0} parameter(0)
+  %q = f32[32,8]{1,0} parameter(1)
+  %r = (s32[], bf16[2,8]{1,0}) parameter(2)
+  %begun = bf16[32,8]{1,0} fusion(%p), kind=kCustom, calls=%start
+  %loop = (s32[], bf16[2,8]{1,0}) while(%r), condition=%more, body=%ring
+  %gathered = ((bf16[4,8]{1,0}), bf16[32,8]{1,0}, u32[]{:S(2)}) async-start(%p), calls=%middle
+  %sum = f32[] all-reduce(%q), channel_id=3, replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
+  ROOT %scattered = f32[8,8]{1,0} fusion(%q), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""
+
+
+def test_an_asynchronous_collective_counts_once() -> None:
+    module = HloModule.parse(ASYNCHRONOUS)
+    assert [loop.trips for loop in module.loops()] == [2]
+    found = {each.kind: (each.count, each.bytes, each.sent) for each in collectives(module)}
+    whole = 4 * 32 * 8
+    assert found == {
+        "all-gather": (1, 2 * 32 * 8, 2 * 32 * 8 * 7 // 8),
+        "reduce-scatter": (1, whole, whole * 3 // 4),
+        "all-reduce": (1, whole, whole),  # among two devices
+        "collective-permute": (2, 2 * 2 * 2 * 8, 2 * 2 * 2 * 8),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "bandwidth"),
+    [
+        ("v5e:1x1", 0),
+        ("v5e:2x4", 100e9),  # two of four links
+        ("v5e:16x16", 200e9),
+        ("v4:2x2x1", 100e9),
+        ("v5p:4x4x4", 600e9),
+        ("tpu7x:2x2x1", 200e9),
+    ],
+)
+def test_links_of_a_chip_at_a_corner(name: str, bandwidth: float) -> None:
+    assert Topology.parse(name).ici_bandwidth == pytest.approx(bandwidth)
+
+
+def test_sending_can_bound_a_step() -> None:
+    line = roofline(
+        Topology.parse("v5e:2x4"), flops=1e9, hbm_traffic=1e9, sent=50e9, model_flops=1e9, tokens=8000
+    )
+    assert (line["bound_by"], line["least_step_seconds"]) == ("communication", pytest.approx(0.5))
+    assert line["tokens_per_second"] == pytest.approx(16000)
 
 
 def report_of(result: Executable | OutOfMemory) -> dict[str, Any]:

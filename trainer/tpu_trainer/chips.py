@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -22,13 +23,19 @@ class Chip:
     """Devices per chip. The two cores of a chip are one device on v4 and v5p, and two on v3."""
     dimensions: int
     """Dimensions of the torus of chips."""
+    ici_bandwidth: float
+    """Bytes/s that a chip sends over all links between chips; it receives as many at the same time."""
     source: str
     """URL of the figures."""
+    ici_source: str = ""
+    """URL of `ici_bandwidth`, if it is another one."""
     options: tuple[tuple[str, str], ...] = ()
     """Options that JAX's topology description needs besides the name."""
 
 
 _DOCS = "https://cloud.google.com/tpu/docs/"
+# Jouppi et al., "TPU v4" (2023), table 4: v3 has 4 links of 70 GB/s, v4 has 6 of 50 GB/s.
+_PAPER = "https://arxiv.org/abs/2304.01433"
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -39,7 +46,9 @@ CHIPS = {
             hbm_bandwidth=900e9,
             devices=2,
             dimensions=2,
+            ici_bandwidth=4 * 70e9,
             source=f"{_DOCS}v3",
+            ici_source=_PAPER,
         ),
         Chip(
             name="v4",
@@ -48,7 +57,9 @@ CHIPS = {
             hbm_bandwidth=1200e9,
             devices=1,
             dimensions=3,
+            ici_bandwidth=6 * 50e9,
             source=f"{_DOCS}v4",
+            ici_source=_PAPER,
             options=(("chip_config_name", "megacore"),),
         ),
         Chip(
@@ -58,6 +69,7 @@ CHIPS = {
             hbm_bandwidth=819e9,
             devices=1,
             dimensions=2,
+            ici_bandwidth=400e9 / 2,
             source=f"{_DOCS}v5e",
         ),
         Chip(
@@ -67,6 +79,7 @@ CHIPS = {
             hbm_bandwidth=2765e9,
             devices=1,
             dimensions=3,
+            ici_bandwidth=1200e9 / 2,
             source=f"{_DOCS}v5p",
         ),
         Chip(
@@ -76,13 +89,24 @@ CHIPS = {
             hbm_bandwidth=1638e9,
             devices=1,
             dimensions=2,
+            ici_bandwidth=800e9 / 2,
             source=f"{_DOCS}v6e",
+        ),
+        Chip(
+            name="tpu7x",
+            peak_flops=2307e12,
+            hbm_bytes=192 * 2**30,
+            hbm_bandwidth=7380e9,
+            devices=2,
+            dimensions=3,
+            ici_bandwidth=1200e9 / 2,
+            source=f"{_DOCS}tpu7x",
         ),
     )
 }
 
-GENERATIONS = ("v2", *CHIPS)
-"""Generations that training supports. compile-check has no figures for v2."""
+GENERATIONS = ("v2", *(name for name in CHIPS if name != "tpu7x"))
+"""Generations that TensorFlow supports. compile-check has no figures for v2."""
 
 
 def generation(accelerator_type: str) -> str | None:
@@ -98,7 +122,7 @@ class Topology:
 
     name: str
     chip: Chip
-    chips: int
+    sides: tuple[int, ...]
 
     @classmethod
     def parse(cls, name: str) -> Topology:
@@ -122,12 +146,16 @@ class Topology:
                 f"--topology is {name!r}: {chip.name} needs {chip.dimensions} sides of at least 1, such as "
                 f"{chip.name}:{example}"
             )
-        chips = 1
-        for side in sides:
-            chips *= side
-        return cls(name=name, chip=chip, chips=chips)
+        return cls(name=name, chip=chip, sides=tuple(sides))
 
     @property
     def replicas(self) -> int:
         """Number of replicas: one per device."""
-        return self.chips * self.chip.devices
+        return math.prod(self.sides) * self.chip.devices
+
+    @property
+    def ici_bandwidth(self) -> float:
+        """Bytes/s that each chip can send: a chip at a corner has the fewest links. 0 if there is a single chip."""
+        torus = all(side % (4 if self.chip.dimensions == 3 else 16) == 0 for side in self.sides)
+        links = sum(side > 1 for side in self.sides) * (2 if torus else 1)
+        return self.chip.ici_bandwidth * links / (2 * self.chip.dimensions)

@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from tpu_trainer.tpu_check.cache import Cache
+    from tpu_trainer.tpu_check.mesh_step import MeshStep
     from tpu_trainer.tpu_check.step import ReplicaStep
 
 # The upper bound of the search for the largest batch: more rows per replica than any training uses.
@@ -50,7 +51,8 @@ def main(config: CompileCheckConfig) -> None:
     chip = topology.chip
     print(
         f"A {chip.name} chip: {chip.peak_flops / 1e12:,.0f} TFLOP/s in bfloat16, "
-        f"{chip.hbm_bytes / 2**30:,.0f} GiB of HBM at {chip.hbm_bandwidth / 1e9:,.0f} GB/s ({chip.source}).\n{LIMITS}"
+        f"{chip.hbm_bytes / 2**30:,.0f} GiB of HBM at {chip.hbm_bandwidth / 1e9:,.0f} GB/s ({chip.source}), "
+        f"{chip.ici_bandwidth / 1e9:,.0f} GB/s to other chips ({chip.ici_source or chip.source}).\n{LIMITS}"
     )
     _log.info(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}")
     if config.output is not None:
@@ -78,13 +80,24 @@ def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]
 def _report(config: CompileCheckConfig, topology: Topology, cache: Cache) -> dict[str, Any]:
     from tpu_trainer.tpu_check.step import ReplicaStep, replica_rows, rows_of_dataset, rows_without_dataset
 
-    rows_of_a_replica = 0 if config.find_batch_size else replica_rows(config, topology)
+    pjrt = config.strategy == "pjrt"
+    rows_of_a_replica = 0 if config.find_batch_size or pjrt else replica_rows(config, topology)
     if config.data.train:
         rows = rows_of_dataset(config)
     else:
         rows = rows_without_dataset(config, vocab_size=config.vocab_size, max_length=config.max_length)
+    step: ReplicaStep | MeshStep
     with elapsed("compile-check: building the model"):
-        step = ReplicaStep(config=config, rows=rows, topology=topology)
+        if pjrt:
+            from tpu_trainer.tpu_check.mesh_step import MeshStep
+            from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
+
+            lowered = LoweringCache(Path(config.cache) if config.cache else cache_folder("pjrt"))
+            step = MeshStep(config=config, rows=rows, topology=topology, cache=lowered)
+            if not config.find_batch_size:
+                rows_of_a_replica = step.group_rows(config.train.batch_size)
+        else:
+            step = ReplicaStep(config=config, rows=rows, topology=topology)
 
     def check(replica_rows: int) -> dict[str, Any]:
         return _check(
@@ -97,7 +110,7 @@ def _report(config: CompileCheckConfig, topology: Topology, cache: Cache) -> dic
 
 
 def _check(
-    step: ReplicaStep,
+    step: ReplicaStep | MeshStep,
     replica_rows: int,
     *,
     config: CompileCheckConfig,
@@ -109,9 +122,10 @@ def _check(
     from tpu_trainer.tpu_check.figures import figures
     from tpu_trainer.tpu_check.rules import check_and_lower
 
+    mesh = step.mesh
     _log.info(
         f"compile-check: {config.model.type}, {replica_rows} rows of {max_length} tokens on each of "
-        f"{topology.replicas} replica(s), {topology.name}"
+        f"{mesh.data if mesh else topology.replicas} replica(s), {topology.name}"
     )
     try:
         with elapsed("compile-check: lowering the step"):
@@ -134,6 +148,7 @@ def _check(
         replica_rows=replica_rows,
         max_length=max_length,
         model_flops=step.model_flops(replica_rows),
+        mesh=mesh,
     )
     if config.hlo is not None and isinstance(result, Executable):
         path = files.join(config.hlo, f"{module.digest[:16]}-{topology.name.replace(':', '-')}.hlo.txt")

@@ -140,9 +140,12 @@ class GenerateConfig:
 class CompileCheckConfig(FitConfig):
     """Compiles the training step for a TPU, without one, and reports whether it fits and what it costs.
 
+    With --strategy pjrt, the step of a mesh of devices; with the other strategies, that of a replica.
+
     Examples:
         tokenmill-trainer compile-check --config trainer/configs/roberta-base.yaml --topology v5e:2x4
         tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --topology v4:2x2x1 --find_batch_size
+        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --strategy pjrt --mesh.fsdp true
         tokenmill-trainer compile-check --compare a.yaml b.yaml
     """
 
@@ -151,13 +154,14 @@ class CompileCheckConfig(FitConfig):
     data: DataConfig = field(default_factory=lambda: DataConfig(train=""))
     """Optional. data.train determines the vocabulary and the shape of the rows."""
     topology: str = "v5e:2x4"
-    """Generation and chips per side: v3, v5e and v6e have two sides (v5e:2x4), v4 and v5p three (v4:2x2x1)."""
+    """Generation and chips per side: v3, v5e and v6e have two sides (v5e:2x4), v4, v5p and tpu7x three
+    (v4:2x2x1)."""
     vocab_size: int | None = None
     """Without data.train: tokens in the vocabulary. Default: the model type's, such as RoBERTa's 50265."""
     max_length: int | None = None
     """Without data.train: tokens in a row. Default: the positions of the model type's configuration."""
     find_batch_size: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
-    """Find the largest batch of a replica that fits, instead of checking train.batch_size."""
+    """Find the largest batch of a replica (of a row of the mesh) that fits, instead of checking train.batch_size."""
     batch_multiple: int = 8
     """find_batch_size tries only multiples of this; TPUs pad arrays to multiples of 8 rows."""
     compare: list[str] | None = field(
@@ -175,12 +179,6 @@ class CompileCheckConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, batch_multiple=AT_LEAST_1)
-        require(
-            self.mesh.model == 1 and not self.mesh.fsdp,
-            "mesh.model" if self.mesh.model > 1 else "mesh.fsdp",
-            self.mesh.model if self.mesh.model > 1 else self.mesh.fsdp,
-            "compile-check compiles only replicas that have all weights; remove the options --mesh.…",
-        )
         for name in ("vocab_size", "max_length"):
             value = getattr(self, name)
             # Less has no room for the special tokens and one to predict.

@@ -117,8 +117,12 @@ class LanguageModel:
         precision: Precision = "float32",
         memory: MemoryOptions | None = None,
         shards: int = 1,
+        initialize: bool = True,
     ) -> LanguageModel:
-        """Returns a new model, whose weights are a function of `seed`; raises UsageError for an invalid `config`."""
+        """Returns a new model; raises UsageError for an invalid `config`.
+
+        Its weights are a function of `seed`, or without `initialize`, those of transformers' classes.
+        """
         if precision == "mixed_bfloat16" and config.type in _FLOAT32_ONLY:
             raise UsageError(
                 f"--train.precision is {precision!r}: transformers' TensorFlow class of {config.type!r} does not "
@@ -131,7 +135,8 @@ class LanguageModel:
         keras.mixed_precision.set_global_policy(precision)
         try:
             network = build_network(hf_config, objective)
-            initialize_as_pytorch(network, seed=seed)
+            if initialize:
+                initialize_as_pytorch(network, seed=seed)
         finally:
             keras.mixed_precision.set_global_policy(before)
         return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory, shards=shards)

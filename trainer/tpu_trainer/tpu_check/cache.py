@@ -10,7 +10,14 @@ import os
 from pathlib import Path
 
 from tpu_trainer.chips import Topology
-from tpu_trainer.tpu_check.compiler import Executable, Module, OutOfMemory, compile_module, versions
+from tpu_trainer.tpu_check.compiler import (
+    Executable,
+    MeshModule,
+    Module,
+    OutOfMemory,
+    compile_module,
+    versions,
+)
 from tpu_trainer.training.lowering_cache import cache_folder
 
 _KINDS = {"executable": Executable, "out_of_memory": OutOfMemory}
@@ -32,8 +39,11 @@ class Cache:
         self.folder = folder
         self.hits = self.misses = 0
 
-    def compile(self, module: Module, topology: Topology) -> Executable | OutOfMemory:
+    def compile(self, module: Module | MeshModule, topology: Topology) -> Executable | OutOfMemory:
         """Returns the cached result, or calls `compile_module` and caches its result."""
+        available = int(topology.chip.hbm_bytes / topology.chip.devices)
+        if isinstance(module, MeshModule) and (needed := module.argument_bytes) > available:
+            return OutOfMemory(needed=needed, available=available, arguments=needed)
         key = hashlib.sha256(
             json.dumps([module.digest, topology.name, versions()], sort_keys=True).encode()
         ).hexdigest()

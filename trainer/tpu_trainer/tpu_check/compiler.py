@@ -6,6 +6,7 @@ With training/stablehlo.py, the only file that uses private interfaces of Tensor
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import tempfile
@@ -15,11 +16,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.chips import Topology
+from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.training.stablehlo import flat_function, parse_artifact
+from tpu_trainer.training.pjrt import DeviceMesh, with_gathers
+from tpu_trainer.training.sharding import Placement, bytes_per_device
+from tpu_trainer.training.stablehlo import Lowered, flat_function, parse_artifact
 
 # The releases whose private interfaces this file was written for.
 WRITTEN_FOR = {"tensorflow": "2.20", "jax": "0.10", "jaxlib": "0.10", "libtpu": "0.0.51"}
@@ -46,6 +51,8 @@ class OutOfMemory:
     """Bytes."""
     available: float
     """Bytes."""
+    arguments: int | None = None
+    """Bytes of the arguments, if these alone are too many. The program was not compiled then, and needs more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +62,34 @@ class Module:
     text: str
     digest: str
     """A hash of the program that does not depend on the process or on source locations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshModule:
+    """A step for a mesh of devices, as `fit --strategy pjrt` compiles it."""
+
+    lowered: Lowered
+    placements: tuple[Placement, ...]
+    """Of the arguments."""
+    mesh: MeshConfig
+    """With the size of each axis."""
+
+    @property
+    def digest(self) -> str:
+        """A hash of the program and its placement."""
+        mesh = self.mesh
+        program = with_gathers(self.lowered, self.placements, data=mesh.data, model=mesh.model)
+        placed = json.dumps([self.placements, mesh.data, mesh.model]).encode()
+        return hashlib.sha256(program.artifact + placed).hexdigest()
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of the arguments on a device."""
+        sizes = {DATA: self.mesh.data, MODEL: self.mesh.model}
+        return sum(
+            bytes_per_device({"": shape}, {"": placement}, sizes, np.dtype(dtype).itemsize)
+            for (shape, dtype), placement in zip(self.lowered.arguments, self.placements, strict=True)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,41 +203,26 @@ def _lower(function: Any, specs: list[tf.TensorSpec]) -> Module:
     return Module(text=text, digest=hashlib.sha256(bare.encode()).hexdigest())
 
 
-def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemory:
-    """Compiles a module for all devices of `topology`, with one replica per device.
+def compile_module(module: Module | MeshModule, topology: Topology) -> Executable | OutOfMemory:
+    """Compiles a module for the devices of `topology`: a replica for each device, or a mesh of them.
 
     Raises:
         DoesNotCompile: If XLA rejects the program.
         UsageError: If libtpu does not support the topology.
     """
     os.environ.update(_NO_TPU_HERE)
-    import numpy as np
-    from jax._src.interpreters import mlir
-    from jax._src.lib import _jax, xla_client
     from jax.errors import JaxRuntimeError
-    from jax.experimental import topologies
-    from jaxlib.mlir import ir
 
-    try:
-        devices = topologies.get_topology_desc(
-            platform="tpu", topology_name=topology.name, **dict(topology.chip.options)
-        ).devices
-    except JaxRuntimeError as error:
-        raise UsageError(f"--topology is {topology.name!r}: {error}") from error
-    if len(devices) != topology.replicas:
-        raise RuntimeError(f"{topology.name}: {len(devices)} devices, {topology.replicas} expected")
-    options = xla_client.CompileOptions()
-    options.num_replicas = len(devices)
-    options.device_assignment = xla_client.DeviceAssignment.create(
-        np.array([[device.id] for device in devices])
-    )
-    with mlir.make_ir_context(), tempfile.TemporaryDirectory(prefix="tpu_trainer-") as dump:
-        parsed = ir.Module.parse(module.text)
-        debug_options = options.executable_build_options.debug_options
-        debug_options.xla_dump_to = dump
-        debug_options.xla_dump_hlo_as_long_text = True
+    devices = _devices(topology)
+    with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as dump:
+        options = {"xla_dump_to": dump, "xla_dump_hlo_as_long_text": True}
         try:
-            executable = devices[0].client.compile(parsed, _jax.DeviceList(tuple(devices)), options)
+            if isinstance(module, MeshModule):
+                mesh = DeviceMesh(module.mesh, devices)
+                compiled = mesh.compile(module.lowered, module.placements, options=options)
+                executable = compiled.runtime_executable()
+            else:
+                executable = _compile_replicas(module, devices, options)
         except JaxRuntimeError as error:
             too_large = _out_of_memory(str(error))
             if too_large is None:
@@ -223,6 +243,38 @@ def compile_module(module: Module, topology: Topology) -> Executable | OutOfMemo
         bytes_accessed=cost["bytes accessed"],
         hlo=hlo,
     )
+
+
+def _devices(topology: Topology) -> list[Any]:
+    from jax.errors import JaxRuntimeError
+    from jax.experimental import topologies
+
+    try:
+        devices = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology.name, **dict(topology.chip.options)
+        ).devices
+    except JaxRuntimeError as error:
+        raise UsageError(f"--topology is {topology.name!r}: {error}") from error
+    if len(devices) != topology.replicas:
+        raise RuntimeError(f"{topology.name}: {len(devices)} devices, {topology.replicas} expected")
+    return list(devices)
+
+
+def _compile_replicas(module: Module, devices: list[Any], dump_options: Mapping[str, Any]) -> Any:
+    from jax._src.interpreters import mlir
+    from jax._src.lib import _jax, xla_client
+    from jaxlib.mlir import ir
+
+    options = xla_client.CompileOptions()
+    options.num_replicas = len(devices)
+    options.device_assignment = xla_client.DeviceAssignment.create(
+        np.array([[device.id] for device in devices])
+    )
+    for name, value in dump_options.items():
+        setattr(options.executable_build_options.debug_options, name, value)
+    with mlir.make_ir_context():
+        parsed = ir.Module.parse(module.text)
+        return devices[0].client.compile(parsed, _jax.DeviceList(tuple(devices)), options)
 
 
 def mosaic_bytecode(function: Callable[..., Any], arguments: list[Any], *, version: int) -> bytes:

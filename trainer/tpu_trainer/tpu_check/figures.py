@@ -6,12 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from tpu_trainer.chips import Topology
+from tpu_trainer.config.mesh import MeshConfig
+from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
-from tpu_trainer.tpu_check.hlo import HloModule
+from tpu_trainer.tpu_check.hlo import COLLECTIVES, HloModule
 
 LIMITS = (
-    "Not shown: the real step time (the least step time assumes that every unit runs at its published peak), the input "
-    "pipeline, the overhead of several hosts, and the time of collectives."
+    "Not shown: the real step time (the least step time assumes that every unit runs at its published peak, and that "
+    "collectives overlap with computation), the input pipeline, and the overhead of several hosts."
 )
 
 
@@ -22,12 +24,23 @@ def figures(
     replica_rows: int,
     max_length: int,
     model_flops: float,
+    mesh: MeshConfig | None = None,
 ) -> dict[str, Any]:
-    """Returns the report. Bytes, FLOPs and seconds are per replica and step; tokens/s are of all replicas."""
+    """Returns the report. Bytes, FLOPs and seconds are per device and step; tokens/s are of all devices.
+
+    Args:
+        result: The compiler's.
+        topology: The devices.
+        replica_rows: Rows of a replica. With a mesh, of a group of devices that share rows.
+        max_length: Tokens in a row.
+        model_flops: Of a device.
+        mesh: With the size of each axis; None: each device has a replica.
+    """
     chip = topology.chip
     common = {
         "topology": topology.name,
-        "replicas": topology.replicas,
+        "mesh": None if mesh is None else {"data": mesh.data, "model": mesh.model, "fsdp": mesh.fsdp},
+        "replicas": topology.replicas if mesh is None else mesh.data,
         "replica_rows": replica_rows,
         "max_length": max_length,
         "chip": {
@@ -36,11 +49,15 @@ def figures(
             "peak_flops": chip.peak_flops,
             "hbm_bytes": chip.hbm_bytes,
             "hbm_bandwidth": chip.hbm_bandwidth,
+            "ici_bandwidth": chip.ici_bandwidth,
             "source": chip.source,
         },
     }
     if isinstance(result, OutOfMemory):
-        return common | {"fits": False, "hbm": {"needed": result.needed, "available": result.available}}
+        hbm = {"needed": result.needed, "available": result.available}
+        if result.arguments is not None:
+            hbm["arguments"] = result.arguments
+        return common | {"fits": False, "hbm": hbm}
     needed = result.arguments + result.outputs - result.aliased + result.temporaries + result.code
     module = HloModule.parse(result.hlo)
     loops = module.loops()
@@ -51,6 +68,7 @@ def figures(
     )
     # Arrays in on-chip memory do not use HBM bandwidth.
     hbm_traffic = float(sum(module.traffic(each).hbm * times for each, times in module.executed()))
+    exchanged = collectives(module)
     return common | {
         "fits": True,
         "hbm": {
@@ -69,31 +87,43 @@ def figures(
             topology,
             flops=flops,
             hbm_traffic=hbm_traffic,
+            sent=sum(collective.sent for collective in exchanged),
             model_flops=model_flops,
-            tokens=replica_rows * max_length,
+            tokens=replica_rows * max_length * common["replicas"],
         ),
-        "collectives": [asdict(collective) for collective in module.collectives()],
+        "collectives": [asdict(collective) for collective in exchanged],
         "loops": [asdict(loop) for loop in loops],
     }
 
 
 def roofline(
-    topology: Topology, *, flops: float, hbm_traffic: float, model_flops: float, tokens: int
+    topology: Topology, *, flops: float, hbm_traffic: float, sent: float, model_flops: float, tokens: int
 ) -> dict[str, Any]:
     """Returns bounds of step time, throughput and MFU by the roofline model.
 
     Williams, Waterman and Patterson, "Roofline" (2009).
+
+    Args:
+        topology: The devices.
+        flops: Of a device.
+        hbm_traffic: Bytes that a device reads and writes.
+        sent: Bytes that a device sends to others.
+        model_flops: Of a device.
+        tokens: Of all devices.
     """
     chip = topology.chip
     peak, bandwidth = chip.peak_flops / chip.devices, chip.hbm_bandwidth / chip.devices
-    compute, memory = flops / peak, hbm_traffic / bandwidth
-    least = max(compute, memory)
+    seconds = {"compute": flops / peak, "memory": hbm_traffic / bandwidth}
+    # The devices of a single chip do not use links between chips.
+    links = topology.ici_bandwidth / chip.devices
+    seconds["communication"] = sent / links if links else 0.0
+    bound = max(seconds, key=seconds.get)
+    least = seconds[bound]
     return {
-        "compute_seconds": compute,
-        "memory_seconds": memory,
+        **{f"{name}_seconds": value for name, value in seconds.items()},
         "least_step_seconds": least,
-        "bound_by": "compute" if compute >= memory else "memory",
-        "tokens_per_second": tokens * topology.replicas / least,
+        "bound_by": bound,
+        "tokens_per_second": tokens / least,
         "model_flops": model_flops,
         "mfu_bound": model_flops / (least * peak),
     }
@@ -132,8 +162,25 @@ def _figure(*path: str, form: Any = _size) -> Any:
     return read
 
 
-def _collectives(report: dict[str, Any]) -> str:
-    return ", ".join(f"{c['count']} {c['kind']} {_size(c['bytes'])}" for c in report.get("collectives", []))
+def _collective(kind: str) -> Any:
+    def read(report: dict[str, Any]) -> str:
+        found = [each for each in report.get("collectives", []) if each["kind"] == kind]
+        return "".join(f"{each['count']:,} of {_size(each['bytes'])}" for each in found)
+
+    return read
+
+
+def _sent(report: dict[str, Any]) -> str:
+    found = report.get("collectives", [])
+    return _size(sum(each["sent"] for each in found)) if found else ""
+
+
+def _mesh(report: dict[str, Any]) -> str:
+    mesh = report["mesh"]
+    if mesh is None:
+        return ""
+    sharded = {True: ", fsdp", False: "", "zero": ", zero"}[mesh["fsdp"]]
+    return f"data {mesh['data']} × model {mesh['model']}{sharded}"
 
 
 def _loops(report: dict[str, Any]) -> str:
@@ -142,6 +189,7 @@ def _loops(report: dict[str, Any]) -> str:
 
 _LINES = (
     ("fits", _figure("fits", form=lambda fits: "yes" if fits else "NO")),
+    ("mesh", _mesh),
     ("rows × tokens of a replica", lambda r: f"{r['replica_rows']} × {r['max_length']}"),
     ("HBM needed", _figure("hbm", "needed")),
     ("  arguments (weights, optimizer, batch)", _figure("hbm", "arguments")),
@@ -155,10 +203,15 @@ _LINES = (
     ("arithmetic intensity", _figure("intensity", form=lambda v: f"{v:,.1f} FLOP/byte")),
     ("time at peak FLOP/s", _figure("roofline", "compute_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
     ("time at peak bandwidth", _figure("roofline", "memory_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
+    (
+        "time at peak ICI bandwidth",
+        _figure("roofline", "communication_seconds", form=lambda v: f"{v * 1e3:,.2f} ms"),
+    ),
     ("least step time", _figure("roofline", "least_step_seconds", form=lambda v: f"{v * 1e3:,.2f} ms")),
     ("bound by", _figure("roofline", "bound_by", form=str)),
     ("tokens/s at most, all replicas", _figure("roofline", "tokens_per_second", form=lambda v: f"{v:,.0f}")),
     ("MFU at most", _figure("roofline", "mfu_bound", form=lambda v: f"{v:.1%}")),
-    ("collectives", _collectives),
+    ("sent to other devices", _sent),
+    *((f"  {kind}", _collective(kind)) for kind in COLLECTIVES),
     ("trips of loops", _loops),
 )

@@ -1,10 +1,9 @@
-"""Parses the text of an optimized HLO module: memory traffic, FLOPs, loops and collectives of its operations."""
+"""Parses the text of an optimized HLO module: memory traffic, FLOPs and loops of its operations."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +13,6 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.$-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"(\d+)"')
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 # These move no bytes themselves: their operands are counted at their uses or in the called computation.
 _FREE = frozenset(
@@ -68,14 +66,17 @@ class Instruction:
 
     def called(self, attribute: str) -> str | None:
         """Returns the computation in an attribute such as `body`; None if there is no such attribute."""
-        match = re.search(rf"\b{attribute}=%([\w.$-]+)", self.rest)
+        return self.attribute(rf"\b{attribute}=%([\w.$-]+)")
+
+    def attribute(self, pattern: str) -> str | None:
+        """Returns the first group of a regular expression for an attribute; None if it does not match."""
+        match = re.search(pattern, self.rest)
         return match[1] if match else None
 
     @property
     def op_name(self) -> str:
         """The TensorFlow operation it was lowered from; empty if the compiler added it."""
-        match = _OP_NAME.search(self.rest)
-        return match[1] if match else ""
+        return self.attribute(r'op_name="([^"]*)"') or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +90,6 @@ class Loop:
     """Per iteration."""
     bytes_accessed: float
     """Per iteration."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collective:
-    """The collectives of one kind."""
-
-    kind: str
-    count: int
-    bytes: int
-    """Size of the results, per replica."""
 
 
 @dataclass(kw_only=True)
@@ -124,29 +115,36 @@ class HloModule:
             raise ValueError("no ENTRY computation: not the text of an HLO module")
         return module
 
-    def executed(self) -> Iterator[tuple[Instruction, int]]:
-        """Yields each instruction outside of fusions with the number of times it runs.
+    def executed(self, *, fusions: bool = False) -> Iterator[tuple[Instruction, int]]:
+        """Yields each instruction with the number of times it runs.
 
         Loops with an unknown number of iterations count once.
-        """
-        yield from self._executed(self.entry, 1)
 
-    def _executed(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
+        Args:
+            fusions: Whether to include the instructions in fusions and in those of asynchronous instructions.
+        """
+        yield from self._executed(self.entry, 1, fusions)
+
+    def _executed(
+        self, computation: str, times: int, fusions: bool = False
+    ) -> Iterator[tuple[Instruction, int]]:
         for instruction in self.computations[computation]:
             yield instruction, times
             if instruction.opcode == "while":
                 trips = self._trips(instruction) or 1
-                yield from self._executed(instruction.called("body"), times * trips)
+                yield from self._executed(instruction.called("body"), times * trips, fusions)
             elif instruction.opcode == "call":
-                yield from self._executed(instruction.called("to_apply"), times)
+                yield from self._executed(instruction.called("to_apply"), times, fusions)
             elif instruction.opcode == "conditional":
                 for branch in re.findall(r"%([\w.$-]+)", instruction.rest.split("), ", 1)[-1]):
                     if branch in self.computations:
-                        yield from self._executed(branch, times)
+                        yield from self._executed(branch, times, fusions)
+            elif fusions and instruction.opcode in ("fusion", "async-start"):
+                yield from self._executed(instruction.called("calls"), times, fusions)
 
     @cached_property
-    def _by_name(self) -> dict[str, Instruction]:
-        # Names are unique within a module.
+    def by_name(self) -> dict[str, Instruction]:
+        """Name → instruction. Names are unique within a module."""
         return {each.name: each for instructions in self.computations.values() for each in instructions}
 
     def traffic(self, instruction: Instruction) -> Size:
@@ -156,7 +154,7 @@ class HloModule:
         """
         if instruction.opcode in _FREE:
             return Size(0, 0)
-        operands = [self._by_name[name] for name in instruction.operands if name in self._by_name]
+        operands = [self.by_name[name] for name in instruction.operands if name in self.by_name]
         sizes = [each.size for each in (instruction, *operands)]
         if instruction.opcode in ("slice", "dynamic-slice", "gather"):
             sizes = [instruction.size] * 2
@@ -193,7 +191,7 @@ class HloModule:
     def _product_flops(self, instruction: Instruction) -> float:
         # In the second operand of bf_io->bf, each result sums over `i` and the sides of the window.
         labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.rest)
-        kernel_type = self._by_name[instruction.operands[1]].type
+        kernel_type = self.by_name[instruction.operands[1]].type
         kernel = [int(side) for side in _ARRAY.search(kernel_type)[2].split(",") if side]
         summed = math.prod(side for label, side in zip(labels[2], kernel, strict=True) if label != "o")
         outputs = math.prod(int(side) for side in _ARRAY.search(instruction.type)[2].split(",") if side)
@@ -228,7 +226,7 @@ class HloModule:
     def _trips(self, loop: Instruction) -> int | None:
         """Returns the iterations of a loop: the constant that its condition compares the counter with. None if unknown.
 
-        Assumes that the counter starts at 0 and is incremented by 1.
+        Assumes that the counter starts at 0.
         """
         seen, queue = [], [loop.called("condition")]
         while queue:
@@ -244,19 +242,17 @@ class HloModule:
             for instruction in seen
             if instruction.opcode == "constant" and (match := re.match(r"(\d+)\)", instruction.rest))
         ]
-        return max(constants) if constants else None
+        return -(-max(constants) // self._step(loop, seen)) if constants else None
 
-    def collectives(self) -> list[Collective]:
-        """Returns the collectives by kind."""
-        count: Counter[str] = Counter()
-        size: Counter[str] = Counter()
-        for instruction, times in self.executed():
-            kind = instruction.opcode.removesuffix("-start")
-            if kind in COLLECTIVES:
-                # The result of a start instruction includes its operand.
-                own = instruction.size.total
-                if instruction.opcode.endswith("-start"):
-                    own -= sum(self._by_name[name].size.total for name in instruction.operands)
-                count[kind] += times
-                size[kind] += own * times
-        return [Collective(kind=kind, count=count[kind], bytes=size[kind]) for kind in sorted(count)]
+    def _step(self, loop: Instruction, condition: list[Instruction]) -> int:
+        """Returns the increment of a loop's counter: above 1 in loops that the compiler has unrolled in part."""
+        indexes = [each.rest for each in condition if each.opcode == "get-tuple-element"]
+        results = self.computations[loop.called("body")][-1]
+        if len(indexes) == 1 and results.opcode == "tuple":
+            number = int(re.search(r"\bindex=(\d+)", indexes[0])[1])
+            counter = self.by_name[results.operands[number]]
+            if counter.opcode == "add":
+                for name in counter.operands:
+                    if match := re.match(r"(\d+)\)", self.by_name[name].rest):
+                        return int(match[1])
+        return 1

@@ -12,11 +12,12 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer.tpu_check.compiler import DoesNotCompile, Module, Program, called_graphs
+from tpu_trainer.tpu_check.compiler import DoesNotCompile, called_graphs
 
 CONDITION = "data-dependent condition"
 SHAPE = "data-dependent shape"
@@ -48,7 +49,19 @@ class Finding:
         return f"{text}\n    {self.place}" if self.place else text
 
 
-def check_and_lower(program: Program) -> tuple[Module | None, list[Finding]]:
+class Program(Protocol):
+    """A step that is traced and lowered once."""
+
+    specs: Mapping[str, tf.TensorSpec]
+
+    def trace(self) -> tf.Graph:
+        """Returns the traced graph."""
+
+    def lower(self) -> Any:
+        """Returns the module; raises DoesNotCompile."""
+
+
+def check_and_lower(program: Program) -> tuple[Any | None, list[Finding]]:
     """Checks a program and lowers it to StableHLO.
 
     Returns:

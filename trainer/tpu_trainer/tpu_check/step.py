@@ -99,6 +99,8 @@ def replica_rows(config: FitConfig, topology: Topology) -> int:
 class ReplicaStep:
     """The training task of a config, and its step as a program for a given number of rows."""
 
+    mesh = None
+
     def __init__(self, *, config: FitConfig, rows: Rows, topology: Topology) -> None:
         """
         Args:

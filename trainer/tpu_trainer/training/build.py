@@ -31,6 +31,7 @@ def build_task(
     tpu: str | None = None,
     shards: int = 1,
     column_groups: int = 1,
+    initialize: bool = True,
 ) -> Task:
     """Builds the task of `config`. Call it in the scope of `strategy`.
 
@@ -43,6 +44,7 @@ def build_task(
         tpu: Generation of the TPU to train on, for the attention kernel.
         shards: Groups of devices that divide a batch in one program (--strategy pjrt).
         column_groups: Devices that divide the columns of matrices in one program; see divide_fused_projections.
+        initialize: False if the task is only lowered, so that its weights can be lazy_variables.
     """
     model = LanguageModel.create(
         config.model,
@@ -53,6 +55,7 @@ def build_task(
         precision=config.train.precision,
         memory=_memory_options(config, max_length, tpu),
         shards=shards,
+        initialize=initialize,
     )
     divide_fused_projections(model.network, column_groups)
     if token_counts is not None:

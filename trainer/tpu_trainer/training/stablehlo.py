@@ -163,8 +163,8 @@ def gather_weights_at_use(artifact: bytes, whole: Mapping[int, Placement], axes:
     """Makes devices gather their parts of a weight where the program multiplies with it or looks its rows up.
 
     XLA alone may instead divide activations by the dimension that divides the weight, and exchange these. A weight is
-    gathered once for the forward pass and once for the backward pass, so that it needs no memory in between. The
-    optimizer's elementwise operations stay divided.
+    gathered once for the forward pass and once for the backward pass, so that it needs no memory in between; libtpu
+    0.0.51 ignores the barrier and merges the two. The optimizer's elementwise operations stay divided.
 
     Args:
         artifact: Of a `Lowered`.

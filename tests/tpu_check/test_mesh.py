@@ -1,0 +1,64 @@
+"""Compiles a small step for meshes of TPU devices, as `fit --strategy pjrt` does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpu_trainer import compile_check
+from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
+
+CONFIG = CompileCheckConfig(
+    objective="clm",
+    strategy="pjrt",
+    model=ModelConfig(config={"n_embd": 256, "n_layer": 2, "n_head": 4}),
+    train=TrainConfig(batch_size=16, precision="mixed_bfloat16", gradient_checkpointing=True),
+    vocab_size=512,
+    max_length=128,
+)
+# GPT-2's, with the vocabulary and the positions.
+WEIGHTS = 2 * (12 * 256**2 + 13 * 256) + (512 + 128) * 256 + 2 * 256
+
+
+def report_of(tmp_path: Path, mesh: MeshConfig, topology: str = "v5e:2x4") -> dict[str, Any]:
+    output = str(tmp_path / "report.json")
+    cache = str(tmp_path / "cache")
+    compile_check.main(replace(CONFIG, mesh=mesh, topology=topology, output=output, cache=cache))
+    (report,) = json.loads(Path(output).read_text())["reports"]
+    return report
+
+
+def test_fsdp_divides_weights_and_sends_as_little_as_zero_3(tmp_path: Path) -> None:
+    report = report_of(tmp_path, MeshConfig(fsdp=True))
+    assert report["mesh"] == {"data": 8, "model": 1, "fsdp": True}
+    assert report["replica_rows"] == 2
+    assert (
+        12 * WEIGHTS / 8 < report["hbm"]["arguments"] < 1.3 * 12 * WEIGHTS / 8
+    )  # biases and norms are whole
+    # In bfloat16: two gathers of the weights and the sum of their gradient. libtpu merges gathers of small weights.
+    least = 3 * 2 * WEIGHTS * 7 / 8
+    assert 0.6 * least < sum(each["sent"] for each in report["collectives"]) < 1.2 * least
+    assert report["roofline"]["communication_seconds"] > 0
+
+
+def test_tensor_parallelism_with_two_devices_on_a_chip(tmp_path: Path) -> None:
+    report = report_of(tmp_path, MeshConfig(model=4), "tpu7x:2x2x1")
+    assert report["mesh"] == {"data": 2, "model": 4, "fsdp": False}
+    kinds = {each["kind"]: each["bytes"] for each in report["collectives"]}
+    activations = 2 * 8 * 128 * 256  # of a group, in bfloat16
+    assert kinds["all-reduce"] > 5 * 2 * activations
+    assert report["hbm"]["available"] == 96 * 2**30
+
+
+def test_arguments_that_do_not_fit_need_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tpu_trainer.tpu_check.cache.compile_module", None)
+    # 19 GB of weights and moments, of which only the shapes exist.
+    large = replace(CONFIG, model=ModelConfig(config={"n_embd": 8192, "n_layer": 2, "n_head": 64}))
+    compile_check.main(replace(large, cache=str(tmp_path)))
+    assert "NO" in capsys.readouterr().out

@@ -1,0 +1,62 @@
+"""Compiles the step of a small GPT-2 for meshes of 8 CPU devices, for training/test_collectives.py.
+
+A process of its own: the number of CPU devices is fixed when a process starts. The argument is an empty folder. Prints
+a JSON object: plan → collectives, and bytes of the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tpu_trainer.chips import Topology
+from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
+from tpu_trainer.network import cross_entropy
+from tpu_trainer.tpu_check.collectives import collectives
+from tpu_trainer.tpu_check.hlo import HloModule
+from tpu_trainer.tpu_check.mesh_step import MeshStep
+from tpu_trainer.tpu_check.step import rows_without_dataset
+from tpu_trainer.training.lowering_cache import LoweringCache
+from tpu_trainer.training.pjrt import DeviceMesh
+
+HIDDEN, LAYERS, VOCABULARY, LENGTH, GROUP_ROWS = 64, 2, 512, 32, 4
+PLANS = {
+    "data": MeshConfig(data=8),
+    "fsdp": MeshConfig(data=8, fsdp=True),
+    "tensor": MeshConfig(data=2, model=4),
+}
+CONFIG = CompileCheckConfig(
+    objective="clm",
+    strategy="pjrt",
+    model=ModelConfig(config={"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": 4}),
+    train=TrainConfig(gradient_checkpointing=True),
+)
+
+
+def main(scratch: str) -> None:
+    rows = rows_without_dataset(CONFIG, vocab_size=VOCABULARY, max_length=LENGTH)
+    # Two chunks of the loss.
+    cross_entropy.cross_entropy_sums.__kwdefaults__["max_logits"] = GROUP_ROWS * LENGTH * VOCABULARY // 2
+    report: dict[str, Any] = {}
+    for plan, mesh in PLANS.items():
+        step = MeshStep(
+            config=replace(CONFIG, mesh=mesh),
+            rows=rows,
+            topology=Topology.parse("v5e:2x4"),
+            cache=LoweringCache(Path(scratch)),
+        )
+        module = step.program(GROUP_ROWS).lower()
+        text = DeviceMesh(module.mesh).compile(module.lowered, module.placements).as_text()
+        report[plan] = {each.kind: dataclasses.asdict(each) for each in collectives(HloModule.parse(text))}
+    sizes = [variable.shape.num_elements() for variable in step.task.network.trainable_variables]
+    report["weights"] = 4 * sum(sizes)
+    report["variables"] = len(sizes)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,73 @@
+"""What devices send each other in a step of --strategy pjrt, by XLA's partitioner on CPU devices.
+
+CPU programs have all-reduces where TPUs have reduce-scatters: bytes are compared, not kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tpu_trainer.mesh_collectives import GROUP_ROWS, HIDDEN, LAYERS, LENGTH, VOCABULARY
+
+TABLE = 4 * VOCABULARY * HIDDEN
+# Of a group of devices, in one place of the network.
+ACTIVATIONS = 4 * GROUP_ROWS * LENGTH * HIDDEN
+EXCESS = 1.2
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The results of mesh_collectives.py."""
+    pytest.importorskip("jax")
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.tpu_trainer.mesh_collectives", tmp_path_factory.mktemp("cache")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+    )
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def moved(found: dict[str, Any], kind: str) -> int:
+    return found[kind]["bytes"] if kind in found else 0
+
+
+def test_data_parallel_devices_sum_the_gradient_once_for_all_chunks_of_the_loss(
+    report: dict[str, Any],
+) -> None:
+    found = report["data"]
+    # The table has two gradients, as embedding and as output matrix.
+    assert report["weights"] <= moved(found, "all-reduce") <= 1.05 * (report["weights"] + TABLE)
+    assert sum(moved(found, kind) for kind in found) == moved(found, "all-reduce")
+
+
+def test_fsdp_gathers_each_weight_twice_and_sums_its_gradient_once(report: dict[str, Any]) -> None:
+    found = report["fsdp"]
+    # As in ZeRO-3: for the forward and for the backward pass.
+    assert 1.8 * report["weights"] <= moved(found, "all-gather") <= EXCESS * 2 * report["weights"]
+    assert found["all-gather"]["count"] <= 2 * report["variables"]
+    sums = moved(found, "all-reduce") + moved(found, "reduce-scatter")
+    assert 0.8 * report["weights"] <= sums <= EXCESS * report["weights"]
+    # Each device looks up its columns of the table's gradient.
+    assert moved(found, "all-to-all") <= EXCESS * ACTIVATIONS
+
+
+def test_tensor_parallel_devices_sum_activations_as_in_megatron(report: dict[str, Any]) -> None:
+    found = report["tensor"]
+    # Two sums in each layer's forward pass, two in its backward pass and one in its recomputation; one in the lookup of
+    # the embeddings, and one of the gradient of the last hidden states.
+    activations = (5 * LAYERS + 2) * ACTIVATIONS
+    gradients = (report["weights"] + TABLE) / 4
+    assert 0.8 * activations <= moved(found, "all-reduce") <= EXCESS * (activations + gradients)
+    assert moved(found, "all-gather") + moved(found, "all-to-all") <= 0.2 * ACTIVATIONS

@@ -1,0 +1,131 @@
+"""The training step of `fit --strategy pjrt` for a mesh of a topology's devices, without data and without a TPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tensorflow as tf
+
+from tpu_trainer.chips import Topology
+from tpu_trainer.config import FitConfig
+from tpu_trainer.errors import UsageError
+from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.tpu_check.compiler import DoesNotCompile, MeshModule
+from tpu_trainer.tpu_check.step import Rows, Specs, product_flops
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.executor import check_batch_size
+from tpu_trainer.training.lazy_variables import lazy_variables
+from tpu_trainer.training.lowering_cache import LoweringCache
+from tpu_trainer.training.pjrt import rows_placement
+from tpu_trainer.training.pjrt_executor import train_step
+from tpu_trainer.training.sharding import Placement, check_heads, place_variables
+from tpu_trainer.training.stablehlo import Program
+from tpu_trainer.training.task import Task
+
+
+class MeshStep:
+    """The training task of a config, and its step as a program for a given number of rows."""
+
+    def __init__(self, *, config: FitConfig, rows: Rows, topology: Topology, cache: LoweringCache) -> None:
+        """
+        Args:
+            config: The configuration of `fit`. Its batch size is ignored.
+            rows: The properties of the data.
+            topology: The devices.
+            cache: Of lowered programs; it can be that of `fit`.
+
+        Raises:
+            UsageError: If the devices cannot divide the model so.
+        """
+        data = config.mesh.data or max(1, topology.replicas // config.mesh.model)
+        self.mesh = replace(config.mesh.without_processes(), data=data)
+        """With the size of each axis."""
+        self.devices = data * self.mesh.model
+        """Number of devices in use."""
+        if self.devices > topology.replicas:
+            raise UsageError(
+                f"--mesh.data {data} times --mesh.model {self.mesh.model} are {self.devices} devices, but "
+                f"{topology.name} has {topology.replicas}; change the mesh"
+            )
+        if config.train.attention_kernel:
+            raise UsageError(
+                "--train.attention_kernel: a mesh of --strategy pjrt cannot divide the kernel; use "
+                "--train.recompute_attention instead"
+            )
+        self._config = config
+        self._rows = rows
+        self._cache = cache
+        with lazy_variables():
+            self.task: Task = build_task(
+                config,
+                vocabulary=rows.vocabulary,
+                max_length=rows.max_length,
+                strategy=tf.distribute.get_strategy(),
+                shards=data,
+                column_groups=self.mesh.model,
+                initialize=False,
+            )
+            """The task. Its weights have no values."""
+        check_heads(self.task.network.config, self.mesh.model)
+        named = named_variables(self.task.state())
+        shapes = {name: tuple(variable.shape.as_list()) for name, variable in named.items()}
+        placements = place_variables(shapes, self.mesh, data=data)
+        self._placements = {id(variable.handle): placements[name] for name, variable in named.items()}
+
+    def group_rows(self, batch_size: int) -> int:
+        """Returns the rows of a batch for each group of devices; raises UsageError if they cannot be equal."""
+        accumulation = self._config.train.accumulation
+        check_batch_size(batch_size, self.mesh.data, "train.batch_size", accumulation=accumulation)
+        return batch_size // self.mesh.data
+
+    def program(self, group_rows: int) -> MeshProgram:
+        """Returns the step with `group_rows` rows for each group of devices that divides the rows."""
+        return MeshProgram(self, self._rows.specs(group_rows * self.mesh.data))
+
+    def model_flops(self, group_rows: int) -> float:
+        """Returns the model FLOPs of a step, divided by the devices: three times those of the forward pass's products.
+
+        Recomputation is not counted (Chowdhery et al., "PaLM" (2022), appendix B).
+        """
+        specs = self._rows.specs(group_rows * self.mesh.data)
+        return 3 * product_flops(Program(self.task.evaluation_sums, specs).graph) / self.devices
+
+    def lower(self, program: Program, specs: Specs) -> MeshModule:
+        """Lowers a program of `specs`, or reads it from the cache."""
+        variables: list[Placement] = [
+            self._placements.get(id(variable.handle), (None,) * len(variable.shape))
+            for variable in program.captured
+        ]
+        batch = [rows_placement(spec.shape.rank) for spec in specs.values()]
+        return MeshModule(lowered=self._cache.lower(program), placements=(*batch, *variables), mesh=self.mesh)
+
+    def trace(self, specs: Specs) -> Program:
+        """Traces the step as `fit` does."""
+        return Program(train_step(self.task), specs)
+
+
+class MeshProgram:
+    """A step for one batch shape; has the methods of compiler.Program."""
+
+    def __init__(self, step: MeshStep, specs: Specs) -> None:
+        self.specs = specs
+        self._step = step
+        self._program: Program | None = None
+
+    def trace(self) -> tf.Graph:
+        """Traces the step and returns its graph. Exceptions of the step propagate."""
+        if self._program is None:
+            self._program = self._step.trace(self.specs)
+        return self._program.graph
+
+    def lower(self) -> MeshModule:
+        """Lowers the step.
+
+        Raises:
+            DoesNotCompile: If XLA rejects it.
+        """
+        self.trace()
+        try:
+            return self._step.lower(self._program, self.specs)
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            raise DoesNotCompile(str(error)) from error
