@@ -54,9 +54,10 @@ class MDS(RowFormat):
             raise RecordError(f"{path}: the file is truncated to {len(head)} bytes")
         total = int(np.frombuffer(head, "<u4")[0])
         before = 4 * (total + 2) + len(config)
-        places = np.frombuffer(file.read(4 * (total + 1)).ljust(4 * (total + 1), b"\0"), "<u4").astype(
-            np.int64
-        )
+        table = file.read(4 * (total + 1))
+        if len(table) < 4 * (total + 1):  # before memory for so many rows is allocated
+            raise RecordError(f"{path}: the file ends within the places of {total} rows")
+        places = np.frombuffer(table, "<u4").astype(np.int64)
         if (
             not np.array_equal(places, before + size * np.arange(total + 1))
             or file.read(len(config)) != config

@@ -169,6 +169,9 @@ class TokieCore:
             self._is_inexact, strings = _inexact_in_unigram(pieces)
             self.is_exact = self._is_inexact is None
             self.inexact_strings = strings | byte_pieces
+        else:
+            plain = (piece for piece in core["model"]["vocab"] if piece.isascii() and piece.islower())
+            self._word = next(filter(str.isalpha, plain), None)
         import tokie
 
         split = core["pre_tokenizer"]
@@ -196,7 +199,11 @@ class TokieCore:
         """
         if self._is_inexact is not None:
             return map(self._is_inexact, chars)
-        texts = [f"a{char}b" for char in chars]
+        if self._word is None:
+            return [True] * len(chars)
+        # Both know no word with a character that the vocabulary lacks, so a difference shows only beside a known word.
+        word = self._word
+        texts = [f"a{char}b {word}{char} {char} {word}{char}{word}" for char in chars]
         return _differing(encode_flat(exact(), texts), self.encode(texts))
 
 

@@ -30,6 +30,7 @@ OTHER = {
     "mix": (MixItem("a*", 1, 0.5),),
     "dataset": DatasetConfig("name"),
     "input": ("other",),
+    "output_format": "parquet",
 }
 
 

@@ -116,6 +116,22 @@ def test_every_character(name: str, make_tokenizer: Callable[[str], str]):
         assert encode(engine, texts) == encode_by_hf(reference, texts)
 
 
+def test_every_character_with_a_vocabulary_that_knows_few_of_them(make_tokenizer: Callable[[str], str]):
+    parts = json.loads(make_tokenizer("wordpiece"))
+    known = [token["content"] for token in parts["added_tokens"]] + ["the", "##x", "\u65e5"]
+    parts["model"]["vocab"] = {piece: index for index, piece in enumerate(known)}
+    for token in parts["added_tokens"]:
+        token["id"] = parts["model"]["vocab"][token["content"]]
+    parts["post_processor"] = None
+    engine, reference = _pair(json.dumps(parts))
+    codes = [*range(0x3400), *range(0xE000, 0x12000), *range(0x1F000, 0x20000), *range(0x10FF00, 0x110000)]
+    texts = [
+        " . ".join(f"the {chr(code)} the{chr(code)}x" for code in codes[first : first + 64])
+        for first in range(0, len(codes), 64)
+    ]
+    assert encode(engine, texts) == encode_by_hf(reference, texts)
+
+
 @pytest.mark.skipif(not WIKITEXT.exists(), reason="needs ../shared")
 def test_real_text(tokenizer_json: str):
     texts = WIKITEXT.read_text(encoding="utf-8").split("\n")[:600]
