@@ -4,6 +4,7 @@
 # make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a few dozen cases)
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
+# make test-sharding    train 50 steps by every plan of --strategy pjrt, beyond the six of make test: minutes of a core
 # make test-tpu-check   run the tests that need the TPU compiler: three minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
@@ -35,7 +36,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-adapters test-sharding test-tpu-check test-engines setup-engines-quick test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -77,7 +78,8 @@ test-pipeline: setup
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
 TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs)" "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" \
-  "$(wildcard tests/tpu_trainer/network/test_[d-z]*.py)" tests/tpu_trainer/training "$(wildcard tests/tpu_trainer/test_*.py)"
+  "$(wildcard tests/tpu_trainer/network/test_[d-z]*.py)" "$(wildcard tests/tpu_trainer/training/test_[a-o]*.py)" \
+  "$(wildcard tests/tpu_trainer/training/test_[p-z]*.py)" "$(wildcard tests/tpu_trainer/test_*.py)"
 
 test-trainer: setup
 	for part in $(TRAINER_TESTS); do $(TRAINER) -m pytest -n auto --dist loadfile $$part || exit 1; done
@@ -106,6 +108,9 @@ reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyp
 
 test-adapters: setup reader/.venv-adapters/.ready
 	PIPELINE_PYTHON=$(PIPELINE) PYTHONPATH=. $(ADAPTERS) -m pytest tests/tokenmill_reader_adapters
+
+test-sharding: setup
+	PLANS=all $(TRAINER) -m pytest -rP tests/tpu_trainer/training/test_pjrt_executor.py
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check

@@ -173,8 +173,9 @@ def test_a_full_disk_does_not_end_training(outcomes: dict[str, Any]) -> None:
     assert "No space left on device" in first
     assert "step 24/24" in first
     assert "the last checkpoint, of step 24, could not be written" in first
-    assert "free some space, then the same command continues after step 7" in first
-    assert "continues after step 7\n" in second
+    # Step 7's checkpoint may not be finished when the disk fills.
+    kept = re.search(r"free some space, then the same command continues after step (6|7)\n", first)
+    assert f"continues after step {kept[1]}\n" in second
     undisturbed, _ = outcomes["undisturbed mlm"]
     assert learnt(metrics(run)) == learnt(metrics(undisturbed))
     assert_same_weights(run, undisturbed)
