@@ -32,7 +32,7 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM asked the process to end. A plain KeyboardInterrupt is Ctrl-C."""
 
 
-# Finds the message in a worker's traceback, as a runner quotes it: of our own errors, or of errors of the operating
+# Finds the messages in a worker's traceback, as a runner quotes it: of our own errors, or of errors of the operating
 # system (a full disk) and Cloud Storage (no permission to write).
 _IN_TRACEBACK = re.compile(
     r"(?:beam_pipeline\.errors\.(?:DataError|UsageError|LockLost): |\b\w*Error: (?=\[Errno|gs://))"
@@ -60,9 +60,9 @@ def user_message(error: BaseException) -> str | None:
             return _STEP.sub("", str(seen))
         if isinstance(seen, OSError) and seen.errno is not None and seen.filename is not None:
             return str(seen)
-        found = _IN_TRACEBACK.search(str(seen))
-        if found:
-            return found.group(1).strip()
+        found = _IN_TRACEBACK.findall(str(seen))
+        if found:  # the last is the outermost: on a full disk only the error of closing the file names it
+            return found[-1].strip()
         seen = seen.__cause__ or seen.__context__
     return None
 

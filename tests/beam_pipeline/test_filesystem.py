@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import filesystem
+from beam_pipeline.errors import user_message
 
 
 def test_match_is_sorted_and_takes_files_only(tmp_path: Path) -> None:
@@ -69,6 +71,20 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch) -> 
     with pytest.raises(OSError, match="no space"):
         filesystem.write_bytes(path, b"new")
     assert filesystem.read_bytes(path) == b"old"
+
+
+def test_a_full_disk_names_the_file_even_if_a_runner_quotes_the_traceback(tmp_path: Path) -> None:
+    (tmp_path / "new.tmp").symlink_to("/dev/full")
+    with (
+        pytest.raises(OSError) as failed,
+        filesystem.create_new(f"{tmp_path}/new", f"{tmp_path}/new.tmp") as file,
+    ):
+        for _ in range(20):  # the write that fails leaves bytes that closing the file writes again
+            file.write(bytes(1000))
+    message = f"[Errno 28] No space left on device: '{tmp_path}/new'"
+    quoted = RuntimeError("".join(traceback.format_exception(failed.value)))
+    assert "No space left on device\n" in str(quoted)
+    assert (user_message(failed.value), user_message(quoted)) == (message, message)
 
 
 def test_a_remote_rename_that_did_nothing_is_an_error(monkeypatch) -> None:
