@@ -45,6 +45,23 @@ def test_fsdp_divides_weights_and_sends_as_little_as_zero_3(tmp_path: Path) -> N
     assert report["roofline"]["communication_seconds"] > 0
 
 
+def test_checkpointing_keeps_less_and_computes_the_blocks_again(tmp_path: Path) -> None:
+    def report(checkpointing: bool) -> dict[str, Any]:
+        train = TrainConfig(batch_size=64, precision="mixed_bfloat16", gradient_checkpointing=checkpointing)
+        model = ModelConfig(config={"n_embd": 128, "n_layer": 4, "n_head": 4})
+        output = str(tmp_path / "report.json")
+        config = replace(CONFIG, model=model, max_length=256, train=train, topology="v5e:1x1", output=output)
+        compile_check.main(config)
+        return json.loads(Path(output).read_text())["reports"][0]
+
+    kept, again = report(False), report(True)
+    assert again["hbm"]["temporaries"] < 0.3 * kept["hbm"]["temporaries"]
+    tokens = 64 * 256
+    forward = 4 * tokens * (2 * 12 * 128**2 + 2 * 2 * 256 * 128)  # products with weights, and attention's
+    # A block's last product is not needed again.
+    assert 0.6 * forward < again["flops"] - kept["flops"] < 1.1 * forward
+
+
 def test_tensor_parallelism_with_two_devices_on_a_chip(tmp_path: Path) -> None:
     report = report_of(tmp_path, MeshConfig(model=4), "tpu7x:2x2x1")
     assert report["mesh"] == {"data": 2, "model": 4, "fsdp": False}

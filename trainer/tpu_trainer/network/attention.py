@@ -53,7 +53,7 @@ def attend(
         output = tf.matmul(dropped(tf.cast(softmax(scaled, key), dtype)), value)
 
         def gradient(d_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            probabilities = softmax(schedule_after(scaled, d_output), key)
+            probabilities = softmax(schedule_after(scaled, d_output, shared=2), key)
             d_value = tf.matmul(dropped(tf.cast(probabilities, dtype)), d_output, transpose_a=True)
             d_dropped = tf.cast(tf.matmul(d_output, value, transpose_b=True), tf.float32)
             # For each query, the term Σ p · dp of the softmax's gradient equals d_output · output.

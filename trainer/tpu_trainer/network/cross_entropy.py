@@ -87,7 +87,8 @@ def cross_entropy_sums(
             # One chunk after the other: in parallel, they would need the memory of all logits.
             of_shards = by_shard[:, part]
             if first > 0:
-                of_shards = schedule_after(of_shards, d_matrix if training else loss)
+                before, shared = (d_matrix, 1) if training else (loss, 0)
+                of_shards = schedule_after(of_shards, before, shared=shared)
             rows = tf.reshape(of_shards, [-1, width])
             rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
             highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)

@@ -7,6 +7,7 @@ needs about a third more operations.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ from tf_keras.src.engine import base_layer_utils
 
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.call_context import CallContext
+from tpu_trainer.network.sequencing import schedule_after
 
 # Attributes of Hugging Face's models that contain their lists of blocks.
 _LISTS = ("layer", "layers", "h", "_layers", "block")
@@ -72,8 +74,44 @@ def _recompute(block: keras.layers.Layer, context: CallContext) -> None:
             structure = result
             return tuple(value for value in tf.nest.flatten(result) if tf.is_tensor(value))
 
-        results = iter(tf.recompute_grad(run)(*(arguments[place] for place in places)))
+        results = iter(_recomputed(run)(*(arguments[place] for place in places)))
         flat = [next(results) if tf.is_tensor(value) else value for value in tf.nest.flatten(structure)]
         return tf.nest.pack_sequence_as(structure, flat)
 
     block.call = call
+
+
+def _recomputed(function: Callable[..., tuple[tf.Tensor, ...]]) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """Returns the function, of which the backward pass keeps only the arguments. Of its results, the first has rows.
+
+    As tf.recompute_grad, of which the TPU compiler merges both computations, so that the intermediate results stay in
+    memory: see `schedule_after`.
+    """
+
+    @tf.custom_gradient
+    def forward(*tensors: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable[..., Any]]:
+        results = function(*tensors)
+        rows = results[0].shape[0]
+
+        def backward(
+            *gradients: tf.Tensor, variables: list[tf.Variable] | None = None
+        ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+            variables = list(variables or ())
+            with tf.GradientTape() as tape:
+                # What has no rows (relative positions) needs no delay: a block only adds it to what has.
+                again = [
+                    schedule_after(tensor, gradients[0], shared=1)
+                    if rows in tensor.shape[:1]
+                    else tf.identity(tensor)
+                    for tensor in tensors
+                ]
+                tape.watch(again)
+                recomputed = function(*again)
+            found = tape.gradient(
+                recomputed, again + variables, gradients, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+            return found[: len(again)], found[len(again) :]
+
+        return results, backward
+
+    return forward
