@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.tpu_trainer.step_digests import CONFIGS, step_digest
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tpu_trainer.config import (
     DataConfig,
@@ -182,6 +183,7 @@ def main(dataset: str, scratch: str, extent: str = "") -> None:
                 "collectives": collective_counts(executor)
             }
             print(f"{name}, {plan}: {time.process_time():.1f} s of CPU time", file=sys.stderr, flush=True)
+    report["digests"] = {name: step_digest(config, vocabulary) for name, config in CONFIGS.items()}
     report["cache"] = [cache.hits, cache.misses]
     print(json.dumps(report))
 

@@ -15,15 +15,15 @@ import pytest
 from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.ports import free_ports
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
-from tests.tpu_trainer.test_never_losing_work import MLM, SMALL
+from tests.tpu_trainer.test_never_losing_work import CLM, SMALL
 from tpu_trainer.errors import ExitStatus
 from tpu_trainer.training.interruption import AgreedEnd
 
 # A small epsilon would turn rounding into full steps.
-OPTIONS: dict[str, Any] = SMALL | MLM | {
+OPTIONS: dict[str, Any] = SMALL | CLM | {
     "strategy": "pjrt",
     "optimizer.epsilon": 1e-3,
-    "model.config.num_attention_heads": 4,
+    "model.config.n_head": 4,
     "train.log_every": 1,
     "train.evaluate_every": 9,
 }  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.pjrt_plans import PLANS, TESTED
+from tests.tpu_trainer.step_digests import CONFIGS, step_digest
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tests.tpu_trainer.training.test_task import task_of
 from tpu_trainer.config import MeshConfig
@@ -88,6 +89,12 @@ def test_plans_with_as_many_groups_of_devices_share_a_lowered_program(report: di
     # The programs to train and to evaluate. Those of fsdp are those of zero.
     assert hits == 2 * sum({"zero", "fsdp"} <= plans for plans in compared)
     assert hits + misses == 2 * sum(map(len, compared))
+
+
+def test_another_process_with_another_past_has_the_same_hashes_of_steps(
+    report: dict[str, Any], vocabulary: Vocabulary
+) -> None:
+    assert report["digests"] == {name: step_digest(config, vocabulary) for name, config in CONFIGS.items()}
 
 
 def test_a_damaged_or_unwritable_cache_does_not_matter(

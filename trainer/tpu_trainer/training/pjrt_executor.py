@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 import time
@@ -213,7 +214,12 @@ class PjrtExecutor(StepExecutor):
         """Lowers a program in the first process: names in what is lowered depend on the process's past."""
         if self.processes == 1:
             return self._cache.lower(program)
-        self._peers.check_same({f"the program to {name}": self._cache.key(program)}, remedy=_SAME_RELEASES)
+        names = {id(variable.handle): each for each, variable in self._named.items()}
+        arguments = [names.get(id(variable.handle), "") for variable in program.captured]
+        same = {"": self._cache.key(program), "'s arguments": zlib.crc32(json.dumps(arguments).encode())}
+        self._peers.check_same(
+            {f"the program to {name}{part}": value for part, value in same.items()}, remedy=_SAME_RELEASES
+        )
         data = packed(self._cache.lower(program)) if self._peers.is_first else b""
         self._peers.gather("lowered")  # takes long: devices would not wait so long for each other
         return unpacked(self._devices.from_first(data))

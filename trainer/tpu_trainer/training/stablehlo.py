@@ -5,7 +5,6 @@ With pjrt.py, the only file of --strategy pjrt that uses private interfaces of T
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_trainer.training.graph_digest import graph_digest
 from tpu_trainer.training.sharding import Placement
 
 Specs = Mapping[str, tf.TensorSpec]
@@ -86,29 +86,7 @@ class Program:
 
     def digest(self) -> str:
         """Returns a hash of the traced graph. It does not depend on the process."""
-        graph = self.graph.as_graph_def()
-        functions = {each.signature.name: str(each) for each in graph.library.function}
-        graph.ClearField("library")
-        # In the order of their uses: TensorFlow orders functions by names.
-        texts, found = [str(graph)], set()
-        for text in texts:
-            for name in re.findall(r'name: "([^"]+)"', text):
-                if name in functions and name not in found:
-                    found.add(name)
-                    texts.append(functions[name])
-        # Names of functions end with numbers that count what the process has created before; names of operations
-        # contain some of them.
-        counts = {number for name in found for number in re.findall(r"_(\d+)", name)}
-        numbers: dict[str, str] = {}
-
-        def renumbered(match: re.Match[str]) -> str:
-            prefix, number = match.groups()
-            if prefix == "_" and number not in counts:
-                return match[0]
-            return f"{prefix}<{numbers.setdefault(number, str(len(numbers)))}>"
-
-        text = re.sub(r"(_|CustomGradient-)(\d+)", renumbered, "\n".join(texts)).encode()
-        return hashlib.sha256(text).hexdigest()
+        return graph_digest(self.graph, self.captured)
 
     def lower(self) -> Lowered:
         """Lowers the function, including its variables and their donation. Takes seconds to minutes."""
