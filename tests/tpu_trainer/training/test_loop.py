@@ -100,7 +100,13 @@ class NumpyExecutor(StepExecutor):
 
 
 def run_of(
-    dataset: Path, vocabulary: Vocabulary, path: Path, executor: NumpyExecutor, **train: Any
+    dataset: Path,
+    vocabulary: Vocabulary,
+    path: Path,
+    executor: NumpyExecutor,
+    *,
+    writable: bool = True,
+    **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
     options = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9} | train
     config = FitConfig(
@@ -111,7 +117,7 @@ def run_of(
     data = open_mixture({str(dataset / "train"): None})
     run = Run(
         config,
-        folder=RunFolder(str(path)),
+        folder=RunFolder(str(path), writable=writable),
         rows=RowStream(data=data, batch_size=ROWS, seed=0, window_shards=2),
         executor=executor,
         evaluator=Evaluator(
@@ -182,3 +188,8 @@ def test_a_step_that_diverges_ends_the_run_before_anything_is_saved(
     failure = json.loads((tmp_path / "failure.json").read_text())
     assert (failure["step"], failure["last_checkpoint"], len(failure["records"])) == (9, 7, ROWS)
     assert [line["step"] for line in metrics(tmp_path) if "loss" in line] == [1, 5]
+    # Only one of several hosts writes the file; all show the error.
+    other, _ = run_of(dataset, vocabulary, tmp_path / "other", NumpyExecutor(diverges_at=9), writable=False)
+    with pytest.raises(DivergedError, match="step 9: loss nan"):
+        other.train()
+    assert not (tmp_path / "other").exists()

@@ -20,7 +20,7 @@ _SHOWN = 4
 def diverged(
     found: NonFinite, *, rows: RowStream, folder: RunFolder, checkpoints: Checkpoints
 ) -> DivergedError:
-    """Writes the step and all its records to failure.json, and returns the error to raise."""
+    """Writes the step and all its records to failure.json if the folder is writable, and returns the error to raise."""
     records = rows.records(found.step - 1)
     good = checkpoints.steps()
     failure = {
@@ -32,7 +32,8 @@ def diverged(
         "records": [{"shard": shard, "slot": slot} for shard, slot in records],
     }
     try:
-        files.write_text(folder.failure, json.dumps(failure, indent=1) + "\n")
+        if folder.writable:
+            files.write_text(folder.failure, json.dumps(failure, indent=1) + "\n")
     except WriteErrors as error:
         _log.warning(f"fit: {folder.failure} cannot be written ({error}): {json.dumps(failure)}")
     shown = ", ".join(f"{shard} slot {slot}" for shard, slot in records[:_SHOWN])
