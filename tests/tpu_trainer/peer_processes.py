@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import jax  # noqa: F401 before forks
+import jax  # before forks
 
 from tests.tpu_trainer.ports import free_ports
 from tpu_trainer.config import MeshConfig
-from tpu_trainer.errors import TrainerError, UsageError
+from tpu_trainer.errors import NotMetError, TrainerError, UsageError
 from tpu_trainer.training import peers
+from tpu_trainer.training.meeting import Meeting
 from tpu_trainer.training.peers import Peers, joined
 
 
@@ -25,7 +26,24 @@ def same(found: Peers) -> None:
     assert found.gather(f"value {found.index}") == ["value 0", "value 1"]
     found.check_same({"--seed": 1}, remedy="")
     if found.index:
+        others_at_the_port(found)
         time.sleep(1)  # the first waits for it
+
+
+def others_at_the_port(found: Peers) -> None:
+    """A second run, and a process that comes late: JAX's service is on the port."""
+    place = {"address": f"127.0.0.1:{os.environ['PORT']}", "count": 3, "run": {}, "seconds": 1}
+    for index, error, text in (
+        (0, UsageError, "cannot listen on port"),
+        (2, NotMetError, "process 2 of 3 did not meet the others within 1 s"),
+    ):
+        try:
+            Meeting(index=index, **place).hold()
+        except error as raised:
+            assert text in str(raised), raised
+            print(raised)
+        else:
+            raise AssertionError("it met")
 
 
 def different(found: Peers) -> None:
@@ -45,6 +63,7 @@ def lost(found: Peers) -> None:
 
 
 def first_lost(found: Peers) -> None:
+    found.gather("joined")
     if not found.index:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
@@ -52,6 +71,17 @@ def first_lost(found: Peers) -> None:
 
 def alone(found: Peers) -> None:
     raise AssertionError("it joined")
+
+
+def killed_after_meeting(found: Peers) -> None:
+    raise AssertionError("it joined")
+
+
+def first_killed_after_meeting(found: Peers) -> None:
+    raise AssertionError("it joined")
+
+
+KILLED = {killed_after_meeting: 1, first_killed_after_meeting: 0}
 
 
 def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) -> int:
@@ -63,6 +93,9 @@ def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) ->
         peers.CONNECT_SECONDS = 3
         if index == 1:
             return 0
+    if KILLED.get(case) == index:
+        jax.distributed.initialize = lambda *arguments, **options: os.kill(os.getpid(), signal.SIGKILL)
+    os.environ["PORT"] = str(port)
     config = MeshConfig(coordinator_address=f"127.0.0.1:{port}", num_processes=2, process_id=index)
     try:
         with joined(config) as found:
@@ -76,7 +109,7 @@ def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) ->
 def main() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     peers.LOST_AFTER_SECONDS, peers.GRACE_SECONDS = 10, 3
-    cases = [same, different, fails, lost, first_lost, alone]
+    cases = [same, different, fails, lost, first_lost, alone, *KILLED]
     ports = free_ports(len(cases))
     with tempfile.TemporaryDirectory() as folder:
         started = {}

@@ -51,6 +51,12 @@ class InterruptedRun(TrainerError):
     status = ExitStatus.INTERRUPTED
 
 
+class NotMetError(TrainerError):
+    """Other processes of the run did not come in time. The same command on all hosts starts or continues it."""
+
+    status = ExitStatus.INTERRUPTED
+
+
 class CloudError(TrainerError):
     """Google Cloud refused a request, or a job there failed. The message is Google Cloud's."""
 

@@ -29,7 +29,7 @@ def main(config: EvaluateConfig) -> None:
     if config.strategy != "pjrt":
         _evaluate(config, Peers())
         return
-    with joined(config.mesh) as peers:
+    with joined(config.mesh, run={"--run": config.run}) as peers:
         _evaluate(replace(config, mesh=config.mesh.without_processes()), peers)
 
 

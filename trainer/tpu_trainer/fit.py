@@ -35,7 +35,7 @@ def main(config: FitConfig) -> None:
             "TF_CONFIG has several workers, which --strategy pjrt does not use: unset it, and set "
             "--mesh.coordinator_address, --mesh.num_processes and --mesh.process_id instead"
         )
-    with joined(config.mesh) as peers:
+    with joined(config.mesh, run={"--output_dir": config.output_dir}) as peers:
         config = replace(config, mesh=config.mesh.without_processes())
         _fit(config, cluster=Cluster(workers=peers.count, index=peers.index), peers=peers)
 

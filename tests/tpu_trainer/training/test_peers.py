@@ -35,6 +35,10 @@ def report() -> dict[str, Any]:
 
 def test_processes_exchange_values_and_end_together(report: dict[str, Any]) -> None:
     assert [status for status, _ in report["same"]] == [0, 0], report["same"]
+    assert "Exception" not in report["same"][0][1]
+    # Met by a second run and a process that comes late.
+    assert "cannot listen on port" in report["same"][1][1]
+    assert "another program answers" in report["same"][1][1]
     for status, output in report["different"]:
         assert status == ExitStatus.USAGE, output
         assert "do not match: --seed is 0 in process 0 and 1 in process 1; use one seed" in output
@@ -56,8 +60,16 @@ def test_the_loss_or_failure_of_one_ends_the_others(report: dict[str, Any]) -> N
 
 def test_a_process_does_not_wait_forever_for_the_others(report: dict[str, Any]) -> None:
     (status, output), _ = report["alone"]
-    assert status == -signal.SIGABRT, output
-    assert "Deadline Exceeded" in output
+    assert status == ExitStatus.INTERRUPTED, output
+    assert "process(es) 1 did not come to 127.0.0.1:" in output
+
+
+def test_a_loss_between_meeting_and_training_is_an_error_of_one_line(report: dict[str, Any]) -> None:
+    for case, killed in (("killed_after_meeting", 1), ("first_killed_after_meeting", 0)):
+        assert report[case][killed][0] == -signal.SIGKILL
+        status, output = report[case][1 - killed]
+        assert status == ExitStatus.INTERRUPTED, output
+        assert "error: the processes have met, but one was lost before JAX connected them" in output
 
 
 @pytest.mark.parametrize(
@@ -73,7 +85,7 @@ def test_a_process_does_not_wait_forever_for_the_others(report: dict[str, Any]) 
         (
             {"JAX_COORDINATOR_ADDRESS": "a", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
             {},
-            "is 'a': must be HOST:PORT",
+            "is 'a': must be HOST:PORT, with a port from 1 to 65535",
         ),
     ],
 )

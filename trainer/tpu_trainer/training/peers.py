@@ -15,10 +15,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Any, NamedTuple, NoReturn
 
+from tpu_trainer import __version__
 from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.errors import DivergedError, ExitStatus, InterruptedRun, NotSavedError, UsageError
+from tpu_trainer.training.meeting import Meeting
 from tpu_trainer.training.pjrt import import_jax
 
 _log = logging.getLogger(__name__)
@@ -160,11 +163,16 @@ class Peers:
 
 
 @contextmanager
-def joined(config: MeshConfig) -> Iterator[Peers]:
+def joined(config: MeshConfig, *, run: Mapping[str, str] | None = None) -> Iterator[Peers]:
     """Joins the other processes, if there are any, before JAX uses a device. The context ends after all are done.
 
+    Args:
+        config: Names the processes.
+        run: Name → value of options that identify the run: processes with others are rejected.
+
     Raises:
-        UsageError: If the options are inconsistent, or the processes did not meet.
+        UsageError: If the options are inconsistent, or the processes do not match.
+        NotMetError: If a process did not come in time.
     """
     jax = import_jax()
     place = _place(config)
@@ -173,22 +181,32 @@ def joined(config: MeshConfig) -> Iterator[Peers]:
         return
     from jax._src import distributed
 
+    _log.info(f"pjrt: process {place.index} of {place.count}, which meet at {place.address}")
+    Meeting(
+        address=place.address,
+        count=place.count,
+        index=place.index,
+        run=dict(run or {}) | _releases(),
+        seconds=CONNECT_SECONDS,
+    ).hold()
+
     # Its handler of SIGTERM would replace ours.
     jax.config.update("jax_enable_preemption_service", False)
     # Without it, JAX aborts a process if another one is lost. Peers ends it with a message.
     jax.config.update("jax_enable_recoverability", True)
     try:
-        # If the others do not come in time, JAX aborts the process with a message.
-        _log.info(f"pjrt: process {place.index} of {place.count}, which meet at {place.address}")
-        jax.distributed.initialize(
-            place.address,
-            place.count,
-            place.index,
-            place.local_devices,
-            cluster_detection_method="deactivate",
-            initialization_timeout=CONNECT_SECONDS,
-            heartbeat_timeout_seconds=LOST_AFTER_SECONDS,
-        )
+        with _ends_after(
+            LOST_AFTER_SECONDS, "the processes have met, but one was lost before JAX connected them"
+        ):
+            jax.distributed.initialize(
+                place.address,
+                place.count,
+                place.index,
+                place.local_devices,
+                cluster_detection_method="deactivate",
+                initialization_timeout=LOST_AFTER_SECONDS + GRACE_SECONDS,
+                heartbeat_timeout_seconds=LOST_AFTER_SECONDS,
+            )
     except RuntimeError as error:
         raise UsageError(
             f"--mesh.coordinator_address is {place.address!r}: process {place.index} cannot use it ({error})"
@@ -207,6 +225,36 @@ def joined(config: MeshConfig) -> Iterator[Peers]:
         peers.leave(None)
     finally:
         jax.distributed.shutdown()
+
+
+@contextmanager
+def _ends_after(seconds: float, problem: str) -> Iterator[None]:
+    """Ends the process with a message if the context takes longer: JAX would abort it."""
+
+    def end() -> None:
+        _exit(f"{problem}; the same command on all hosts tries again")
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _exit(reason: str) -> NoReturn:
+    # In a regular exit of the interpreter, the main thread would wait for the lost process.
+    os.write(sys.stderr.fileno(), f"tpu_trainer: error: {reason}\n".encode())
+    os._exit(ExitStatus.INTERRUPTED)
+
+
+def _releases() -> dict[str, str]:
+    """Returns package → release, of those that determine the program and how processes talk to each other."""
+    found = {"tokenmill-trainer": __version__}
+    for package in ("jax", "jaxlib", "transformers"):
+        found[package] = metadata.version(package)
+    return found
 
 
 class _Place(NamedTuple):
@@ -247,8 +295,11 @@ def _place(config: MeshConfig) -> _Place | None:
         raise UsageError(
             f"several processes need {' and '.join(missing)}, too; all three, or none to train alone"
         )
-    if not re.fullmatch(r".+:\d+", address):
-        raise UsageError(f"--mesh.coordinator_address is {address!r}: must be HOST:PORT")
+    port = re.fullmatch(r".+:(\d{1,5})", address)
+    if not port or not 0 < int(port[1]) < 1 << 16:
+        raise UsageError(
+            f"--mesh.coordinator_address is {address!r}: must be HOST:PORT, with a port from 1 to 65535"
+        )
     if not 0 <= index < count:
         raise UsageError(f"--mesh.process_id is {index}: must be less than --mesh.num_processes, {count}")
     return _Place(address, count, index, devices)
