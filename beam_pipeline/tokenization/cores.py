@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from beam_pipeline.tokenization.byte_level import missing_bytes
 from beam_pipeline.tokenization.hf import encode_flat
 from beam_pipeline.tokenization.normalization import LONGEST_WORD
 from beam_pipeline.tokenization.token_arrays import ranges
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, make_unreachable
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
@@ -26,6 +25,7 @@ from beam_pipeline.tokenization.tokenizer_parts import (
     WORDPIECE,
     TokenizerParts,
 )
+from beam_pipeline.tokenization.unigram_model import UnigramModel
 
 # The ids of several texts (uint32 [tokens]) and how many each text has (int64 [texts]).
 Flat = tuple[np.ndarray, np.ndarray]
@@ -38,9 +38,6 @@ _MAX_GROWTH = 256 << 20
 # speed per character, but each takes as long as this many characters more.
 _CHARS_PER_CALL = 150
 _FEW_CHARS = 16 << 20
-
-# In `tokenizers`, the score of the unknown piece is this much below the lowest of the others.
-_UNKNOWN_PENALTY = 10
 
 
 class Core(Protocol):
@@ -145,10 +142,7 @@ class TokieCore:
                 f"tokie supports Unigram and WordPiece only, and this is a {parts.kind} tokenizer"
             )
         if parts.kind == UNIGRAM:
-            if model.get("unk_id") is None:
-                raise UnsupportedComponent("tokie needs an unknown token")
-            if model["byte_fallback"]:
-                raise UnsupportedComponent("a Unigram model with byte fallback")
+            UnigramModel(model)
             return
         if normalizer["strip_accents"] not in (None, normalizer["lowercase"]):
             raise UnsupportedComponent("tokie strips accents if and only if it lower-cases")
@@ -156,20 +150,13 @@ class TokieCore:
             raise UnsupportedComponent("tokie's maximum word length is fixed to 100 characters")
 
     def __init__(self, parts: TokenizerParts, threads: int):
-        self.check(parts)
         core = parts.core
-        self.inexact_strings: Collection[str] = ()
-        self.is_exact = False
-        self._is_inexact: Callable[[str], bool] | None = None
-        if parts.kind == UNIGRAM:
-            pieces = core["model"]["vocab"]
-            byte_pieces = {piece for piece, _ in pieces if re.fullmatch("<0x[0-9A-Fa-f]{2}>", piece)}
-            # tokie interprets these as bytes.
-            core = {**core, "model": make_unreachable(core["model"], byte_pieces)[0]}
-            self._is_inexact, strings = _inexact_in_unigram(pieces)
-            self.is_exact = self._is_inexact is None
-            self.inexact_strings = strings | byte_pieces
-        else:
+        self._unigram = UnigramModel(core["model"]) if parts.kind == UNIGRAM else None
+        if self._unigram is None:
+            self.check(parts)
+        self.is_exact = self._unigram is not None
+        self.inexact_strings: Collection[str] = self._unigram.byte_pieces if self._unigram else ()
+        if self._unigram is None:
             plain = (piece for piece in core["model"]["vocab"] if piece.isascii() and piece.islower())
             self._word = next(filter(str.isalpha, plain), None)
         import tokie
@@ -180,70 +167,31 @@ class TokieCore:
             core = {**core, "pre_tokenizer": {**split, "prepend_scheme": "always"}}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tokenizer.json")
-            path.write_text(json.dumps(core), encoding="utf-8")
+            path.write_text(
+                self._unigram.to_json(core) if self._unigram else json.dumps(core), encoding="utf-8"
+            )
             try:
                 self._tokenizer = tokie.Tokenizer.from_json(str(path))
             except Exception as error:  # the library raises exceptions of many types
                 raise UnsupportedComponent(f"tokie cannot load it: {error}") from error
 
     def encode(self, pieces: Sequence[str]) -> Flat:
-        ids, lengths = self._tokenizer.encode_batch_flat(list(pieces), add_special_tokens=False)
-        return ids, lengths.astype(np.int64)
+        known = list(pieces) if self._unigram is None else self._unigram.replace_unknown(pieces)
+        ids, lengths = self._tokenizer.encode_batch_flat(known, add_special_tokens=False)
+        lengths = lengths.astype(np.int64)
+        return (ids, lengths) if self._unigram is None else self._unigram.restore_unknown(ids, lengths)
 
     def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
-        """Finds the characters that tokie is not exact on.
+        """Finds the characters that tokie normalizes or splits differently for WordPiece.
 
-        Unigram: see `_inexact_in_unigram`.
-        WordPiece: characters that tokie normalizes or splits differently. They depend on Unicode versions, so they are
-        found by encoding them with both libraries.
+        They depend on Unicode versions, so they are found by encoding them with both libraries.
         """
-        if self._is_inexact is not None:
-            return map(self._is_inexact, chars)
         if self._word is None:
             return [True] * len(chars)
         # Both know no word with a character that the vocabulary lacks, so a difference shows only beside a known word.
         word = self._word
         texts = [f"a{char}b {word}{char} {char} {word}{char}{word}" for char in chars]
         return _differing(encode_flat(exact(), texts), self.encode(texts))
-
-
-def _inexact_in_unigram(
-    pieces: Sequence[tuple[str, float]],
-) -> tuple[Callable[[str], bool] | None, set[str]]:
-    """Finds the characters and strings on which tokie is not exact, since it scores the unknown piece differently.
-
-    A character that is in no piece is unknown, whatever the score of that is: the text on each side of it is segmented
-    for itself. (But if sums of scores are rounded, the score of an unknown piece may change which of two equally good
-    segmentations wins after it. Then all unknown characters are inexact.) A character that is a piece is always known.
-    Others are unknown only if the pieces with them do not match, and then the score matters.
-
-    Returns:
-        Whether a character is one of these, None if there are none; and the strings.
-    """
-    known = {piece for piece, _ in pieces if len(piece) == 1} | {" ", "▁"}
-    if not _sums_are_exact([score for _, score in pieces]):
-        return lambda char: char not in known, set()
-    chars: set[str] = set()
-    strings: set[str] = set()
-    for piece, _ in pieces:
-        unknown = set(piece) - known
-        word = piece.strip("▁")
-        if not unknown:
-            continue
-        if len(word) == 1 or "▁" in word or " " in word:
-            chars |= unknown
-        else:
-            strings.add(word)
-    strings = {string for string in strings if chars.isdisjoint(string)}
-    return chars.__contains__ if chars else None, strings
-
-
-def _sums_are_exact(scores: Sequence[float]) -> bool:
-    """Whether the score of every word is computed without rounding, as with SentencePiece's scores of 24 bits."""
-    array = np.asarray(scores)
-    largest = (np.abs(array).max() + _UNKNOWN_PENALTY) * TokieCore.longest
-    fraction_bits = 52 - int(np.ceil(np.log2(largest)))
-    return bool((np.ldexp(array, fraction_bits) % 1 == 0).all())
 
 
 def _differing(left: Flat, right: Flat) -> np.ndarray:

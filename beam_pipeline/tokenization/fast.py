@@ -27,7 +27,8 @@ _MAX_CACHED_PIECES = 1 << 18
 _MAX_CACHED_CHARS = 64
 
 # Why a piece is left to HF.
-_CHARACTERS, _LITERALS, _LONG = "rare characters", "special tokens in text", "very long words"
+_CHARACTERS, _STRINGS = "rare characters", "pieces that look like bytes"
+_LITERALS, _LONG = "special tokens in text", "very long words"
 
 _Left = list[tuple[str, int, str]]
 """Pieces that are left to HF: (reason, number of the document, text)."""
@@ -53,6 +54,7 @@ class FastEngine:
         self._tokenizer = tokenizer
         self._parse_special_tokens = parse_special_tokens
         self._inexact_strings = StringSet(core.inexact_strings)
+        self._inexact_reason = _STRINGS if core.is_exact else _CHARACTERS
         self._cache: dict[str, np.ndarray] = {}
 
     @cached_property
@@ -155,7 +157,7 @@ class FastEngine:
                 for part in cut(piece, self._parts.cuts, longest) if len(piece) > longest else (piece,):
                     if not exact or len(part) > longest:
                         inexact.append(len(pieces))
-                        left.append((_LONG if exact else _CHARACTERS, int(owners[index]), part))
+                        left.append((_LONG if exact else self._inexact_reason, int(owners[index]), part))
                     pieces.append(part)
             counts[index] = len(pieces) - before
         ids, lengths = self._encode_pieces(pieces, inexact)
