@@ -13,17 +13,10 @@ from beam_pipeline.amounts import counted
 from beam_pipeline.errors import UsageError
 from beam_pipeline.escaping import excerpt
 from beam_pipeline.tokenization.control_tokens import find_control_ids
+from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, parse_json
 from beam_pipeline.tokenization.template import Template, find_template
-from beam_pipeline.tokenization.tokenizer_files import (
-    CONFIG,
-    JSON,
-    MAP,
-    SPECIAL_NAMES,
-    additional_tokens,
-    content,
-    load_files,
-    parse_json,
-)
+from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, additional_tokens, content
+from beam_pipeline.tokenization.tokenizer_files import load_files
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 # In characters.

@@ -5,33 +5,30 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence, ValuesView
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from beam_pipeline import console, filesystem, parsing
+from beam_pipeline import console
 from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.folder_files import (
+    ADDED,
+    CONFIG,
+    JSON,
+    MAP,
+    MODEL_CONFIG,
+    TEKKEN,
+    find_files,
+    first_line,
+    parse_json,
+    read_folder,
+)
 from beam_pipeline.tokenization.remote_code import config_without_code, runs_code
+from beam_pipeline.tokenization.token_configs import check_tokens, content, named_tokens
 from beam_pipeline.tokenization.tokenizer_json import (
     LoadedTokenizer,
     load_tokenizer,
     parts_without_model,
 )
-
-JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "config.json",
-)
-TEKKEN = "tekken.json"
-SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
-
-_REMEDY = "to make a tokenizer from your text, use train-tokenizer"
-_SUFFIXES = (".json", ".txt", ".model", ".jinja")
-_MAX_FILE_BYTES = 256 << 20
-_MAX_TOKEN_CHARS = 10_000
 
 # The class that uses tokenizer.json unchanged, and its names. Other classes may change parts of it according to their
 # config (Llama's add_bos_token, BERT's do_lower_case).
@@ -62,16 +59,10 @@ def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
     Raises:
         UsageError: If there is no tokenizer, or it cannot be loaded.
     """
-    files = _read_folder(filesystem.absolute(path))
-    if not files:
-        if Path(path).is_dir():
-            raise UsageError(
-                f"--tokenizer {path}: this folder contains no tokenizer files{_tiktoken_remedy(path)}"
-            )
-        files = _download(path)
+    files = find_files(path)
     config, model_config, names = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG, MAP))
-    _check_tokens(config, CONFIG, path)
-    _check_tokens(names, MAP, path)
+    check_tokens(config, CONFIG, path)
+    check_tokens(names, MAP, path)
     named_class = config.get("tokenizer_class")
     known_class = named_class or model_config.get("tokenizer_class") or model_config.get("model_type")
     if JSON not in files and TEKKEN in files:
@@ -103,107 +94,12 @@ def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
     return _convert(path, files, given, custom_code="auto_map" in {**config, **model_config}), notes
 
 
-def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, Any]:
-    """Returns the JSON object in one of the folder's files, or an empty one if the file is missing.
-
-    Raises:
-        UsageError: If the file contains anything else.
-    """
-    try:
-        value = parsing.parse_json(files.get(name, b"{}"))
-    except ValueError as error:
-        raise UsageError(f"--tokenizer {path}: {name} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise UsageError(f"--tokenizer {path}: {name} does not contain a JSON object")
-    return value
-
-
-def _check_tokens(config: Mapping, name: str, path: str) -> None:
-    """Checks the entries of a config that name tokens, since AutoTokenizer fails on others or does not return."""
-    decoder = config.get("added_tokens_decoder") or {}
-    lists = {key: config.get(key) or [] for key in ("additional_special_tokens", "extra_special_tokens")}
-    tokens = {f"{role}_token": [config.get(f"{role}_token")] for role in SPECIAL_NAMES}
-    tokens |= {key: value.values() if isinstance(value, Mapping) else value for key, value in lists.items()}
-    tokens["added_tokens_decoder"] = decoder.values() if isinstance(decoder, Mapping) else None
-    for key, found in tokens.items():
-        if not isinstance(found, list | ValuesView) or not all(_is_token(token) for token in found if token):
-            raise UsageError(
-                f"--tokenizer {path}: {key} in {name} is not a token: a text of at most {_MAX_TOKEN_CHARS:,} "
-                "characters, or an object with such a content"
-            )
-
-
-def _is_token(token: Any) -> bool:
-    text = token.get("content") if isinstance(token, Mapping) else token
-    is_text = isinstance(text, str) and not any("\ud800" <= char <= "\udfff" for char in text)
-    return is_text and len(text) <= _MAX_TOKEN_CHARS
-
-
-def content(token: str | Mapping) -> str:
-    """Returns the text of a token in a config, where it is a string or an object with flags."""
-    return token["content"] if isinstance(token, Mapping) else token
-
-
-def named_tokens(config: Mapping) -> list[str]:
-    """Returns the special tokens that a config names, with or without a role."""
-    tokens = [config.get(f"{name}_token") for name in SPECIAL_NAMES] + additional_tokens(config)
-    return [content(token) for token in tokens if token]
-
-
-def additional_tokens(config: Mapping) -> list[str]:
-    """Returns the special tokens that a config names without one of the roles in `SPECIAL_NAMES`."""
-    found = []
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        value = config.get(key) or []
-        found += value.values() if isinstance(value, Mapping) else value
-    return list(map(content, found))
-
-
-def _read_folder(path: str) -> dict[str, bytes]:
-    """Reads the files of a tokenizer's folder, but not weights and the like."""
-    found = filesystem.list_files(path, recursive=False)
-    kept = [file for file, size in found if file.endswith(_SUFFIXES) and size < _MAX_FILE_BYTES]
-    return {file.rpartition("/")[2]: filesystem.read_bytes(file) for file in kept}
-
-
-def _tiktoken_remedy(path: str) -> str:
-    """Returns what to do with a folder that has only tiktoken's ranks, without pattern and special tokens."""
-    name = next((file.name for file in sorted(Path(path).glob("*.tiktoken"))), None)
-    if name is None:
-        return ""
-    return (
-        f", and {name} alone does not define a tokenizer; convert its encoding with "
-        "transformers.integrations.tiktoken.convert_tiktoken_to_fast"
-    )
-
-
-def _download(name: str) -> dict[str, bytes]:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        folder = snapshot_download(
-            name, allow_patterns=[f"*{suffix}" for suffix in _SUFFIXES], ignore_patterns="*/*"
-        )
-    except HFValidationError as error:  # a path, not the name of a repository
-        raise UsageError(f"--tokenizer {name}: no such folder; {_REMEDY}") from error
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"--tokenizer {name}: neither a folder with a tokenizer nor a repository on the hub "
-            f"({_first_line(error)}); {_REMEDY}"
-        ) from error
-    files = _read_folder(folder)
-    if not files:
-        raise UsageError(f"--tokenizer {name}: this repository on the hub contains no tokenizer files")
-    return files
-
-
 def _load_json(data: bytes, path: str) -> LoadedTokenizer:
     try:
         return load_tokenizer(data.decode())
     except Exception as error:  # the library raises plain Exception
         raise UsageError(
-            f"--tokenizer {path}: tokenizer.json cannot be loaded: {_first_line(error)}"
+            f"--tokenizer {path}: tokenizer.json cannot be loaded: {first_line(error)}"
         ) from error
 
 
@@ -290,7 +186,7 @@ def _convert(
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=True)
         except Exception as error:  # with broken folders, it raises exceptions of many types
-            reason = f"its files ({', '.join(sorted(files))}) cannot be loaded: {_first_line(error)}"
+            reason = f"its files ({', '.join(sorted(files))}) cannot be loaded: {first_line(error)}"
             if custom_code:
                 reason = (
                     "its class is defined by code in its repository (auto_map), which is not run; convert it to a "
@@ -303,7 +199,7 @@ def _convert(
                 "without a tokenizer.json; convert it to a fast tokenizer first"
             )
         tokenizer.save_pretrained(target)
-        saved = _read_folder(str(target))
+        saved = read_folder(str(target))
         loaded = tokenizer.backend_tokenizer
         same_model = given is not None and loaded.model.__getstate__() == given.tokenizer.model.__getstate__()
     parts = parts_without_model(loaded)
@@ -353,8 +249,3 @@ def _member_text(text: str, key: str) -> str:
 
 def _dump(value: Mapping) -> bytes:
     return json.dumps(value, indent=2, ensure_ascii=False).encode()
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0] if len(lines[0]) <= 300 else lines[0][:300] + "…"

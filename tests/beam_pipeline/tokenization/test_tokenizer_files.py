@@ -400,3 +400,17 @@ def test_a_byte_level_vocabulary_may_lack_some_bytes(hard_texts: list[str]):
     assert engine.name == "gigatoken"
     ids, lengths = engine.encode_batch(hard_texts)
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == wanted
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "spiece.model"])
+def test_a_file_that_is_too_large_is_named_with_its_size_and_the_limit(save: Callable[..., Path], name: str):
+    folder = save(tokenizer_config=PLAIN)
+    with (folder / "corpus.txt").open("wb") as file:
+        file.truncate(300 << 20)
+    assert "corpus.txt" not in describe_tokenizer(str(folder)).files
+    with (folder / name).open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    with pytest.raises(
+        UsageError, match=f"{name} has 268 MB, and a tokenizer's file may have at most 268 MB"
+    ):
+        describe_tokenizer(str(folder))
