@@ -21,6 +21,10 @@ FROM builder AS tpu-packages
 COPY trainer/requirements-tpu.lock ./
 RUN uv pip install --require-hashes --no-deps --requirements requirements-tpu.lock && rm -r $UNUSED
 
+FROM builder AS pjrt-packages
+COPY trainer/requirements-pjrt.lock ./
+RUN uv pip install --require-hashes --requirements requirements-pjrt.lock && rm -r $UNUSED
+
 FROM builder AS gpu-packages
 COPY trainer/requirements-gpu.lock ./
 RUN uv pip install --require-hashes --requirements requirements-gpu.lock && rm -r $UNUSED
@@ -46,6 +50,15 @@ COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
 # Fail now if a package is missing. Without TPU_LOAD_LIBRARY=0, libtpu would wait minutes for a TPU's metadata server.
 RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.command_line import parse" \
+    && python -m tpu_trainer fit --help > /dev/null
+
+# For --strategy pjrt on TPUs: TensorFlow only traces, on the CPU.
+FROM base AS pjrt
+COPY --from=pjrt-packages /venv /venv
+COPY trainer/configs ./configs
+COPY trainer/tpu_trainer ./tpu_trainer
+# No USER, for the same reason.
+RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow, tf_keras" \
     && python -m tpu_trainer fit --help > /dev/null
 
 FROM base AS gpu

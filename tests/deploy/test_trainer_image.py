@@ -9,7 +9,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "deploy" / "trainer.Dockerfile").read_text()
-LOCKS = {"tpu": "requirements-tpu.lock", "gpu": "requirements-gpu.lock", "cpu": "requirements.lock"}
+LOCKS = {
+    "tpu": "requirements-tpu.lock",
+    "pjrt": "requirements-pjrt.lock",
+    "gpu": "requirements-gpu.lock",
+    "cpu": "requirements.lock",
+}
 
 
 def stage(name: str) -> str:
@@ -36,8 +41,9 @@ def test_copied_files_exist() -> None:
         assert (ROOT / source).exists(), source
 
 
-def test_only_the_tpus_image_runs_as_root() -> None:
-    assert "USER" not in re.sub("#.*", "", stage("tpu"))
+def test_only_the_tpus_images_run_as_root() -> None:
+    for target in ("tpu", "pjrt"):
+        assert "USER" not in re.sub("#.*", "", stage(target))
     for target in ("gpu", "cpu"):
         assert stage(target).rstrip().endswith("USER 10001")
 
@@ -66,3 +72,11 @@ def test_the_gpus_lock_adds_nvidias_packages_only() -> None:
     gpu, cpu = pins(LOCKS["gpu"]), pins(LOCKS["cpu"])
     assert cpu.items() <= gpu.items()
     assert all(name.startswith("nvidia-") for name in gpu.keys() - cpu.keys())
+
+
+def test_the_lock_of_pjrt_adds_the_tested_jax_and_libtpu() -> None:
+    pjrt, cpu, tested = pins(LOCKS["pjrt"]), pins(LOCKS["cpu"]), pins("requirements-dev.lock")
+    assert cpu.items() <= pjrt.items()
+    added = {name: version for name, version in pjrt.items() if name not in cpu}
+    libtpu = added.pop("libtpu")
+    assert libtpu and added["jax"] == added["jaxlib"] and added.items() <= tested.items()

@@ -30,6 +30,7 @@ PIPELINE = (
 DOCKERFILES = {
     "pipeline": ["--file", "deploy/pipeline.Dockerfile", "--build-arg", f"IMAGE={PIPELINE}"],
     "trainer:cpu": ["--file", "deploy/trainer.Dockerfile", "--target", "cpu"],
+    "trainer:pjrt": ["--file", "deploy/trainer.Dockerfile", "--target", "pjrt"],
     "trainer:tpu": ["--file", "deploy/trainer.Dockerfile", "--target", "tpu"],
 }
 

@@ -24,6 +24,11 @@ def trainer(bases: None) -> Image:
 
 
 @pytest.fixture(scope="session")
+def pjrt_trainer(bases: None) -> Image:
+    return _build("trainer:pjrt")
+
+
+@pytest.fixture(scope="session")
 def tpu_trainer(bases: None) -> Image:
     return _build("trainer:tpu")
 

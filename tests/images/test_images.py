@@ -99,9 +99,23 @@ def test_the_tpu_image_imports_all_it_needs(tpu_trainer: Image, shared: Path) ->
     assert version.startswith("2.")
 
 
+def test_the_pjrt_image_trains_on_the_cpu_with_jax(pjrt_trainer: Image, dataset: Path, shared: Path) -> None:
+    run = shared / "pjrt-run"
+    data = ["--data.train", dataset / "train", "--output_dir", run, "--strategy", "pjrt"]
+    done(
+        pjrt_trainer.run(
+            "JAX_PLATFORMS=cpu",
+            *("python", "-m", "tpu_trainer", "fit", *data, *SMALL),
+            folder=shared,
+            entrypoint="env",
+        )
+    )
+    assert json.loads((run / "summary.json").read_text())["steps"] == 6
+
+
 @pytest.mark.parametrize(
     ("name", "user", "most_gigabytes"),
-    [("pipeline", "", 3.0), ("trainer", "10001", 2.5), ("tpu_trainer", "", 2.5)],
+    [("pipeline", "", 3.0), ("trainer", "10001", 2.5), ("tpu_trainer", "", 2.5), ("pjrt_trainer", "", 3.0)],
 )
 def test_images_hold_neither_secrets_nor_caches(
     request: pytest.FixtureRequest, name: str, user: str, most_gigabytes: float
