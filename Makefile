@@ -9,6 +9,7 @@
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
 # make test-engines     run on Flink, Spark, Prism and fake-gcs-server: half an hour; needs Java 11 or 17, Maven and Go
+# make test-jobset      check the requests of `launch` on GKE with the types and rules of JobSet and Kubernetes; needs Go
 # make test-images      build the images of deploy/ and run them; needs root, Go, buildah and debootstrap
 # make test-cloud-build run Cloud Build's files from a tag to a model in a sandbox; needs the above, Java 11 or 17, and Maven
 # make lint             run CI's linters, and build the docs
@@ -36,7 +37,7 @@ CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-adapters test-sharding test-tpu-check test-engines setup-engines-quick test-engines-quick test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-adapters test-sharding test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -139,6 +140,14 @@ setup-engines-quick: setup .engines/.flink .engines/boot
 # One killed task manager.
 test-engines-quick: setup-engines-quick
 	$(PIPELINE) -m pytest "tests/engines/test_faults.py::test_a_job_outlives_a_killed_task_manager[tokenizing]"
+
+# What Kubernetes and JobSet accept. Their schema of JobSets is in JobSet's module.
+.engines/validate-jobset: tests/jobset/validate/main.go tests/jobset/validate/go.sum
+	mkdir -p .engines && cd tests/jobset/validate && $(CURDIR)/tests/engines/setup/retry.sh go build -o $(CURDIR)/$@ .
+	cd tests/jobset/validate && cp "$$(go list -m -f '{{.Dir}}' sigs.k8s.io/jobset)/config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml" $(CURDIR)/.engines/jobsets.yaml
+
+test-jobset: setup .engines/validate-jobset
+	$(TRAINER) -m pytest tests/jobset
 
 # Builds without a daemon, on stand-ins of the base images. STORAGE_DRIVER=vfs, if the file system has no overlays.
 test-images: setup .engines/boot

@@ -36,6 +36,8 @@ compute tpus accelerator-types list
 compute tpus queued-resources delete
 compute tpus queued-resources list
 compute tpus tpu-vm ssh
+container clusters get-credentials
+container clusters update
 dataflow flex-template build
 dataflow flex-template run
 dataflow jobs cancel
@@ -46,6 +48,7 @@ iam service-accounts create
 logging read
 projects add-iam-policy-binding
 projects create
+projects describe
 pubsub topics create
 services enable
 storage buckets add-iam-policy-binding
@@ -53,6 +56,7 @@ storage buckets create
 storage cat
 storage cp
 """.strip().splitlines()
+KUBECTL = ("delete",)
 DOCKER = ("build", "inspect", "pull", "push", "run", "stop")
 
 
@@ -92,6 +96,28 @@ def docker_flags() -> dict:
     return {"version": re.search(r"[\d.]+\d", version)[0], "everywhere": {}, "commands": commands}
 
 
+def kubectl_flags() -> dict:
+    """Returns the same as `gcloud_flags` for kubectl, parsed from its help texts."""
+
+    def flags(*words: str) -> dict:
+        text = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=True).stdout
+        found = {}
+        for short, long, default in re.findall(r"^\s+(?:(-\w), )?(--[\w-]+)=(.*):$", text, re.MULTILINE):
+            kind = "bool" if default in ("true", "false") else "value"
+            # A flag that is on can only be turned off by a value.
+            found |= {name: "value" if default == "true" else kind for name in (short, long) if name}
+        return found
+
+    version = subprocess.run(
+        ["kubectl", "version", "--client"], capture_output=True, text=True, check=False
+    ).stdout
+    return {
+        "version": re.search(r"v([\d.]+\d)", version)[1],
+        "everywhere": flags("options"),
+        "commands": {command: flags(command, "--help") for command in KUBECTL},
+    }
+
+
 if __name__ == "__main__":
-    record = {"gcloud": gcloud_flags(), "docker": docker_flags()}
+    record = {"gcloud": gcloud_flags(), "kubectl": kubectl_flags(), "docker": docker_flags()}
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")

@@ -24,12 +24,22 @@ RUN = "gs://bucket/runs/first"
 LEASE = f"{RUN}/launch/launcher.json"
 NEEDED = ["launch", "--output_dir", RUN, "--data.train", "gs://bucket/d/train", "--cloud.project", "p"]
 NEEDED += ["--cloud.zone", "europe-west4-b", "--cloud.poll_seconds", "0"]
+GKE = ("--cloud.service", "gke", "--cloud.cluster", "c")
+DELETE_JOBSET = (
+    "gcloud container clusters get-credentials c --location europe-west4 --project p && "
+    "kubectl delete jobset first --namespace default"
+)
 DELETE = "gcloud compute tpus queued-resources delete first --project p --zone europe-west4-b --force --quiet --async"
 
 
 @functools.cache
 def config(*more: str) -> LaunchConfig:
     return parse([*NEEDED, "--cloud.image", IMAGE, *more])[1]
+
+
+def apis(session: requests.Session, url: str, storage: str) -> Api:
+    """Returns the APIs of a stand-in and of Cloud Storage."""
+    return Api(session=session, tpu=url, vertex=url, container=url, cluster=url, storage=storage)
 
 
 def run_launch(
@@ -44,7 +54,7 @@ def run_launch(
 
     with requests.Session() as session:
         session.mount("http://", HTTPAdapter(max_retries=retries(backoff=0.001)))
-        api = Api(session=session, tpu=stand_in.url, vertex=stand_in.url, storage=gcs.url)
+        api = apis(session, stand_in.url, gcs.url)
         launch(config(*more), api, sleep=bounded)
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tpu_trainer.cloud
 from tests.tpu_trainer.training.test_cluster import free_ports
+from tpu_trainer.command_line import parse
 from tpu_trainer.training.hosts import silent
 
 SCRIPT = Path(tpu_trainer.cloud.__file__).with_name("host_start.sh")
@@ -23,6 +24,7 @@ METADATA = {
     "attributes/tokenmill-report": "gs://bucket/runs/first/launch/1a2b.txt",
     "attributes/tokenmill-image": IMAGE,
     "attributes/tokenmill-name": "first",
+    "attributes/tokenmill-strategy": "tpu",
     "attributes/tokenmill-config": "seed: 3\n",
     "attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2",
     "attributes/agent-worker-number": "0",
@@ -139,6 +141,36 @@ def test_on_a_slice_every_host_runs_the_image_and_the_first_one_trains(tmp_path:
         assert trains[-2:] == ["--tpu.name", "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"]
         assert "TPU_LOAD_LIBRARY=0" in trains
         assert host.uploads[0][2].startswith("0\n")
+
+
+@pytest.mark.parametrize("endpoints", ["a:b:10.0.0.2,a:b:10.0.0.3", "10.0.0.2,10.0.0.3"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_with_pjrt_every_host_of_a_slice_trains(tmp_path: Path, number: int, endpoints: str) -> None:
+    metadata = {"worker-network-endpoints": endpoints, "agent-worker-number": str(number)}
+    metadata |= {"tokenmill-strategy": "pjrt"}
+    host = start(
+        tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}, STATUS_OF_RUN="75"
+    )
+    run = host.ran("tokenmill")
+    command = run[run.index(IMAGE) + 1 :]
+    assert command == [
+        *("fit", "--config", "/config.yaml", "--mesh.num_processes", "2"),
+        *("--mesh.coordinator_address", "10.0.0.2:8476", "--mesh.process_id", str(number)),
+    ]
+    assert host.ran("tokenmill-host") is None
+    name = "1a2b-1.txt" if number else "1a2b.txt"
+    assert [(upload[0].rpartition("%2F")[2], upload[2]) for upload in host.uploads] == [
+        (name, "75\nstep 1/1\n")
+    ]
+    path = tmp_path / "fit.yaml"
+    path.write_text("output_dir: run\ndata: {train: d}\nstrategy: pjrt\n")
+    mesh = parse([*command[:2], str(path), *command[3:]])[1].mesh
+    assert (mesh.num_processes, mesh.process_id, mesh.coordinator_address) == (2, number, "10.0.0.2:8476")
+
+
+def test_with_pjrt_one_host_trains_alone(tmp_path: Path) -> None:
+    run = start(tmp_path, {"attributes/tokenmill-strategy": "pjrt"}).ran("tokenmill")
+    assert run[run.index(IMAGE) + 1 :] == ["fit", "--config", "/config.yaml", "--mesh.num_processes", "1"]
 
 
 @pytest.mark.parametrize("number", [0, 1])

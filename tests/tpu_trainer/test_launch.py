@@ -16,7 +16,7 @@ from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.tpu import Tpu
 from tests.google_cloud.vertex import Vertex
 from tests.tpu_trainer import launches
-from tests.tpu_trainer.launches import IMAGE, NEEDED, RUN, config, run_launch, signals_once
+from tests.tpu_trainer.launches import GKE, IMAGE, NEEDED, RUN, config, run_launch, signals_once
 from tpu_trainer.config_files import load_fit_config
 from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
 
@@ -164,6 +164,21 @@ def test_after_other_hosts_stop_the_first_host_has_time_to_save(train: Any, ends
     assert seen[0] is not None and len(tpu.created) == 2
 
 
+def test_with_pjrt_a_host_that_has_lost_the_first_one_is_not_the_cause(train: Any, ends: Any) -> None:
+    tpu = Tpu(
+        ["ACTIVE", ends(134, host=1), "ACTIVE", ends(0, host=2), ("ACTIVE", "PREEMPTED")],
+        ["ACTIVE", ends(75, host=1), ends(75), "ACTIVE"],
+        ["ACTIVE", ends(134, host=1), ends(2), "ACTIVE"],
+    )
+    with pytest.raises(CloudError, match="first: `fit` exited with status 2 ") as error:
+        train(tpu, "--strategy", "pjrt", "--mesh.fsdp", "true")
+    assert "host 1" not in str(error.value)
+    assert len(tpu.created) == 3
+    metadata = tpu.created[0]["tpu"]["nodeSpec"][0]["node"]["metadata"]
+    assert metadata["tokenmill-strategy"] == "pjrt"
+    assert yaml.safe_load(metadata["tokenmill-config"])["mesh"]["fsdp"] is True
+
+
 def test_reports_are_found_on_all_pages_and_among_other_files(ends: Any) -> None:
     with Gcs("bucket", page_size=1) as gcs, Tpu(["ACTIVE", "ACTIVE"]) as tpu:
 
@@ -239,6 +254,7 @@ def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None
         (["--optimizer.learning_rate", ".inf"], "must be positive and finite"),
         (["--cloud.labels.commit", "v1.2"], "at most 63 lowercase letters"),
         (["--strategy", "cpu"], "`launch` sets them"),
+        (["--cloud.accelerator_type", "tpu7x-8"], "only --cloud.service gke has this generation"),
         (["--train.steps", "0"], "must be at least 1"),
     ],
 )
@@ -248,8 +264,12 @@ def test_options_are_checked_before_any_request(arguments: list[str], message: s
 
 
 def test_dry_run_prints_the_request(run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    for service, key in (("tpu", "tpu"), ("vertex", "jobSpec")):
-        options = ["--cloud.image", IMAGE, "--cloud.dry_run", "true", "--cloud.service", service]
+    for more, key in (
+        ([], "tpu"),
+        (GKE, "kind"),
+        (["--cloud.service", "vertex"], "jobSpec"),
+    ):
+        options = ["--cloud.image", IMAGE, "--cloud.dry_run", "true", *more]
         assert run_verb(*NEEDED, *options) == 0
         assert key in yaml.safe_load(capsys.readouterr().out)
 

@@ -17,11 +17,14 @@ import pytest
 import requests
 
 from tests.google_cloud.gcs import Gcs
+from tests.google_cloud.gke import Gke
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.tpu import Tpu
 from tests.google_cloud.vertex import Vertex
 from tests.tpu_trainer.launches import (
     DELETE,
+    DELETE_JOBSET,
+    GKE,
     IMAGE,
     LEASE,
     NEEDED,
@@ -34,7 +37,7 @@ from tests.tpu_trainer.launches import (
 from tpu_trainer.cloud.queued_resource import request as queued_resource
 from tpu_trainer.errors import CloudError, InterruptedRun
 
-SERVICES = ("tpu", "vertex")
+SERVICES = ("tpu", "gke", "vertex")
 Fault = Callable[[Callable[[Request], Response], Request], Response]
 
 
@@ -48,8 +51,19 @@ def stand_in_for(service: str, gcs: Gcs) -> Loopback:
     """Returns a TPU or a job that trains successfully."""
     if service == "vertex":
         return Vertex("JOB_STATE_RUNNING", "JOB_STATE_RUNNING", "JOB_STATE_SUCCEEDED")
+    if service == "gke":
+        return Gke(["Pending", "Running", "Completed"], ["Completed"])
     life = ["WAITING_FOR_RESOURCES", "ACTIVE", ends(gcs, 0), "ACTIVE"]
     return Tpu(life, life)
+
+
+def options(service: str) -> tuple[str, ...]:
+    return GKE if service == "gke" else ("--cloud.service", service)
+
+
+def creates(request: Request) -> bool:
+    """Whether a request creates a resource."""
+    return request.method == "POST" and "selfsubjectaccessreviews" not in request.path
 
 
 def asked_for(stand_in: Loopback) -> int:
@@ -83,7 +97,7 @@ def requests_of(service: str) -> int:
             lambda serve, request: serve(request),
             lambda _, request: not seen.append(request),
         )
-        run_launch(stand_in, gcs, "--cloud.service", service)
+        run_launch(stand_in, gcs, *options(service))
     return len(seen)
 
 
@@ -113,7 +127,7 @@ def test_a_lost_answer_to_any_request_changes_nothing(service: str, fault: Fault
             faulty = range(first, first + length)
             on_request([stand_in, gcs], fault, lambda number, _, faulty=faulty: number in faulty)
             try:
-                run_launch(stand_in, gcs, "--cloud.service", service)
+                run_launch(stand_in, gcs, *options(service))
             except CloudError:
                 # It gives up only before it has requested anything.
                 assert asked_for(stand_in) == 0, f"request {first}"
@@ -141,8 +155,7 @@ def test_a_job_made_by_a_request_that_seemed_lost_is_cancelled(gcs: Gcs) -> None
         run_launch(
             stand_in,
             gcs,
-            "--cloud.service",
-            "vertex",
+            *options("vertex"),
             sleep=lambda _: late.pop()() if next(waits) == 2 else None,
         )
         states = sorted(job["state"] for job in stand_in.jobs.values())
@@ -160,7 +173,7 @@ def test_a_signal_at_any_request_leaves_nothing(service: str, capsys: pytest.Cap
 
             on_request([stand_in, gcs], signalled, lambda count, _, number=number: count == number)
             with pytest.raises(InterruptedRun, match="run the same command to continue"):
-                run_launch(stand_in, gcs, "--cloud.service", service)
+                run_launch(stand_in, gcs, *options(service))
             assert not left(stand_in), f"request {number}"
 
 
@@ -169,15 +182,15 @@ def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
     service: str, gcs: Gcs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with stand_in_for(service, gcs) as stand_in:
-        on_request([stand_in], failed_before, lambda _, request: request.method == "POST")
+        on_request([stand_in], failed_before, lambda _, request: creates(request))
         with pytest.raises(InterruptedRun):
-            run_launch(stand_in, gcs, "--cloud.service", service, sleep=signals_once(signal.SIGTERM))
+            run_launch(stand_in, gcs, *options(service), sleep=signals_once(signal.SIGTERM))
     lines = capsys.readouterr().err
-    command = (
-        DELETE
-        if service == "tpu"
-        else "gcloud ai custom-jobs cancel JOB_ID --project p --region europe-west4"
-    )
+    command = {
+        "tpu": DELETE,
+        "gke": DELETE_JOBSET,
+        "vertex": "gcloud ai custom-jobs cancel JOB_ID --project p --region europe-west4",
+    }[service]
     assert (
         "may remain on Google Cloud and be billed; run the same command to monitor them again, or delete"
         in lines
@@ -194,7 +207,7 @@ from tpu_trainer.console import log_to_stderr
 from tpu_trainer.launch import launch
 log_to_stderr()
 url, storage, *arguments = sys.argv[1:]
-api = Api(session=requests.Session(), tpu=url, vertex=url, storage=storage)
+api = Api(session=requests.Session(), tpu=url, vertex=url, container=url, cluster=url, storage=storage)
 launch(parse(arguments)[1], api, sleep=lambda seconds: None)
 """
 
@@ -205,6 +218,8 @@ launch(parse(arguments)[1], api, sleep=lambda seconds: None)
         ("tpu", "POST", "/queuedResources"),
         ("tpu", "GET", "/nodes/"),
         ("tpu", "DELETE", "/queuedResources"),
+        ("gke", "POST", "/jobsets"),
+        ("gke", "DELETE", "/jobsets"),
         ("vertex", "POST", "/customJobs"),
     ],
 )
@@ -212,7 +227,7 @@ def test_a_launch_that_is_killed_is_continued_by_the_next(
     service: str, method: str, part: str, gcs: Gcs, tmp_path: Path
 ) -> None:
     process: list[subprocess.Popen] = []
-    more = ["--cloud.image", IMAGE, "--cloud.service", service]
+    more = ["--cloud.image", IMAGE, *options(service)]
     with stand_in_for(service, gcs) as stand_in:
 
         def killed(serve: Callable[[Request], Response], request: Request) -> Response:

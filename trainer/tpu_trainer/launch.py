@@ -1,4 +1,4 @@
-"""Verb launch: requests a Google Cloud TPU, trains on it and deletes it."""
+"""Verb launch: requests TPUs of Google Cloud, trains on them and deletes them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from tpu_trainer.cloud.api import Api, connect
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.gke_training import GkeTraining
+from tpu_trainer.cloud.jobset_manifest import manifest
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
 from tpu_trainer.cloud.queued_resource import request
 from tpu_trainer.cloud.signals import InterruptedBySignal
@@ -21,6 +23,13 @@ from tpu_trainer.errors import InterruptedRun
 
 _log = logging.getLogger(__name__)
 
+_BODIES: dict[str, Callable[[LaunchConfig], dict]] = {
+    "tpu": lambda config: request(config, attempt="dry-run"),
+    "gke": manifest,
+    "vertex": custom_job,
+}
+_TRAININGS = {"tpu": TpuTraining, "gke": GkeTraining, "vertex": VertexTraining}
+
 
 def main(config: LaunchConfig) -> None:
     """Runs the verb.
@@ -30,7 +39,7 @@ def main(config: LaunchConfig) -> None:
         InterruptedRun: After a signal, such as Ctrl-C.
     """
     if config.cloud.dry_run:
-        body = custom_job(config) if config.cloud.service == "vertex" else request(config, attempt="dry-run")
+        body = _BODIES[config.cloud.service](config)
         print(json.dumps(body, indent=1))
         return
     launch(config, connect(config.cloud.region))
@@ -40,8 +49,7 @@ def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = ti
     """Trains `config` through `api`; `sleep` waits between two status checks."""
     lease = Lease(api, config, sleep=sleep)
     watch = Watch(api, config, lease, sleep)
-    kind = VertexTraining if config.cloud.service == "vertex" else TpuTraining
-    training = kind(config, api, watch)
+    training = _TRAININGS[config.cloud.service](config, api, watch)
     try:
         with watch.signals:
             _follow(config, training, lease, watch)
@@ -52,7 +60,9 @@ def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = ti
     _log.info(f"launch: {config.name}: finished: {config.output_dir}")
 
 
-def _follow(config: LaunchConfig, training: TpuTraining | VertexTraining, lease: Lease, watch: Watch) -> None:
+def _follow(
+    config: LaunchConfig, training: TpuTraining | GkeTraining | VertexTraining, lease: Lease, watch: Watch
+) -> None:
     """Trains while holding the lease; at the end, prints how to delete resources that may remain."""
     try:
         lease.acquire()

@@ -57,7 +57,12 @@ class Api:
     tpu: str = "https://tpu.googleapis.com"
     vertex: str = "https://{region}-aiplatform.googleapis.com"
     """Formatted by `connect`."""
+    container: str = "https://container.googleapis.com"
+    cluster: str = "https://{endpoint}"
+    """Of a cluster of GKE."""
     storage: str = "https://storage.googleapis.com"
+    verify: str | None = None
+    """File with the certificates to trust; None: the system's."""
 
     def call(
         self, method: str, url: str, body: dict | None = None, *, missing_ok: bool = False
@@ -83,6 +88,13 @@ class Api:
         if response.status_code in (404, 416):  # 416: the object is empty
             return None
         return _checked(response, f"{url}: cannot be read").content.decode(errors="replace")
+
+    def read_text(self, url: str) -> str | None:
+        """Returns the text at `url`; None if it is missing. Raises the errors of `call`."""
+        response = self._request("GET", url)
+        if response.status_code == 404:
+            return None
+        return _checked(response, f"GET {url}").content.decode(errors="replace")
 
     def list_objects(self, prefix: str) -> list[str]:
         """Returns the URLs of the gs:// objects that start with `prefix`. Raises the errors of `call`."""
@@ -125,7 +137,7 @@ class Api:
 
     def _request(self, method: str, url: str, **options: Any) -> Response:
         try:
-            return self.session.request(method, url, timeout=_TIMEOUT, **options)
+            return self.session.request(method, url, timeout=_TIMEOUT, verify=self.verify, **options)
         except RequestException as error:
             raise UnansweredError(f"{method} {url}: {error}") from error
         except GoogleAuthError as error:
@@ -153,7 +165,9 @@ def _json(response: Response, what: str) -> dict:
 
 def _message(response: Response) -> str:
     try:
-        return response.json()["error"]["message"]
+        found = response.json()
+        # Kubernetes' errors have the message at the top.
+        return found["message"] if "message" in found else found["error"]["message"]
     except (ValueError, KeyError, TypeError):  # from a proxy instead of the API
         return response.text[:500]
 

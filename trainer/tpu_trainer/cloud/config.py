@@ -6,13 +6,16 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
+from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.config import FitConfig
-from tpu_trainer.config.ranges import NOT_NEGATIVE, check_ranges, require
+from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, check_ranges, require
 from tpu_trainer.errors import UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
+_MAX_LABEL = 63  # characters of a DNS label
 # Machine type families and their TPU generations.
 _MACHINES = {"ct4p": "v4", "ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e"}
+_ONLY_GKE = ("cluster", "cluster_location", "namespace", "slices", "reservation", "flex_start", "queue")
 _IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[\w./-]+@sha256:[0-9a-f]{64}")
 
 
@@ -27,27 +30,45 @@ class CloudConfig:
     image: str
     """The trainer's image with its digest, such as europe-west4-docker.pkg.dev/P/tokenmill/trainer@sha256:…. A tag is
     not enough, because it can move to another image during a run."""
-    service: Literal["tpu", "vertex"] = "tpu"
-    """tpu: a queued resource, which `launch` monitors, recreates after preemptions and deletes at the end; vertex: a
-    custom job of Vertex AI, which does that itself."""
+    service: Literal["tpu", "gke", "vertex"] = "tpu"
+    """tpu: a queued resource, which `launch` monitors, recreates after preemptions and deletes at the end; gke: a
+    JobSet in a cluster of GKE, which restarts itself, and which `launch` monitors and deletes at the end; vertex: a
+    custom job of Vertex AI, which does all of that itself."""
     name: str | None = None
-    """Name of the queued resource and its node, or of the custom job. Default: the last component of output_dir."""
+    """Name of the queued resource and its node, of the JobSet, or of the custom job. Default: the last component of
+    output_dir."""
     accelerator_type: str = "v5litepod-8"
-    """tpu: generation and size. Up to 8 chips of v5e or v6e are one host; more are a slice of several hosts."""
+    """tpu, gke: generation and size. Up to 8 chips of v5e or v6e are one host; more are a slice of several hosts."""
     runtime_version: str = "v2-alpha-tpuv5-lite"
     """tpu: the hosts' software. It must match the generation and must not run a TensorFlow of its own."""
     machine_type: str = "ct5lp-hightpu-8t"
     """vertex: the machine type, of one host."""
-    topology: str = "2x4"
-    """vertex: the topology of the host's chips."""
+    topology: str | None = None
+    """vertex, gke: the topology of the chips, such as 2x4. Default: 2x4 (vertex); of those that the accelerator type
+    can have, the most cubic one (gke)."""
+    cluster: str | None = None
+    """gke: the cluster's name. It needs nodes with the TPU, or must be able to add them, and the JobSet controller."""
+    cluster_location: str | None = None
+    """gke: the cluster's region or zone. Default: the zone's region."""
+    namespace: str = "default"
+    """gke: the JobSet's namespace."""
+    slices: int = 1
+    """gke: slices that train together, connected by the data center's network."""
+    reservation: str | None = None
+    """gke: name of the reservation to use."""
+    flex_start: bool = False
+    """gke: use nodes of flex-start, which wait for capacity and run for seven days at most."""
+    queue: str | None = None
+    """gke: Kueue's LocalQueue that admits the JobSet; needed for flex-start with queued provisioning."""
     spot: bool = False
     """Request spot capacity, which costs less and can be preempted at any time. The run then continues on a new TPU."""
     max_preemptions: int = 20
-    """tpu: how many times to request a new TPU after a preemption."""
+    """tpu, gke: how many times to continue on a new TPU after a preemption."""
     valid_for: str | None = None
     """tpu: how long the request may wait for resources, such as 6h or 90m; null: without limit."""
     service_account: str | None = None
-    """Service account of the hosts. Default: the project's default account, which has more permissions than needed."""
+    """Account of the hosts. tpu, vertex: a service account of Google Cloud; default: the project's default account,
+    which has more permissions than needed. gke: a Kubernetes service account of the namespace; default: default."""
     network: str | None = None
     """VPC network, as projects/P/global/networks/N (vertex) or N (tpu). Default: default."""
     subnetwork: str | None = None
@@ -77,7 +98,9 @@ class CloudConfig:
             self.name,
             "must be at most 50 lowercase letters, digits and hyphens; the first must be a letter, the last no hyphen",
         )
-        check_ranges(self, "cloud", max_preemptions=NOT_NEGATIVE, poll_seconds=NOT_NEGATIVE)
+        check_ranges(
+            self, "cloud", max_preemptions=NOT_NEGATIVE, poll_seconds=NOT_NEGATIVE, slices=AT_LEAST_1
+        )
         require(
             self.valid_for is None or bool(re.fullmatch(r"\d+[smhd]", self.valid_for)),
             "cloud.valid_for",
@@ -94,6 +117,41 @@ class CloudConfig:
                 "keys and values must be at most 63 lowercase letters, digits, - and _; a key starts with a letter",
             )
 
+        if self.service == "gke":
+            self._check_gke()
+        else:
+            for name in _ONLY_GKE:
+                value = getattr(self, name)
+                default = next(each.default for each in fields(self) if each.name == name)
+                require(value == default, f"cloud.{name}", value, "is an option of --cloud.service gke")
+
+    def _check_gke(self) -> None:
+        rule = "set the name of the GKE cluster to train in"
+        require(self.cluster is not None, "cloud.cluster", self.cluster, rule)
+        for name in ("cluster", "namespace", "reservation", "queue", "service_account"):
+            value = getattr(self, name)
+            rule = "must be lowercase letters, digits and hyphens, and begin and end with a letter or digit"
+            if name == "service_account" and value is not None and "@" in value:
+                rule = "--cloud.service gke needs the name of a Kubernetes service account, not an e-mail address"
+            # Subdomains, which have dots, are valid names of queues and service accounts.
+            dots = r"\." if name in ("queue", "service_account") else ""
+            valid = value is None or re.fullmatch(rf"[a-z0-9]([-{dots}a-z0-9]{{0,61}}[a-z0-9])?", value)
+            require(bool(valid), f"cloud.{name}", value, rule)
+        location = self.cluster_location
+        rule = "must be a region or a zone, such as europe-west4"
+        valid = location is None or re.fullmatch(r"[a-z]+-[a-z]+\d+(-[a-z])?", location)
+        require(bool(valid), "cloud.cluster_location", location, rule)
+        for key, value in self.labels.items():
+            rule = "keys and values must begin and end with a letter or digit, for Kubernetes"
+            valid = not re.search(r"[-_]$", key) and not re.search(r"^[-_]|[-_]$", value)
+            require(valid, "cloud.labels", {key: value}, rule)
+        chosen = [name for name in ("spot", "reservation", "flex_start") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise UsageError(
+                f"--cloud.{' and --cloud.'.join(chosen)}: nodes are of one kind only; choose one"
+            )
+        Slice.parse(self.accelerator_type, self.topology)
+
     @property
     def region(self) -> str:
         """The zone's region."""
@@ -102,7 +160,7 @@ class CloudConfig:
     @property
     def tpu_type(self) -> str | None:
         """The requested TPU in the form of --tpu.accelerator_type; None if the machine type is unknown."""
-        if self.service == "tpu":
+        if self.service != "vertex":
             return self.accelerator_type
         family, _, size = self.machine_type.partition("-hightpu-")
         generation = _MACHINES.get(family)
@@ -137,25 +195,58 @@ class LaunchConfig(FitConfig):
                 raise UsageError(
                     f"--{name} is {path!r}: must be a gs:// path, which the TPU's hosts can access"
                 )
-        if self.strategy not in ("auto", "tpu") or self.tpu.name != "local":
+        if self.strategy not in ("auto", "tpu", "pjrt") or self.tpu.name != "local":
             raise UsageError(
-                "--strategy and --tpu.name are options of `fit`: omit them, as `launch` sets them for its TPU"
+                f"--strategy {self.strategy} and --tpu.name are options of `fit`: omit them, as `launch` sets them for "
+                "its TPU; --strategy pjrt trains on it with JAX's runtime"
+            )
+        if self.mesh != self.mesh.without_processes():
+            raise UsageError(
+                "--mesh.coordinator_address, --mesh.num_processes and --mesh.process_id are options of `fit`: omit "
+                "them, as `launch` sets them on each host"
             )
         if self.cloud.name is None and not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"--output_dir is {self.output_dir!r}: its last component is not a valid TPU name; set --cloud.name"
             )
+        self._check_service()
+
+    def _check_service(self) -> None:
+        cloud = self.cloud
+        if cloud.service == "gke":
+            if self.strategy == "tpu":
+                raise UsageError(
+                    "--strategy is 'tpu': --cloud.service gke trains with --strategy pjrt; omit --strategy"
+                )
+            # Of a pod, with the five random characters at its end: a DNS label.
+            hosts = Slice.parse(cloud.accelerator_type, cloud.topology).hosts
+            pod = f"{self.name}-fit-{cloud.slices - 1}-{hosts - 1}-abcde"
+            if len(pod) > _MAX_LABEL:
+                raise UsageError(
+                    f"the JobSet's name is {self.name!r}: must have at most {len(self.name) + _MAX_LABEL - len(pod)} "
+                    "characters, so that its pods' names are valid; set --cloud.name"
+                )
+        elif cloud.tpu_type is not None and cloud.tpu_type.startswith("tpu7x"):
+            raise UsageError(
+                f"--cloud.accelerator_type is {cloud.tpu_type!r}: only --cloud.service gke has this generation"
+            )
+
+    @property
+    def trains_with_pjrt(self) -> bool:
+        """Whether `fit` on the hosts has --strategy pjrt."""
+        return self.cloud.service == "gke" or self.strategy == "pjrt"
 
     @property
     def name(self) -> str:
-        """The name of the queued resource or custom job."""
+        """The name of the queued resource, JobSet or custom job."""
         return self.cloud.name or self.output_dir.rstrip("/").rpartition("/")[2]
 
     def for_fit(self) -> FitConfig:
-        """Returns the configuration of `fit` on the host."""
+        """Returns the configuration of `fit` that is the same on all hosts."""
         values = {each.name: getattr(self, each.name) for each in fields(FitConfig)}
         kind = self.tpu.accelerator_type or self.cloud.tpu_type
-        return FitConfig(**values | {"strategy": "tpu", "tpu": replace(self.tpu, accelerator_type=kind)})
+        strategy = "pjrt" if self.trains_with_pjrt else "tpu"
+        return FitConfig(**values | {"strategy": strategy, "tpu": replace(self.tpu, accelerator_type=kind)})
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Startup script of the hosts of a TPU that `tpu_trainer launch` requested. Runs as root at every boot: starts the
-# trainer's container and reports its exit in the run folder. On a slice of several hosts, each host serves its chips,
-# and host 0 trains on all of them.
+# trainer's container and reports its exit in the run folder. On a slice of several hosts, either each host trains, with
+# --strategy pjrt, or each host serves its chips, and host 0 trains on all of them.
 set -euo pipefail
 
 metadata() {
@@ -17,7 +17,10 @@ report() { # STATUS; writes the status and the end of the container's log
   local url bucket object container=tokenmill
   url=$(metadata attributes/tokenmill-report)
   # The names of other hosts' reports contain the host's number.
-  [ "${number:-0}" = 0 ] || { url=${url%.txt}-$number.txt; container=tokenmill-host; }
+  if [ "${number:-0}" != 0 ]; then
+    url=${url%.txt}-$number.txt
+    [ "${strategy:-tpu}" = pjrt ] || container=tokenmill-host
+  fi
   bucket=${url#gs://}
   object=${bucket#*/}
   bucket=${bucket%%/*}
@@ -54,14 +57,14 @@ trap failed ERR
 number=$(metadata attributes/agent-worker-number)
 image=$(metadata attributes/tokenmill-image)
 name=$(metadata attributes/tokenmill-name)
+strategy=$(metadata attributes/tokenmill-strategy)
 metadata attributes/tokenmill-config > "$folder/fit.yaml"
-# "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3", in the order of the hosts' numbers
+# "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3" or "10.0.0.2,10.0.0.3", in the order of the hosts' numbers
 endpoints=$(metadata attributes/worker-network-endpoints)
 addresses=()
 IFS=, read -ra hosts <<< "$endpoints"
 for host in "${hosts[@]}"; do
-  IFS=: read -r _ _ address _ <<< "$host"
-  addresses+=("$address:8470")
+  addresses+=("${host##*:}:8470")
 done
 joined=$(IFS=,; echo "${addresses[*]}")
 
@@ -77,7 +80,12 @@ options=(--privileged --user 0 --net=host --shm-size 16g --stop-timeout 120 --la
   --log-driver gcplogs --log-opt labels=run --volume "$folder/fit.yaml:/config.yaml:ro")
 docker rm --force tokenmill tokenmill-host > /dev/null 2>&1 || true
 fit=(fit --config /config.yaml)
-if [ "${#addresses[@]}" -gt 1 ]; then
+if [ "$strategy" = pjrt ]; then
+  fit+=(--mesh.num_processes "${#addresses[@]}")
+  if [ "${#addresses[@]}" -gt 1 ]; then
+    fit+=(--mesh.coordinator_address "${addresses[0]%:*}:8476" --mesh.process_id "$number")
+  fi
+elif [ "${#addresses[@]}" -gt 1 ]; then
   serve=(--name tokenmill-host "${options[@]}" "$image" host-server --addresses "$joined" --index "$number")
   if [ "$number" != 0 ]; then
     run "${serve[@]}"

@@ -18,6 +18,7 @@ from typing import Any
 from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.gke_cluster import location
 from tpu_trainer.errors import CloudError
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
@@ -47,7 +48,7 @@ class Lease:
         self._sleep = sleep
         self._url = files.join(config.output_dir, LAUNCH_FOLDER, "launcher.json")
         self._poll = config.cloud.poll_seconds
-        self._target = f"{config.cloud.service} {config.cloud.project}/{config.cloud.zone}/{config.name}"
+        self._target = f"{config.cloud.service} {_place(config)}/{config.name}"
         self._generation: str | None = None
         self._token = secrets.token_hex(8)
 
@@ -123,6 +124,13 @@ class Lease:
                     f"{self._url}: another `launch` ({_describe_holder(holder)}) has taken this run over"
                 ) from error
             self._generation = self._api.object_generation(self._url)
+
+
+def _place(config: LaunchConfig) -> str:
+    cloud = config.cloud
+    if cloud.service == "gke":
+        return f"{cloud.project}/{location(config)}/{cloud.cluster}/{cloud.namespace}"
+    return f"{cloud.project}/{cloud.zone}"
 
 
 def _describe_holder(holder: dict[str, Any]) -> str:

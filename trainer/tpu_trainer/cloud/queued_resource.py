@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.exits import ContainerExit
 from tpu_trainer.config_files import dump_fit_config
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
@@ -24,18 +24,6 @@ PREEMPTED_NODE_STATES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
 _ATTEMPT = "tokenmill-attempt"
 _REPORT = "tokenmill-report"
 _STARTUP_SCRIPT = Path(__file__).with_name("host_start.sh")
-
-
-@dataclass(frozen=True)
-class ContainerExit:
-    """A host's report of its container's exit."""
-
-    host: int
-    """The host's number. Host 0 runs `fit`; on a slice, the others run `host-server`."""
-    status: int
-    """The exit status."""
-    log: str
-    """The last lines of output."""
 
 
 def report_url(config: LaunchConfig, attempt: str) -> str:
@@ -62,6 +50,7 @@ def request(config: LaunchConfig, attempt: str) -> dict:
             "tokenmill-image": cloud.image,
             "tokenmill-config": dump_fit_config(config.for_fit()),
             "tokenmill-name": config.name,
+            "tokenmill-strategy": "pjrt" if config.trains_with_pjrt else "tpu",
             _REPORT: report_url(config, attempt),
             _ATTEMPT: attempt,
         },

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import secrets
-import signal
 
 from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.exits import ContainerExit, describe, own_exits
 from tpu_trainer.cloud.queued_resource import (
     PREEMPTED_NODE_STATES,
     PREEMPTED_STATES,
     WAITING_STATES,
-    ContainerExit,
     QueuedResource,
     state_of,
 )
@@ -23,11 +22,6 @@ from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 
 _log = logging.getLogger(__name__)
 
-_STOPPED = (ExitStatus.INTERRUPTED, 128 + signal.SIGTERM)
-"""Exit statuses of a container that got SIGTERM, as it does before a preemption."""
-_LOST_HOST = (ExitStatus.INTERRUPTED, ExitStatus.CLOUD)
-"""Exit statuses of `fit` if another host of the TPU fails. The cause is in that host's report."""
-_MAX_LOGS = 3
 _MAX_CONFLICTS = 10
 _CHECKS = 3
 """How often to check, after a signal, whether an unanswered request was executed."""
@@ -154,10 +148,7 @@ class TpuTraining:
         node_state = self._watch.retry_until_answered(self._resource.node_state)
         preempted = state in PREEMPTED_STATES or node_state in PREEMPTED_NODE_STATES
         exits = self._watch.retry_until_answered(lambda: self._resource.exits(found))
-        # SIGKILL ends a container that stops too slowly, and one that uses too much memory. `fit` ends with CLOUD if
-        # the slice loses a host during startup.
-        stopped = (*_STOPPED, 128 + signal.SIGKILL, ExitStatus.CLOUD) if preempted else _STOPPED
-        if ended := _own_exits(exits, stopped):
+        if ended := own_exits(exits, preempted=preempted, pjrt=self._config.trains_with_pjrt):
             return preempted, ended
         # If another host stops first, host 0 needs time to save and report.
         if preempted or any(container.host == 0 for container in exits):
@@ -181,28 +172,5 @@ class TpuTraining:
         cause = exits[0]
         if cause.host == 0 and cause.status == ExitStatus.DONE:
             return
-        lines = [_describe(container) for container in exits[:_MAX_LOGS]]
-        if more := ", ".join(str(container.host) for container in exits[_MAX_LOGS:]):
-            lines.append(
-                f"Other hosts that failed: {more}; their reports are in "
-                f"{files.join(self._config.output_dir, LAUNCH_FOLDER)}"
-            )
-        raise CloudError(f"{self._name}: " + "\n".join(lines))
-
-
-def _own_exits(exits: list[ContainerExit], stopped: tuple[int, ...]) -> list[ContainerExit]:
-    """Returns the exits that ended the training, the cause first; none if it continues or was stopped externally.
-
-    Args:
-        exits: Exits of all hosts that have reported.
-        stopped: Exit statuses of containers that were stopped externally.
-    """
-    if any(container.host == 0 and container.status == ExitStatus.DONE for container in exits):
-        return [container for container in exits if container.host == 0]
-    failed = [container for container in exits if container.status not in stopped]
-    return sorted(failed, key=lambda container: container.host == 0 and container.status in _LOST_HOST)
-
-
-def _describe(container: ContainerExit) -> str:
-    who = "`fit`" if container.host == 0 else f"host {container.host} of the TPU"
-    return f"{who} exited with status {container.status} (see docs/training.md). Its last output:\n{container.log}"
+        folder = files.join(self._config.output_dir, LAUNCH_FOLDER)
+        raise CloudError(f"{self._name}: {describe(exits, others=f'their reports are in {folder}')}")

@@ -27,16 +27,16 @@ def custom_job(config: LaunchConfig) -> dict:
     scheduling = {"restartJobOnWorkerRestart": True, "timeout": "604800s"}  # seven days, the maximum
     if cloud.spot:
         scheduling["strategy"] = "SPOT"
+    # `--config` accepts the file's content, too.
+    arguments = ["fit", "--config", dump_fit_config(config.for_fit())]
+    if config.trains_with_pjrt:
+        arguments += ["--mesh.num_processes", "1"]
     spec = {
         "workerPoolSpecs": [
             {
                 "replicaCount": "1",
-                "machineSpec": {"machineType": cloud.machine_type, "tpuTopology": cloud.topology},
-                "containerSpec": {
-                    "imageUri": cloud.image,
-                    # `--config` accepts the file's content, too.
-                    "args": ["fit", "--config", dump_fit_config(config.for_fit())],
-                },
+                "machineSpec": {"machineType": cloud.machine_type, "tpuTopology": cloud.topology or "2x4"},
+                "containerSpec": {"imageUri": cloud.image, "args": arguments},
             }
         ],
         "scheduling": scheduling,
