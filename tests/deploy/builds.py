@@ -109,7 +109,7 @@ class Machine:
         for made in (self.workspace, self.tools):
             made.mkdir()
         source = Path(__file__).with_name("recorded_tool.py").read_text()
-        for tool in ("gcloud", "docker"):
+        for tool in ("gcloud", "kubectl", "docker"):
             (self.tools / tool).write_text(f"#!{sys.executable} -S\n{source}")
             (self.tools / tool).chmod(0o755)
         (self.tools / "commands.json").write_bytes(Path(__file__).with_name("commands.json").read_bytes())

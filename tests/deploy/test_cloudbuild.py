@@ -79,8 +79,9 @@ def test_independent_steps_run_in_parallel() -> None:
         "set-up": set(),
         **{step: {"set-up"} for step in ("lint", "test-pipeline", "test-trainer")},
     }
-    assert after(IMAGES) == {"pipeline": set(), "trainer": set(), "template": {"pipeline"}}
-    assert after(CLEAN_UP) == {step: set() for step in ("dataflow", "tpu", "vertex")}
+    images = {step: set() for step in ("pipeline", "trainer", "trainer-pjrt")}
+    assert after(IMAGES) == {**images, "template": {"pipeline"}}
+    assert after(CLEAN_UP) == {step: set() for step in ("dataflow", "tpu", "gke", "vertex")}
     order = ["check", "images", "dataset", "verify", "provenance", "train"]
     assert after(LAUNCH) == {step: set(order[:number]) for number, step in enumerate(order)}
 
@@ -136,7 +137,7 @@ MANIFEST = json.dumps({"fingerprint": "feed", "split": "train"})
 ANSWERS = [
     *(
         (rf"^docker inspect .*/{name}:", 0, f"{REGISTRY}/{name}@{DIGEST}\n")
-        for name in ("pipeline", "trainer")
+        for name in ("pipeline", "trainer", "trainer-pjrt")
     ),
     (r"^gcloud storage cat .*/train/manifest.json", 0, MANIFEST),
 ]
@@ -207,8 +208,39 @@ def test_the_programs_accept_the_options_of_the_build(
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        {"_SERVICE": "gke", "_CLUSTER": "c", "_ACCELERATOR_TYPE": "v6e-16"},
+        {"_FIT_OPTIONS": "--strategy pjrt --seed 1"},
+        {"_FIT_OPTIONS": "--seed 1 --strategy=pjrt"},
+    ],
+)
+def test_a_tag_can_train_with_pjrt(tmp_path: Path, values: dict[str, str]) -> None:
+    outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH), **values)
+    assert outcome.failed is None, outcome.error
+    image = f"{REGISTRY}/trainer-pjrt@{DIGEST}"
+    assert [call[-1].partition(":")[0] for call in outcome.of("docker", "pull")] == [
+        f"{REGISTRY}/pipeline",
+        f"{REGISTRY}/trainer-pjrt",
+    ]
+    launch = outcome.of("docker", "run")[-1]
+    assert json.loads((outcome.workspace / "provenance.json").read_text())["trainer_image"] == image
+    words = launch[launch.index(image) + 1 :]
+    body = json.loads(run_trainer("-m", "tpu_trainer", *words, "--cloud.dry_run", "true"))
+    if "_SERVICE" not in values:
+        assert body["tpu"]["nodeSpec"][0]["node"]["metadata"]["tokenmill-strategy"] == "pjrt"
+        return
+    assert (body["kind"], body["metadata"]["namespace"]) == ("JobSet", "tokenmill")
+    assert body["metadata"]["labels"]["build"] == BUILT_IN["BUILD_ID"]
+    pod = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert (container["image"], pod["serviceAccountName"]) == (image, "tokenmill-trainer")
+
+
+@pytest.mark.parametrize(
     ("values", "answers", "failed", "message"),
     [
+        ({"_SERVICE": "gke"}, [], "images", "_SERVICE is gke: set _CLUSTER"),
         ({"TAG_NAME": "2024"}, [], "check", "tag '2024' of commit"),
         ({"COMMIT_SHA": ""}, [], "check", "of commit ''"),
         ({}, [(r"^docker pull .*/trainer:", 1, "")], "images", "trainer has no image of commit 1234567890"),
@@ -253,7 +285,8 @@ def test_a_step_stops_its_container_on_sigterm(
 def test_a_push_to_main_builds_and_pushes_by_digest(tmp_path: Path) -> None:
     outcome = Machine(tmp_path, ANSWERS).run(load(IMAGES))
     assert outcome.failed is None, outcome.error
-    tagged = [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in ("pipeline", "trainer")]
+    names = ("pipeline", "trainer", "trainer-pjrt")
+    tagged = [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in names]
     assert [call[2] for call in outcome.of("docker", "push")] == tagged
     for call in outcome.of("docker", "build"):
         assert (ROOT / call[call.index("--file") + 1]).is_file()
@@ -271,8 +304,11 @@ def test_clean_up_ends_only_the_jobs_of_the_build(tmp_path: Path) -> None:
         (r"queued-resources list", 0, "v1-0\tACTIVE\nv1-1\tDELETING\n"),
         (r"custom-jobs list", 0, "projects/1/7\tJOB_STATE_RUNNING\nprojects/1/8\tJOB_STATE_SUCCEEDED\n"),
     ]
-    outcome = Machine(tmp_path, answers).run(load(CLEAN_UP), _BUILD="the-build")
+    outcome = Machine(tmp_path, answers).run(load(CLEAN_UP), _BUILD="the-build", _CLUSTER="c")
     assert outcome.failed is None, outcome.error
+    [jobset] = outcome.of("kubectl", "delete")
+    assert jobset[3:] == ["--selector", "build=the-build", "--namespace", "tokenmill", "--wait=false"]
+    assert outcome.of("gcloud", "container", "clusters", "get-credentials")[0][4] == "c"
     assert [call[4] for call in outcome.of("gcloud", "dataflow", "jobs", "cancel")] == ["job-2"]
     [deleted] = outcome.of("gcloud", "compute", "tpus", "queued-resources", "delete")
     assert deleted[5] == "v1-0" and "--force" in deleted
@@ -289,3 +325,33 @@ def test_clean_up_without_a_build_touches_nothing(tmp_path: Path) -> None:
         _, error = process.communicate(timeout=30)
         assert process.returncode != 0 and "BUILD" in error
         assert machine.outcome(None, "").calls == []
+
+
+def test_clean_up_without_a_cluster_does_not_look_for_jobsets(tmp_path: Path) -> None:
+    outcome = Machine(tmp_path, []).run(load(CLEAN_UP), _BUILD="the-build")
+    assert outcome.failed is None, outcome.error
+    assert outcome.of("kubectl") == []
+
+
+def test_the_cluster_gives_accounts_the_rights_that_are_used_and_no_others() -> None:
+    objects = list(yaml.safe_load_all((ROOT / "deploy" / "gke-launch.yaml").read_text()))
+    roles = {each["metadata"]["name"]: each["rules"] for each in objects if each["kind"] == "Role"}
+    bound = {
+        each["roleRef"]["name"]: each["subjects"][0]["name"]
+        for each in objects
+        if each["kind"] == "RoleBinding"
+    }
+    assert bound == {role: f"{role}@PROJECT.iam.gserviceaccount.com" for role in roles}
+    granted = {
+        (verb, group, resource)
+        for rule in roles["tokenmill-launch"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    code = "import json; from tpu_trainer.cloud.jobset import RIGHTS; print(json.dumps(RIGHTS))"
+    used = {
+        (verb, group, f"{resource}/{part}" if part else resource)
+        for verb, group, resource, part in json.loads(run_trainer("-c", code))
+    }
+    assert granted == used
