@@ -244,19 +244,35 @@ ENTRY %main (weights: f32[514,768]) -> f32[136,768] {{
     assert size.total == pytest.approx(2 * 4 * 136 * 768, abs=8)
 
 
-# As libtpu writes it: an all-gather in a fusion that starts it and in one that overlaps with it; a fusion that
-# replaces a reduce-scatter; a ring of permutations in a loop that advances two steps at a time.
+# As libtpu writes it: an all-gather in fusions that start it, overlap with it and end it; fusions that replace
+# reduce-scatters, which share a channel; a ring of permutations in a loop that advances two steps at a time.
 ASYNCHRONOUS = """\
 HloModule step, is_scheduled=true, num_partitions=8
 
-%start (a: bf16[4,8]) -> bf16[32,8] {
+%start (a: bf16[4,8]) -> (bf16[4,8], bf16[32,8], u32[]) {
   %a = bf16[4,8]{1,0} parameter(0)
-  ROOT %all-gather.1 = bf16[32,8]{1,0} all-gather(%a), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}
+  %all-gather.1 = bf16[32,8]{1,0} all-gather(%a), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}, \
+frontend_attributes={chain_id="0"}
+  ROOT %starts = (bf16[4,8]{1,0}, bf16[32,8]{1,0}, u32[]{:S(2)}) custom-call(%all-gather.1), \
+custom_call_target="AsyncCollectiveStart"
 }
 
-%middle (b: bf16[4,8]) -> bf16[32,8] {
+%middle (b: bf16[4,8], b1: bf16[32,8], b2: u32[], b3: bf16[64,8]) -> (bf16[64,8], bf16[4,8], bf16[32,8], u32[]) {
   %b = bf16[4,8]{1,0} parameter(0)
-  ROOT %all-gather.2 = bf16[32,8]{1,0:S(1)} all-gather(%b), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}
+  %b1 = bf16[32,8]{1,0} parameter(1)
+  %b2 = u32[]{:S(2)} parameter(2)
+  %b3 = bf16[64,8]{1,0} parameter(3)
+  %all-gather.2 = bf16[32,8]{1,0:S(1)} all-gather(%b), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}, \
+frontend_attributes={chain_id="0"}
+  ROOT %product = (bf16[64,8]{1,0}, bf16[4,8]{1,0}, bf16[32,8]{1,0}, u32[]{:S(2)}) custom-call(%b3, %all-gather.2)
+}
+
+%end (d: bf16[4,8], d1: bf16[32,8], d2: u32[]) -> bf16[32,8] {
+  %d = bf16[4,8]{1,0} parameter(0)
+  %d1 = bf16[32,8]{1,0} parameter(1)
+  %d2 = u32[]{:S(2)} parameter(2)
+  ROOT %all-gather.3 = bf16[32,8]{1,0} all-gather(%d), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}, \
+frontend_attributes={chain_id="0"}
 }
 
 %all-reduce-scatter.1 (c: f32[32,8]) -> f32[8,8] {
@@ -264,6 +280,13 @@ HloModule step, is_scheduled=true, num_partitions=8
   %whole = f32[32,8]{1,0} all-reduce(%c), channel_id=4, \
 replica_groups=mesh['x'=2,'y'=4], device_ids=([4,2]T(1,0)) {'y'}, to_apply=%add
   ROOT %part = f32[8,8]{1,0} slice(%whole), slice={[0:8], [0:8]}
+}
+
+%all-reduce-scatter.2 (e: f32[32,8]) -> f32[8,8] {
+  %e = f32[32,8]{1,0} parameter(0)
+  %whole.1 = f32[32,8]{1,0} all-reduce(%e), channel_id=4, \
+replica_groups=mesh['x'=2,'y'=4], device_ids=([4,2]T(1,0)) {'y'}, to_apply=%add
+  ROOT %part.1 = f32[8,8]{1,0} slice(%whole.1), slice={[0:8], [0:8]}
 }
 
 %ring (state: (s32[], bf16[2,8])) -> (s32[], bf16[2,8]) {
@@ -285,13 +308,21 @@ source_target_pairs={{0,1},{1,0}}
   ROOT %less = pred[] compare(%counter.1, %end), direction=LT
 }
 
-ENTRY %main (p: bf16[4,8], q: f32[32,8], r: (s32[], bf16[2,8])) -> f32[8,8] {
+ENTRY %main (p: bf16[4,8], q: f32[32,8], r: (s32[], bf16[2,8]), t: bf16[64,8]) -> f32[8,8] {
   %p = bf16[4,8]{1,0} parameter(0)
+  %t = bf16[64,8]{1,0} parameter(3)
   %q = f32[32,8]{1,0} parameter(1)
   %r = (s32[], bf16[2,8]{1,0}) parameter(2)
-  %begun = bf16[32,8]{1,0} fusion(%p), kind=kCustom, calls=%start
+  %begun = (bf16[4,8]{1,0}, bf16[32,8]{1,0}, u32[]{:S(2)}) fusion(%p), kind=kCustom, \
+output_to_operand_aliasing={{0}: (0, {})}, calls=%start
+  %g0 = bf16[4,8]{1,0} get-tuple-element(%begun), index=0
+  %g1 = bf16[32,8]{1,0} get-tuple-element(%begun), index=1
+  %g2 = u32[]{:S(2)} get-tuple-element(%begun), index=2
+  %overlapping = (bf16[64,8]{1,0}, bf16[4,8]{1,0}, bf16[32,8]{1,0}, u32[]{:S(2)}) fusion(%g0, %g1, %g2, %t), \
+kind=kOutput, output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (2, {})}, calls=%middle
+  %ended = bf16[32,8]{1,0} fusion(%g0, %g1, %g2), kind=kCustom, output_to_operand_aliasing={{}: (1, {})}, calls=%end
   %loop = (s32[], bf16[2,8]{1,0}) while(%r), condition=%more, body=%ring
-  %gathered = ((bf16[4,8]{1,0}), bf16[32,8]{1,0}, u32[]{:S(2)}) async-start(%p), calls=%middle
+  %scattered.1 = f32[8,8]{1,0} fusion(%q), kind=kCustom, calls=%all-reduce-scatter.2
   %sum = f32[] all-reduce(%q), channel_id=3, replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
   ROOT %scattered = f32[8,8]{1,0} fusion(%q), kind=kCustom, calls=%all-reduce-scatter.1
 }
@@ -305,10 +336,58 @@ def test_an_asynchronous_collective_counts_once() -> None:
     whole = 4 * 32 * 8
     assert found == {
         "all-gather": (1, 2 * 32 * 8, 2 * 32 * 8 * 7 // 8),
-        "reduce-scatter": (1, whole, whole * 3 // 4),
+        "reduce-scatter": (2, 2 * whole, 2 * whole * 3 // 4),
         "all-reduce": (1, whole, whole),  # among two devices
         "collective-permute": (2, 2 * 2 * 2 * 8, 2 * 2 * 2 * 8),
     }
+
+
+def test_an_overlapping_collective_reads_and_writes_its_arrays_once() -> None:
+    module = HloModule.parse(ASYNCHRONOUS)
+    moved = {each.name: module.traffic(each).hbm for each, _ in module.executed()}
+    part, whole, product = 2 * 4 * 8, 2 * 32 * 8, 2 * 64 * 8
+    assert moved["begun"] == whole
+    assert moved["overlapping"] == 2 * product
+    assert moved["ended"] == part
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "(bf16[4,8]{1,0}, bf16[32,8]{1,0}) all-gather-start(%p), replica_groups=[1,8]<=[8], dimensions={0}",
+        "((bf16[4,8]{1,0}), bf16[32,8]{1,0}, u32[]{:S(2)}) async-start(%p), calls=%gather",
+        '((bf16[4,8]{1,0}), bf16[32,8]{1,0}, u32[]{:S(2)}) async-start(%p), async_execution_thread="sparsecore", '
+        "calls=%offloaded",
+        # Started before its operand is known.
+        '((), (), (s32[64]{0:T(64)})) async-start(), async_execution_thread="sparsecore", calls=%offloaded\n'
+        "  %updated = ((bf16[4,8]{1,0}), bf16[32,8]{1,0}, (s32[64]{0:T(64)})) async-update(%begun, %p), "
+        "output_to_operand_aliasing={{2,0}: (0, {2,0})}",
+    ],
+)
+def test_a_collective_beside_the_program_counts(start: str) -> None:
+    module = HloModule.parse(
+        f"""HloModule step, is_scheduled=true, num_partitions=8
+
+%gather (a: bf16[4,8]) -> bf16[32,8] {{
+  %a = bf16[4,8]{{1,0}} parameter(0)
+  ROOT %gathered = bf16[32,8]{{1,0}} all-gather(%a), channel_id=1, replica_groups=[1,8]<=[8], dimensions={{0}}
+}}
+
+%offloaded (b: bf16[4,8]) -> bf16[32,8] {{
+  %b = bf16[4,8]{{1,0}} parameter(0)
+  ROOT %call = bf16[32,8]{{1,0}} custom-call(%b), custom_call_target="offload", called_computations={{%gather}}
+}}
+
+ENTRY %main (p: bf16[4,8]) -> bf16[32,8] {{
+  %p = bf16[4,8]{{1,0}} parameter(0)
+  %begun = {start}
+  ROOT %done = bf16[32,8]{{1,0}} async-done(%begun)
+}}
+"""
+    )
+    (found,) = collectives(module)
+    assert (found.kind, found.count, found.bytes) == ("all-gather", 1, 2 * 32 * 8)
+    assert sum(module.traffic(each).hbm for each, _ in module.executed()) == 2 * (4 + 32) * 8
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def collectives(module: HloModule) -> list[Collective]:
     """Returns the collectives of a device by kind.
 
     libtpu splits an asynchronous collective into a start, the fusions that overlap with it, and an end, each of which
-    repeats it: they share a channel.
+    repeats it with the same `chain_id`.
     """
     of_scatters = {
         each.name
@@ -41,14 +41,16 @@ def collectives(module: HloModule) -> list[Collective]:
     count: Counter[str] = Counter()
     size: Counter[str] = Counter()
     sent: Counter[str] = Counter()
-    seen = set()
+    seen: set[tuple[str, str]] = set()
     for instruction, times in module.executed(fusions=True):
         kind = instruction.opcode.removesuffix("-start")
-        # Different kinds can have the same number.
-        channel = (kind, instruction.attribute(r"channel_id=(\d+)") or instruction.name)
-        if kind not in COLLECTIVES or channel in seen:
+        if kind not in COLLECTIVES:
             continue
-        seen.add(channel)
+        if instruction.chain is not None:
+            part = (kind, instruction.chain)
+            if part in seen:
+                continue
+            seen.add(part)
         if instruction.name in of_scatters:
             kind = "reduce-scatter"
         operands = sum(module.by_name[name].size.total for name in instruction.operands)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,6 +21,9 @@ _FREE = frozenset(
      *(f"{kind}-done" for kind in COLLECTIVES))
 )  # fmt: skip
 
+# Their results are (operands, results, contexts). That of all-reduce-start is not.
+_ASYNCHRONOUS = ("async-start", "async-update", "all-gather-start", "collective-permute-start")
+
 
 @dataclass(frozen=True)
 class Size:
@@ -29,6 +32,29 @@ class Size:
     total: int
     hbm: int
     """The part in HBM. The rest is in on-chip memory."""
+
+
+def _size(arrays: Iterable[tuple[str, str, str]]) -> Size:
+    """Returns the size of matches of _ARRAY."""
+    total = hbm = 0
+    for dtype, dimensions, layout in arrays:
+        bits = _BITS.get(dtype) or (int(match[0]) if (match := re.search(r"\d+", dtype)) else 0)
+        sides = [int(side.lstrip("<=")) for side in dimensions.split(",") if side]
+        size = math.prod(sides) * bits // 8
+        total += size
+        hbm += 0 if "S(" in layout else size  # S(1): vector memory, S(2) and up: scalar memory and flags
+    return Size(total, hbm)
+
+
+def _elements(tuple_type: str) -> list[str]:
+    """Returns the types of a tuple's elements."""
+    elements, depth, start = [], 0, 1
+    for index, character in enumerate(tuple_type):
+        if character in ",)}]" and depth == 1:
+            elements.append(tuple_type[start:index])
+            start = index + 1
+        depth += (character in "([{") - (character in ")]}")
+    return elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +70,7 @@ class Instruction:
     @cached_property
     def size(self) -> Size:
         """The size of the result."""
-        total = hbm = 0
-        for dtype, dimensions, layout in _ARRAY.findall(self.type):
-            bits = _BITS.get(dtype) or (int(match[0]) if (match := re.search(r"\d+", dtype)) else 0)
-            sides = [int(side.lstrip("<=")) for side in dimensions.split(",") if side]
-            size = math.prod(sides) * bits // 8
-            total += size
-            hbm += 0 if "S(" in layout else size  # S(1): vector memory, S(2) and up: scalar memory and flags
-        return Size(total, hbm)
+        return _size(_ARRAY.findall(self.type))
 
     @property
     def operands(self) -> list[str]:
@@ -66,12 +85,17 @@ class Instruction:
 
     def called(self, attribute: str) -> str | None:
         """Returns the computation in an attribute such as `body`; None if there is no such attribute."""
-        return self.attribute(rf"\b{attribute}=%([\w.$-]+)")
+        return self.attribute(rf"\b{attribute}=\{{?%([\w.$-]+)")
 
     def attribute(self, pattern: str) -> str | None:
         """Returns the first group of a regular expression for an attribute; None if it does not match."""
         match = re.search(pattern, self.rest)
         return match[1] if match else None
+
+    @property
+    def chain(self) -> str | None:
+        """The collective of which the instruction is a part, if the compiler repeats it in several fusions."""
+        return self.attribute(r'\bchain_id="(\d+)"') if self.opcode in COLLECTIVES else None
 
     @property
     def op_name(self) -> str:
@@ -141,6 +165,8 @@ class HloModule:
                         yield from self._executed(branch, times, fusions)
             elif fusions and instruction.opcode in ("fusion", "async-start"):
                 yield from self._executed(instruction.called("calls"), times, fusions)
+            elif fusions and (called := instruction.called("called_computations")):
+                yield from self._executed(called, times, fusions)
 
     @cached_property
     def by_name(self) -> dict[str, Instruction]:
@@ -160,6 +186,8 @@ class HloModule:
             sizes = [instruction.size] * 2
         elif instruction.opcode == "dynamic-update-slice":
             sizes = [sizes[2]] * 2  # the update is in place
+        elif instruction.opcode == "fusion" and self._is_part_of_collective(instruction):
+            sizes = self._own_parts(instruction)
         elif self._started_opcode(instruction) == "copy":
             array = sizes[1]  # copy-start returns (target, source, context): one read and one write
             return Size(2 * array.total, array.hbm + max(0, instruction.size.hbm - array.hbm))
@@ -168,7 +196,37 @@ class HloModule:
             source, whole = sizes[1], instruction.size
             target = Size(whole.total - source.total, whole.hbm - source.hbm)
             return Size(2 * target.total, target.hbm + (target.total if source.hbm else 0))
+        elif instruction.opcode in _ASYNCHRONOUS:
+            sizes = [_size(arrays) for arrays in self._arrays(instruction)]
         return Size(sum(size.total for size in sizes), sum(size.hbm for size in sizes))
+
+    def _arrays(self, instruction: Instruction) -> list[list[tuple[str, str, str]]]:
+        """Returns the operands and the results of one of _ASYNCHRONOUS.
+
+        An instruction for the SparseCore has them in its update if its start has none.
+        """
+        started = self.by_name[instruction.operands[0]] if instruction.opcode == "async-update" else None
+        if started is not None and any(self._arrays(started)):
+            return []
+        return [_ARRAY.findall(element) for element in _elements(instruction.type)[:2]]
+
+    def _is_part_of_collective(self, fusion: Instruction) -> bool:
+        """Whether a fusion starts, continues or ends a collective that overlaps with matrix products."""
+        return any(each.chain for each in self.computations[fusion.called("calls")])
+
+    def _own_parts(self, fusion: Instruction) -> list[Size]:
+        """Returns the sizes of a fusion's operands and results without those that it only hands on.
+
+        The fusion that starts a collective writes the result, the one that ends it reads the operand; all between hand
+        both on.
+        """
+        # output_to_operand_aliasing={{0}: (0, {})}; {} is a result that is no tuple.
+        aliases = re.findall(r"\{(\d*)\}: \((\d+), \{\}\)", fusion.rest)
+        results = {int(result or 0) for result, _ in aliases}
+        operands = {int(operand) for _, operand in aliases}
+        own = [_size([array]) for i, array in enumerate(_ARRAY.findall(fusion.type)) if i not in results]
+        names = [name for i, name in enumerate(fusion.operands) if i not in operands]
+        return own + [self.by_name[name].size for name in names if name in self.by_name]
 
     def _started_opcode(self, instruction: Instruction) -> str | None:
         """Returns the opcode that an asynchronous instruction starts; None for synchronous ones.
