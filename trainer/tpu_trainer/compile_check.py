@@ -6,8 +6,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpu_trainer import files
 from tpu_trainer.chips import Topology
@@ -17,11 +16,6 @@ from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 
 _log = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from tpu_trainer.tpu_check.cache import Cache
-    from tpu_trainer.tpu_check.mesh_step import MeshStep
-    from tpu_trainer.tpu_check.step import ReplicaStep
 
 # The upper bound of the search for the largest batch: more rows per replica than any training uses.
 _LARGEST_REPLICA_ROWS = 1 << 16
@@ -35,15 +29,72 @@ def main(config: CompileCheckConfig) -> None:
     """
     topology = Topology.parse(config.topology)
     named = _configs(config)
+    for name, one in named:
+        if config.find_mesh and one.strategy != "pjrt":
+            where = f"{name}: " if config.compare else "--"
+            raise UsageError(
+                f"{where}strategy is {one.strategy!r}: --find_mesh needs pjrt, which alone has a mesh"
+            )
     # TensorFlow takes seconds to import: the checks above come first.
     with elapsed("compile-check: starting TensorFlow and the TPU compiler"):
-        from tpu_trainer.tpu_check.cache import Cache, default_folder
+        from tpu_trainer.tpu_check.cache import open_cache
+        from tpu_trainer.tpu_check.check import StepCheck
         from tpu_trainer.tpu_check.compiler import versions
-        from tpu_trainer.tpu_check.figures import LIMITS, table
 
     found = versions()
-    cache = Cache(folder=Path(config.cache) if config.cache else default_folder())
-    columns = [(name, _report(one, topology, cache)) for name, one in named]
+    if config.find_mesh:
+        _find_meshes(named, topology, found, config.output)
+        return
+    cache = open_cache(config.cache)
+    columns = []
+    for name, one in named:
+        check = StepCheck(one, topology=topology, cache=cache)
+        if config.find_batch_size:
+            report = find_largest_batch(check.report, multiple=config.batch_multiple)
+        else:
+            report = check.report(check.configured_rows())
+        columns.append((name, report))
+    _show(columns, topology)
+    _log.info(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}")
+    _write(config.output, found, [{"name": name} | report for name, report in columns])
+
+
+def _find_meshes(
+    named: list[tuple[str, CompileCheckConfig]],
+    topology: Topology,
+    versions: dict[str, str],
+    output: str | None,
+) -> None:
+    """Finds the mesh of each configuration.
+
+    Raises:
+        UsageError: If none fits for one of them. The file is written before.
+    """
+    from tpu_trainer.tpu_check.find_mesh import MeshFinder, options
+
+    documents, columns, failed = [], [], None
+    for name, config in named:
+        finder = MeshFinder(config, topology=topology)
+        best = finder.run()
+        found = {"name": name, "search": finder.document(best)}
+        if best is None:
+            failed = failed or finder.nothing_fits()
+        else:
+            columns.append((name, best.report))
+            found |= best.report
+            print(f"\n{name}:\n{options(best.candidate)}\n")
+        documents.append(found)
+    if columns:
+        _show(columns, topology)
+    _write(output, versions, documents)
+    if failed is not None:
+        raise failed
+
+
+def _show(columns: list[tuple[str, dict[str, Any]]], topology: Topology) -> None:
+    """Prints reports side by side."""
+    from tpu_trainer.tpu_check.figures import LIMITS, table
+
     print(table(columns))
     for name, report in columns:
         for finding in report["findings"]:
@@ -54,10 +105,12 @@ def main(config: CompileCheckConfig) -> None:
         f"{chip.hbm_bytes / 2**30:,.0f} GiB of HBM at {chip.hbm_bandwidth / 1e9:,.0f} GB/s ({chip.source}), "
         f"{chip.ici_bandwidth / 1e9:,.0f} GB/s to other chips ({chip.ici_source or chip.source}).\n{LIMITS}"
     )
-    _log.info(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}")
-    if config.output is not None:
-        document = {"versions": found, "reports": [{"name": name} | report for name, report in columns]}
-        files.write_text(config.output, json.dumps(document, indent=1) + "\n")
+
+
+def _write(path: str | None, versions: dict[str, str], reports: list[dict[str, Any]]) -> None:
+    if path is not None:
+        document = {"versions": versions, "reports": reports}
+        files.write_text(path, json.dumps(document, indent=1) + "\n")
 
 
 def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]:
@@ -75,87 +128,6 @@ def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]
             )
     values = {name: getattr(config, name) for name in own}
     return [(path, dataclasses.replace(load_compile_check_config(path), **values)) for path in config.compare]
-
-
-def _report(config: CompileCheckConfig, topology: Topology, cache: Cache) -> dict[str, Any]:
-    from tpu_trainer.tpu_check.step import ReplicaStep, replica_rows, rows_of_dataset, rows_without_dataset
-
-    pjrt = config.strategy == "pjrt"
-    rows_of_a_replica = 0 if config.find_batch_size or pjrt else replica_rows(config, topology)
-    if config.data.train:
-        rows = rows_of_dataset(config)
-    else:
-        rows = rows_without_dataset(config, vocab_size=config.vocab_size, max_length=config.max_length)
-    step: ReplicaStep | MeshStep
-    with elapsed("compile-check: building the model"):
-        if pjrt:
-            from tpu_trainer.tpu_check.mesh_step import MeshStep
-            from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
-
-            lowered = LoweringCache(Path(config.cache) if config.cache else cache_folder("pjrt"))
-            step = MeshStep(config=config, rows=rows, topology=topology, cache=lowered)
-            if not config.find_batch_size:
-                rows_of_a_replica = step.group_rows(config.train.batch_size)
-        else:
-            step = ReplicaStep(config=config, rows=rows, topology=topology)
-
-    def check(replica_rows: int) -> dict[str, Any]:
-        return _check(
-            step, replica_rows, config=config, max_length=rows.max_length, topology=topology, cache=cache
-        )
-
-    if config.find_batch_size:
-        return find_largest_batch(check, multiple=config.batch_multiple)
-    return check(rows_of_a_replica)
-
-
-def _check(
-    step: ReplicaStep | MeshStep,
-    replica_rows: int,
-    *,
-    config: CompileCheckConfig,
-    max_length: int,
-    topology: Topology,
-    cache: Cache,
-) -> dict[str, Any]:
-    from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable
-    from tpu_trainer.tpu_check.figures import figures
-    from tpu_trainer.tpu_check.rules import check_and_lower
-
-    mesh = step.mesh
-    _log.info(
-        f"compile-check: {config.model.type}, {replica_rows} rows of {max_length} tokens on each of "
-        f"{mesh.data if mesh else topology.replicas} replica(s), {topology.name}"
-    )
-    try:
-        with elapsed("compile-check: lowering the step"):
-            module, findings = check_and_lower(step.program(replica_rows))
-        if module is None:
-            raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))
-        with elapsed("compile-check: compiling the step"):
-            result = cache.compile(module, topology)
-    except DoesNotCompile as error:
-        message = f"the step cannot be compiled for {topology.name}:\n{str(error).split(chr(10) * 2)[0]}"
-        # Mosaic is the compiler of kernels; vmem is their memory.
-        if "Mosaic" in message or "memory space vmem" in message:
-            message += (
-                "\n--train.attention_kernel: not supported on this generation for such rows; leave it out"
-            )
-        raise UsageError(message) from error
-    report = figures(
-        result,
-        topology=topology,
-        replica_rows=replica_rows,
-        max_length=max_length,
-        model_flops=step.model_flops(replica_rows),
-        mesh=mesh,
-    )
-    if config.hlo is not None and isinstance(result, Executable):
-        path = files.join(config.hlo, f"{module.digest[:16]}-{topology.name.replace(':', '-')}.hlo.txt")
-        files.make_dirs(config.hlo)
-        files.write_text(path, result.hlo)
-        report["hlo"] = path
-    return report | {"findings": [dataclasses.asdict(finding) for finding in findings]}
 
 
 def find_largest_batch(check: Callable[[int], dict[str, Any]], *, multiple: int) -> dict[str, Any]:

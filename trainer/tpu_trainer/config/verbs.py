@@ -146,6 +146,7 @@ class CompileCheckConfig(FitConfig):
         tokenmill-trainer compile-check --config trainer/configs/roberta-base.yaml --topology v5e:2x4
         tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --topology v4:2x2x1 --find_batch_size
         tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --strategy pjrt --mesh.fsdp true
+        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --strategy pjrt --find_mesh
         tokenmill-trainer compile-check --compare a.yaml b.yaml
     """
 
@@ -164,6 +165,12 @@ class CompileCheckConfig(FitConfig):
     """Find the largest batch of a replica (of a row of the mesh) that fits, instead of checking train.batch_size."""
     batch_multiple: int = 8
     """find_batch_size tries only multiples of this; TPUs pad arrays to multiples of 8 rows."""
+    find_mesh: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """With --strategy pjrt: find the mesh of all devices that fits and has the most tokens per second by its least step
+    time, with train.batch_size rows in any number of micro-batches (docs/sharding.md). With find_batch_size, also find
+    the batch, in powers of two, with the configured number of micro-batches."""
+    find_gradient_checkpointing: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """find_mesh also finds whether train.gradient_checkpointing is better on or off."""
     compare: list[str] | None = field(
         default=None, metadata={"argument": {"nargs": 2, "metavar": ("A", "B")}}
     )
@@ -179,6 +186,12 @@ class CompileCheckConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, batch_multiple=AT_LEAST_1)
+        require(
+            self.find_mesh or not self.find_gradient_checkpointing,
+            "find_gradient_checkpointing",
+            True,
+            "it is an option of --find_mesh; add it",
+        )
         for name in ("vocab_size", "max_length"):
             value = getattr(self, name)
             # Less has no room for the special tokens and one to predict.

@@ -6,7 +6,9 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import logging
 import os
+import zlib
 from pathlib import Path
 
 from tpu_trainer.chips import Topology
@@ -20,12 +22,9 @@ from tpu_trainer.tpu_check.compiler import (
 )
 from tpu_trainer.training.lowering_cache import cache_folder
 
+_log = logging.getLogger(__name__)
+
 _KINDS = {"executable": Executable, "out_of_memory": OutOfMemory}
-
-
-def default_folder() -> Path:
-    """Returns the default cache folder."""
-    return cache_folder("compile-check")
 
 
 class Cache:
@@ -48,11 +47,9 @@ class Cache:
             json.dumps([module.digest, topology.name, versions()], sort_keys=True).encode()
         ).hexdigest()
         path = self.folder / f"{key}.json.gz"
-        if path.exists():
+        if (found := _read(path)) is not None:
             self.hits += 1
-            with gzip.open(path, "rt") as file:
-                entry = json.load(file)
-            return _KINDS[entry["kind"]](**entry["values"])
+            return found
         self.misses += 1
         result = compile_module(module, topology)
         kind = next(kind for kind, cls in _KINDS.items() if isinstance(result, cls))
@@ -62,3 +59,21 @@ class Cache:
             json.dump({"kind": kind, "values": dataclasses.asdict(result)}, file)
         unfinished.rename(path)
         return result
+
+
+def open_cache(folder: str | None) -> Cache:
+    """Returns the cache in a folder; None: in the user's cache folder."""
+    return Cache(folder=Path(folder) if folder else cache_folder("compile-check"))
+
+
+def _read(path: Path) -> Executable | OutOfMemory | None:
+    """Returns an entry; None if it is missing or damaged."""
+    try:
+        with gzip.open(path, "rt") as file:
+            entry = json.load(file)
+        return _KINDS[entry["kind"]](**entry["values"])
+    except FileNotFoundError:
+        return None
+    except (EOFError, OSError, zlib.error, ValueError, KeyError, TypeError):
+        _log.warning(f"compile-check: {path} is damaged: its program is compiled again")
+        return None

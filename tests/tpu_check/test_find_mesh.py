@@ -1,0 +1,84 @@
+"""The search for a mesh with the real TPU compiler."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpu_trainer import compile_check
+from tpu_trainer.chips import Topology
+from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
+from tpu_trainer.tpu_check.cache import open_cache
+from tpu_trainer.tpu_check.check import StepCheck
+
+CONFIG = CompileCheckConfig(
+    objective="clm",
+    strategy="pjrt",
+    model=ModelConfig(config={"n_embd": 128, "n_layer": 1, "n_head": 2}),
+    train=TrainConfig(batch_size=4),
+    topology="v5e:1x2",
+    vocab_size=512,
+    max_length=64,
+    find_mesh=True,
+)
+
+
+def found(config: CompileCheckConfig, folder: Path) -> dict[str, Any]:
+    """Returns the search's part of the file that it writes."""
+    output = folder / "report.json"
+    compile_check.main(replace(config, cache=str(folder / "cache"), output=str(output)))
+    (report,) = json.loads(output.read_text())["reports"]
+    return report
+
+
+def test_the_search_finds_what_compiling_everything_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    report = found(CONFIG, tmp_path)
+    assert "strategy: pjrt" in capsys.readouterr().out
+    cache = open_cache(str(tmp_path / "cache"))
+    speeds = {}
+    for (data, model), fsdp, accumulation in itertools.product(
+        [(2, 1), (1, 2)], [False, "zero", True], [1, 2, 4]
+    ):
+        if (data == 1 and fsdp) or 4 % (data * accumulation):
+            continue
+        config = replace(
+            CONFIG,
+            mesh=MeshConfig(data=data, model=model, fsdp=fsdp),
+            train=replace(CONFIG.train, accumulation=accumulation),
+            cache=str(tmp_path / "cache"),
+        )
+        check = StepCheck(config, topology=Topology.parse(CONFIG.topology), cache=cache)
+        each = check.report(check.configured_rows())
+        speeds[data, model, fsdp, accumulation] = each["roofline"]["tokens_per_second"]
+    assert len(speeds) == 9
+    best = report["search"]["best"]
+    names = ("data", "model", "fsdp")
+    chosen = (*(best["mesh"][name] for name in names), best["train"]["accumulation"])
+    assert speeds[chosen] == max(speeds.values()) == report["roofline"]["tokens_per_second"]
+    # No bound excludes what is possible.
+    for trial in report["search"]["tried"]:
+        key = (*(trial["mesh"][name] for name in names), trial["train"]["accumulation"])
+        assert speeds[key] <= trial["bound_tokens_per_second"]
+    # The same search again needs no compiler.
+    assert found(CONFIG, tmp_path) == report
+    assert "0 compiled" in caplog.text.splitlines()[-1]
+
+
+def test_estimates_from_fewer_layers_are_near(tmp_path: Path) -> None:
+    deep = replace(
+        CONFIG,
+        model=ModelConfig(config={"n_embd": 128, "n_layer": 5, "n_head": 2}),
+        train=TrainConfig(batch_size=1),
+        topology="v5e:1x1",
+    )
+    (trial,) = found(deep, tmp_path)["search"]["tried"]
+    for part, name in (("roofline", "compute_seconds"), ("roofline", "memory_seconds"), ("hbm", "needed")):
+        assert trial["estimate"][part][name] == pytest.approx(trial["report"][part][name], rel=0.2), name

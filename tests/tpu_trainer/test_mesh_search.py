@@ -1,0 +1,260 @@
+"""The search for a mesh, with a stand-in for the compiler."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpu_trainer.chips import Topology
+from tpu_trainer.config import CompileCheckConfig, MeshConfig, TrainConfig
+from tpu_trainer.tpu_check.figures import roofline
+from tpu_trainer.tpu_check.mesh_candidates import (
+    Candidate,
+    ModelFacts,
+    Plan,
+    fsdp_values,
+    least_seconds,
+    micro_batches,
+    plans,
+    start,
+)
+from tpu_trainer.tpu_check.mesh_search import (
+    FITS,
+    REFUSED,
+    TOO_LARGE,
+    MeshSearch,
+    RefusedStep,
+    extrapolate,
+)
+
+TOPOLOGY = Topology.parse("v5e:2x4")
+CONFIG = CompileCheckConfig(objective="clm", strategy="pjrt", train=TrainConfig(batch_size=64))
+LAYERS, HIDDEN, VOCABULARY = 12, 768, 50304
+
+
+def facts(**changes: Any) -> ModelFacts:
+    """The facts of a model like GPT-2 small, with all layers in two variables."""
+    shapes = {}
+    for part in ("network", "optimizer/m", "optimizer/v"):
+        shapes[f"{part}/transformer/wte/weight"] = (VOCABULARY, HIDDEN)
+        shapes[f"{part}/h.0/attn/c_attn/weight"] = (HIDDEN, LAYERS * 3 * HIDDEN)
+        shapes[f"{part}/h.0/mlp/c_fc/weight"] = (HIDDEN, LAYERS * 4 * HIDDEN)
+    values = {
+        "shapes": shapes,
+        "heads": {"num_attention_heads": 12},
+        "hidden": HIDDEN,
+        "layers": LAYERS,
+        "max_length": 1024,
+        "row_flops": 8e11,
+        "activation_bytes": 2,
+    }
+    return ModelFacts(**values | changes)
+
+
+FACTS = facts()
+PLANS, REFUSED_PLANS = plans(CONFIG, FACTS, TOPOLOGY)
+
+
+class Compiler:
+    """Has figures that are a line in the layers, as of real programs about."""
+
+    def __init__(self, *, gb_per_row: float = 0.1, overhead: float = 1.0, seed: int = 0) -> None:
+        self.gb_per_row = gb_per_row
+        self.overhead = overhead
+        self.seed = seed
+        self.full: list[Candidate] = []
+
+    def __call__(self, candidate: Candidate, layers: int | None) -> dict[str, Any]:
+        if layers is None:
+            self.full.append(candidate)
+        share = (1 + (LAYERS if layers is None else layers)) / (1 + LAYERS)
+        plan = candidate.plan
+        least = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
+        # Something that differs between candidates but depends on nothing else.
+        noise = math.sin(crc32(f"{plan.model} {plan.fsdp} {self.seed}".encode())) ** 2
+        seconds = {name: value * (1 + self.overhead * noise) for name, value in least.items()}
+        # Small micro-batches read the weights more often.
+        seconds["memory"] += 0.02 * candidate.accumulation
+        needed = share * (PLANS[plan].state + 1e9 * self.gb_per_row * candidate.rows / plan.model)
+        tokens = candidate.batch_size * 1024
+        line = roofline(
+            TOPOLOGY,
+            flops=share * seconds["compute"] * 197e12,
+            hbm_traffic=share * seconds["memory"] * 819e9,
+            sent=share * seconds["communication"] * 100e9,
+            model_flops=1.0,
+            tokens=tokens,
+        )
+        report = {
+            "fits": needed <= 16 * 2**30,
+            "hbm": {"needed": needed, "available": 16 * 2**30},
+            "replica_rows": candidate.rows * candidate.accumulation,
+            "replicas": plan.data,
+            "max_length": 1024,
+        }
+        if not report["fits"]:
+            return report
+        return report | {
+            "flops": share * seconds["compute"] * 197e12,
+            "hbm_traffic": share * seconds["memory"] * 819e9,
+            "collectives": [{"sent": share * seconds["communication"] * 100e9}],
+            "roofline": line,
+        }
+
+
+def search(compiler: Any, config: CompileCheckConfig = CONFIG, **changes: Any) -> MeshSearch:
+    values = {"config": config, "facts": FACTS, "topology": TOPOLOGY, "plans": PLANS, "compile": compiler}
+    return MeshSearch(**values | changes)
+
+
+def everything(compiler: Compiler, config: CompileCheckConfig = CONFIG) -> float:
+    """The most tokens per second of all candidates."""
+    reports = [
+        compiler(each, None) for plan in PLANS for each in micro_batches(plan, config) if each.rows < 4096
+    ]
+    return max((each["roofline"]["tokens_per_second"] for each in reports if each["fits"]), default=0.0)
+
+
+def test_plans_have_all_devices_and_follow_the_rules() -> None:
+    possible, refused = PLANS, REFUSED_PLANS
+    assert all(plan.data * plan.model == 8 for plan in possible)
+    assert {plan.model for plan in possible} == {1, 2, 4}
+    assert [(plan.model, reason) for plan, reason in refused.items()] == [
+        (8, "mesh.model is 8: it must divide the model's num_attention_heads, 12")
+    ]
+    assert {plan.fsdp for plan in possible if plan.model == 2} == set(fsdp_values())
+    both, _ = plans(replace(CONFIG, find_mesh=True, find_gradient_checkpointing=True), FACTS, TOPOLOGY)
+    assert len(both) == 2 * len(possible)
+
+
+def test_state_that_is_too_large_is_refused_without_a_compiler() -> None:
+    large = facts(shapes={f"optimizer/m/h.{layer}/mlp/c_fc/weight": (8192, 32768) for layer in range(20)})
+    possible, refused = plans(CONFIG, large, TOPOLOGY)
+    assert Plan(model=1, data=8, fsdp=True, gradient_checkpointing=False) in possible
+    reason = refused[Plan(model=1, data=8, fsdp=False, gradient_checkpointing=False)]
+    assert reason == "weights and optimizer need 4.3 GB too much"
+
+
+def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
+    plan = Plan(model=2, data=4, fsdp=False, gradient_checkpointing=False)
+    config = replace(CONFIG, train=TrainConfig(batch_size=48, accumulation=2))
+    kept = micro_batches(plan, config)
+    assert [(each.rows, each.accumulation) for each in kept] == [
+        (1, 12),
+        (2, 6),
+        (3, 4),
+        (4, 3),
+        (6, 2),
+        (12, 1),
+    ]
+    assert {each.batch_size for each in kept} == {48}
+    assert kept[start(kept, config)].accumulation == 2
+    free = replace(config, find_mesh=True, find_batch_size=True)
+    found = micro_batches(plan, free)
+    assert [each.rows for each in found[:4]] == [1, 2, 4, 8]
+    assert found[start(found, free)].rows == 16  # two devices share them
+    assert found[0].batch_size == 4 * 2
+    assert micro_batches(plan, replace(CONFIG, train=TrainConfig(batch_size=6))) == []
+
+
+def test_bounds() -> None:
+    plan = Plan(model=1, data=8, fsdp=False, gradient_checkpointing=False)
+    (candidate, *_) = micro_batches(plan, CONFIG)
+    seconds = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
+    parameters = VOCABULARY * HIDDEN + LAYERS * 7 * HIDDEN**2
+    assert seconds["compute"] == pytest.approx(0.95 * 8e11 * 64 / 8 / 197e12)
+    assert seconds["memory"] == pytest.approx(2 * 12 * parameters / 819e9)
+    assert seconds["communication"] == pytest.approx(2 * 2 * parameters * 7 / 8 / 100e9)
+    divided = replace(plan, fsdp=True)
+    part = least_seconds(replace(candidate, plan=divided), PLANS[divided], FACTS, TOPOLOGY)
+    assert part["memory"] == pytest.approx(seconds["memory"] / 8)
+    single = replace(candidate, plan=replace(plan, data=1))
+    alone = Topology.parse("v5e:1x1")
+    assert least_seconds(single, PLANS[plan], FACTS, alone)["communication"] == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    overhead=st.sampled_from([0.0, 1.0, 3.0]),
+    gb_per_row=st.sampled_from([0.01, 2.0, 20.0]),
+)
+def test_the_result_is_that_of_compiling_everything(seed: int, overhead: float, gb_per_row: float) -> None:
+    def compiler() -> Compiler:
+        return Compiler(seed=seed, overhead=overhead, gb_per_row=gb_per_row)
+
+    best = everything(compiler())
+    used = compiler()
+    found = search(used).run()
+    assert (found.tokens_per_second if found else 0.0) == best
+    assert len(set(used.full)) == len(used.full)  # none twice
+    direct = search(compiler(), estimates=False).run()
+    assert (direct.tokens_per_second if direct else 0.0) == best
+
+
+def test_few_steps_are_compiled_in_full() -> None:
+    compiler = Compiler(seed=3)
+    done = search(compiler)
+    best = done.run()
+    assert len(compiler.full) < 4
+    assert best.status == FITS
+    assert done.open() == []
+    assert done.compiled < 2 * len(done.trials) + 4
+
+
+def test_a_search_for_the_batch_ends() -> None:
+    compiler = Compiler(gb_per_row=0.3)
+    config = replace(CONFIG, find_mesh=True, find_batch_size=True)
+    done = search(compiler, config)
+    best = done.run()
+    assert best.tokens_per_second == everything(compiler, config)
+    assert max(trial.candidate.rows for trial in done.trials) <= 512
+
+
+def test_steps_that_do_not_compile_or_do_not_fit_are_named() -> None:
+    compiler = Compiler(gb_per_row=2.5)
+
+    def some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
+        if candidate.plan.fsdp is True:
+            raise RefusedStep("XLA does not like it")
+        return compiler(candidate, layers)
+
+    done = search(some)
+    best = done.run()
+    assert best is not None
+    assert {trial.reason for trial in done.trials if trial.status == REFUSED} == {"XLA does not like it"}
+    large = [trial for trial in done.trials if trial.status == TOO_LARGE]
+    assert large
+    assert all("GB too much" in trial.reason for trial in large)
+    assert search(Compiler(gb_per_row=1000.0)).run() is None
+
+
+def test_an_interrupted_search_keeps_what_it_has() -> None:
+    compiler = Compiler()
+
+    def some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
+        if layers is None and compiler.full:
+            raise KeyboardInterrupt
+        return compiler(candidate, layers)
+
+    done = search(some, estimates=False)
+    with pytest.raises(KeyboardInterrupt):
+        done.run()
+    assert done.best.candidate == compiler.full[0]
+    assert done.open()
+
+
+def test_an_estimate_continues_a_line() -> None:
+    candidate = micro_batches(Plan(model=1, data=8, fsdp=True, gradient_checkpointing=False), CONFIG)[1]
+    compiler = Compiler()
+    whole = compiler(candidate, None)
+    found = extrapolate(compiler(candidate, 1), compiler(candidate, 2), steps=LAYERS - 1, topology=TOPOLOGY)
+    assert found["roofline"]["tokens_per_second"] == pytest.approx(whole["roofline"]["tokens_per_second"])
+    assert found["hbm"]["needed"] == pytest.approx(whole["hbm"]["needed"])
+    assert MeshConfig().fsdp in fsdp_values()

@@ -1,0 +1,213 @@
+"""The meshes and batches that devices can have, and bounds of their memory and speed that need no compiler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Literal, get_args, get_type_hints
+
+from tpu_trainer.chips import Topology
+from tpu_trainer.config import CompileCheckConfig, MeshConfig
+from tpu_trainer.config.mesh import DATA, MODEL
+from tpu_trainer.errors import UsageError
+from tpu_trainer.training.sharding import bytes_per_device, check_heads, place_variables
+
+Fsdp = bool | Literal["zero"]
+_LARGEST_ROWS = 1 << 16
+_START_ROWS = 8  # rows of a micro-batch per device at which a search with a free batch starts
+_BFLOAT16 = 2  # bytes
+# XLA simplifies away a few of the operations that the model's graph has.
+_LEAST_SHARE_OF_MODEL_FLOPS = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How the devices divide the model and the rows, without the size of the micro-batches."""
+
+    model: int
+    data: int
+    fsdp: Fsdp
+    gradient_checkpointing: bool
+
+    def __str__(self) -> str:
+        sharded = {True: ", fsdp", False: ""}.get(self.fsdp, f", {self.fsdp}")
+        return f"data {self.data} × model {self.model}{sharded}" + (
+            ", checkpointing" if self.gradient_checkpointing else ""
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A plan and its micro-batches."""
+
+    plan: Plan
+    rows: int
+    """Of a micro-batch, on each group of devices."""
+    accumulation: int
+
+    def __str__(self) -> str:
+        return f"{self.plan}, {self.accumulation} micro-batch(es) of {self.rows} rows"
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a step."""
+        return self.plan.data * self.rows * self.accumulation
+
+    def configure(self, config: CompileCheckConfig) -> CompileCheckConfig:
+        """Returns the configuration with the candidate's options."""
+        mesh = replace(config.mesh, data=self.plan.data, model=self.plan.model, fsdp=self.plan.fsdp)
+        train = replace(
+            config.train,
+            batch_size=self.batch_size,
+            accumulation=self.accumulation,
+            gradient_checkpointing=self.plan.gradient_checkpointing,
+        )
+        return replace(config, mesh=mesh, train=train)
+
+    def options(self) -> dict[str, dict[str, Any]]:
+        """Returns the candidate's part of a configuration of `fit`."""
+        plan = self.plan
+        return {
+            "mesh": {"data": plan.data, "model": plan.model, "fsdp": plan.fsdp},
+            "train": {
+                "batch_size": self.batch_size,
+                "accumulation": self.accumulation,
+                "gradient_checkpointing": plan.gradient_checkpointing,
+            },
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What the bounds depend on. Sizes of the model, not of a device."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """Name in checkpoints → shape of the variable; all are float32."""
+    heads: Mapping[str, int]
+    """The numbers of attention heads, by their names in Hugging Face's configuration."""
+    hidden: int
+    layers: int
+    max_length: int
+    row_flops: float
+    """Model FLOPs to train on a row."""
+    activation_bytes: int
+    """Of a number in activations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanBytes:
+    """Bytes on a device."""
+
+    state: int
+    """Weights, optimizer and running mean of the weights."""
+    gradient: int
+    """The gradient in bfloat16, before it is summed over the groups."""
+
+
+def fsdp_values() -> tuple[Fsdp, ...]:
+    """Returns the values of the option mesh.fsdp, false first."""
+    literals = [value for part in get_args(get_type_hints(MeshConfig)["fsdp"]) for value in get_args(part)]
+    return (False, *literals, True)
+
+
+def plans(
+    config: CompileCheckConfig, facts: ModelFacts, topology: Topology
+) -> tuple[dict[Plan, PlanBytes], dict[Plan, str]]:
+    """Returns the plans for all devices of the topology, and why others are impossible: by the rules or by memory."""
+    available = topology.chip.hbm_bytes / topology.chip.devices
+    checkpointing = [config.train.gradient_checkpointing]
+    if config.find_gradient_checkpointing:
+        checkpointing = [False, True]
+    possible, refused = {}, {}
+    for model in range(1, topology.replicas + 1):
+        data, rest = divmod(topology.replicas, model)
+        if rest:
+            continue
+        for fsdp in fsdp_values() if data > 1 else (False,):
+            mesh = replace(config.mesh.without_processes(), data=data, model=model, fsdp=fsdp)
+            size = reason = None
+            try:
+                check_heads(SimpleNamespace(**facts.heads), model)
+                size = _plan_bytes(mesh, facts)
+            except UsageError as error:
+                reason = str(error).removeprefix("--")
+            else:
+                if size.state > available:
+                    reason = f"weights and optimizer need {(size.state - available) / 1e9:,.1f} GB too much"
+            for recompute in checkpointing:
+                plan = Plan(data=data, model=model, fsdp=fsdp, gradient_checkpointing=recompute)
+                if reason is None:
+                    possible[plan] = size
+                else:
+                    refused[plan] = reason
+    return possible, refused
+
+
+def micro_batches(plan: Plan, config: CompileCheckConfig) -> list[Candidate]:
+    """Returns a plan's candidates, in ascending order of their rows.
+
+    They have the configuration's batch, in any number of micro-batches; with `find_batch_size`, a power of two of rows
+    per group and micro-batch, in the configuration's number of micro-batches.
+    """
+    if config.find_batch_size:
+        accumulation = config.train.accumulation
+        return [
+            Candidate(plan=plan, rows=1 << power, accumulation=accumulation)
+            for power in range(_LARGEST_ROWS.bit_length())
+        ]
+    rows, rest = divmod(config.train.batch_size, plan.data)
+    if rest:
+        return []
+    return [
+        Candidate(plan=plan, rows=rows // accumulation, accumulation=accumulation)
+        for accumulation in range(rows, 0, -1)
+        if rows % accumulation == 0
+    ]
+
+
+def start(candidates: list[Candidate], config: CompileCheckConfig) -> int:
+    """Returns the index of the candidate to try first: the configuration's accumulation, or 8 rows per device."""
+
+    def distance(candidate: Candidate) -> float:
+        if config.find_batch_size:
+            return abs(math.log(candidate.rows / (_START_ROWS * candidate.plan.model)))
+        return abs(math.log(candidate.accumulation / config.train.accumulation))
+
+    return min(range(len(candidates)), key=lambda index: distance(candidates[index]))
+
+
+def _plan_bytes(mesh: MeshConfig, facts: ModelFacts) -> PlanBytes:
+    sizes = {DATA: mesh.data, MODEL: mesh.model}
+    whole = place_variables(facts.shapes, replace(mesh, fsdp=False), data=mesh.data)
+    weights = {name: placement for name, placement in whole.items() if name.startswith("network/")}
+    placements = place_variables(facts.shapes, mesh, data=mesh.data)
+    return PlanBytes(
+        state=bytes_per_device(facts.shapes, placements, sizes),
+        gradient=bytes_per_device(facts.shapes, weights, sizes, _BFLOAT16),
+    )
+
+
+def least_seconds(
+    candidate: Candidate, size: PlanBytes, facts: ModelFacts, topology: Topology
+) -> dict[str, float]:
+    """Returns lower bounds of a step's time by resource.
+
+    Each device computes its share of the model's products, reads and writes its part of weights and optimizer, takes
+    part in a sum of the gradient in bfloat16 (as all-reduce, or as reduce-scatter and all-gather), and with a `model`
+    axis in four sums of the activations of each layer.
+    """
+    plan, chip = candidate.plan, topology.chip
+    flops = facts.row_flops * candidate.batch_size / topology.replicas
+    sent = 2 * size.gradient * (plan.data - 1) / plan.data
+    if plan.model > 1:
+        rows = candidate.batch_size / plan.data
+        activations = rows * facts.max_length * facts.hidden * facts.activation_bytes
+        sent += 4 * facts.layers * 2 * activations * (plan.model - 1) / plan.model
+    links = topology.ici_bandwidth / chip.devices
+    return {
+        "compute": _LEAST_SHARE_OF_MODEL_FLOPS * flops / (chip.peak_flops / chip.devices),
+        "memory": 2 * size.state / (chip.hbm_bandwidth / chip.devices),
+        "communication": sent / links if links else 0.0,
+    }
