@@ -17,7 +17,7 @@ from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.cores import Core, Flat
 from beam_pipeline.tokenization.fallbacks import Fallbacks
 from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
-from beam_pipeline.tokenization.literals import Place, StringSet
+from beam_pipeline.tokenization.literals import Place, Sections, StringSet, cut_at
 from beam_pipeline.tokenization.normalization import cut, last_match
 from beam_pipeline.tokenization.token_arrays import ranges
 from beam_pipeline.tokenization.tokenizer_json import with_model_of
@@ -32,6 +32,9 @@ _LITERALS, _LONG = "special tokens in text", "very long words"
 
 _Left = list[tuple[str, int, str]]
 """Pieces that are left to HF: (reason, number of the document, text)."""
+
+_Encode = Callable[[list[str], np.ndarray, _Left], Flat]
+"""Encodes texts, given the number of the document of each."""
 
 
 class FastEngine:
@@ -73,70 +76,60 @@ class FastEngine:
 
     def encode_batch(self, texts: list[str]) -> Flat:
         left: _Left = []
-        found, whole = self._parts.literals.find(texts)
-        if found and not self._parts.uniform:
-            whole, found = sorted({*whole, *found}), {}
-        others = np.arange(len(texts))
-        if whole:
-            others = np.delete(others, whole)
-            found = {int(np.searchsorted(others, index)): places for index, places in found.items()}
-            left += [(_LITERALS, index, texts[index]) for index in whole]
-        rest = [texts[index] for index in others.tolist()] if whole else texts
-        flat = self._around(found, rest, others, lambda *sections: self._encode_sections(*sections, left))
-        if whole:
-            by_hf = encode_flat(self.reference, [texts[index] for index in whole])
-            flat = _interleave(np.concatenate([whole, others]).astype(np.int64), [by_hf, flat])
+        flat = self._encode_texts(texts, left)
         self.fallbacks.add(left)
         return flat
+
+    def _encode_texts(self, texts: list[str], left: _Left) -> Flat:
+        parts, owners = self._parts, np.arange(len(texts))
+        sections = parts.literals.split(texts) if parts.uniform else None
+        if sections is not None:
+            return self._encode_split(sections, owners, self._encode_sections, left)
+        found, whole = parts.literals.find(texts)
+        if found and not parts.uniform:
+            whole, found = sorted({*whole, *found}), {}
+        if not whole:
+            return self._around(found, texts, owners, self._encode_sections, left)
+        others = np.delete(owners, whole)
+        found = {int(np.searchsorted(others, index)): places for index, places in found.items()}
+        left += [(_LITERALS, index, texts[index]) for index in whole]
+        rest = [texts[index] for index in others.tolist()]
+        flats = [
+            encode_flat(self.reference, [texts[index] for index in whole]),
+            self._around(found, rest, others, self._encode_sections, left),
+        ]
+        return _interleave(np.concatenate([whole, others]).astype(np.int64), flats)
 
     def _encode_sections(self, texts: list[str], owners: np.ndarray, left: _Left) -> Flat:
         """Encodes the texts between added tokens. `owners` has the number of the document of each."""
         for step in self._parts.normalize:
             texts = step(texts)
+        sections = self._parts.normalized_literals.split(texts)
+        if sections is not None:
+            return self._encode_split(sections, owners, self._encode_normalized, left)
         found, _ = self._parts.normalized_literals.find(texts)
-        return self._around(found, texts, owners, lambda *sections: self._encode_normalized(*sections, left))
+        return self._around(found, texts, owners, self._encode_normalized, left)
 
     def _around(
         self,
         found: Mapping[int, Sequence[Place]],
         texts: list[str],
         owners: np.ndarray,
-        encode: Callable[[list[str], np.ndarray], Flat],
+        encode: _Encode,
+        left: _Left,
     ) -> Flat:
         """Encodes texts that contain added tokens at the places `found`; `encode` encodes the text between these."""
         if not found:
-            return encode(texts, owners)
-        sections: list[str] = []
-        section_owners: list[int] = []
-        at: list[int] = []  # the index of each section among all items, which are sections and tokens
-        token_at: list[int] = []
-        tokens: list[int] = []
-        counts = np.ones(len(texts), np.int64)  # items per text
-        item = 0
-        for index, (text, owner) in enumerate(zip(texts, owners.tolist(), strict=True)):
-            before, done = item, 0
-            for start, end, token in found.get(index, ()):
-                if start > done:
-                    sections.append(text[done:start])
-                    section_owners.append(owner)
-                    at.append(item)
-                    item += 1
-                token_at.append(item)
-                tokens.append(token)
-                item += 1
-                done = end
-            if done < len(text):
-                sections.append(text[done:])
-                section_owners.append(owner)
-                at.append(item)
-                item += 1
-            counts[index] = item - before
+            return encode(texts, owners, left)
+        return self._encode_split(cut_at(texts, found), owners, encode, left)
+
+    def _encode_split(self, sections: Sections, owners: np.ndarray, encode: _Encode, left: _Left) -> Flat:
         flats = [
-            encode(sections, np.array(section_owners, np.int64)),
-            (np.array(tokens, np.uint32), np.ones(len(tokens), np.int64)),
+            encode(sections.texts, owners[sections.owners], left),
+            (sections.tokens, np.ones(len(sections.tokens), np.int64)),
         ]
-        ids, lengths = _interleave(np.array(at + token_at, np.int64), flats)
-        return ids, _sums(lengths, counts)
+        ids, lengths = _interleave(sections.at, flats)
+        return ids, _sums(lengths, sections.counts)
 
     def _encode_normalized(self, texts: list[str], owners: np.ndarray, left: _Left) -> Flat:
         for step in self._parts.mark:

@@ -4,12 +4,71 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+
+import numpy as np
 
 from beam_pipeline.tokenization.normalization import RUST_SPACE
 
 Place = tuple[int, int, int]
 """Where an added token is in a text: its start and end, with the white space that belongs to it, and its id."""
+
+
+@dataclass(frozen=True)
+class Sections:
+    """Texts that are cut into items: added tokens, and the sections between them."""
+
+    texts: list[str]
+    """The sections, none of which is empty."""
+    owners: np.ndarray
+    """int64 [sections]: the index of each section's text."""
+    at: np.ndarray
+    """int64 [sections + tokens]: the index of each section and then of each token among all items."""
+    tokens: np.ndarray
+    """uint32 [tokens]: the ids of the added tokens."""
+    counts: np.ndarray
+    """int64 [texts]: how many items each text has."""
+
+    @classmethod
+    def of(cls, parts: Sequence[str], ids: np.ndarray, ends: np.ndarray) -> Sections:
+        """Makes sections of texts that were split.
+
+        Args:
+            parts: Sections, which may be empty.
+            ids: int64 [parts]: the id of the added token after each section; negative if there is none.
+            ends: bool [parts]: which sections are the last of their text.
+        """
+        kept = np.empty((len(parts), 2), bool)
+        kept[:, 0] = np.fromiter(map(len, parts), np.int64, len(parts)) > 0
+        kept[:, 1] = ids >= 0
+        at = np.cumsum(kept).reshape(kept.shape) - 1
+        owners = np.cumsum(ends) - ends
+        return cls(
+            list(filter(None, parts)),
+            owners[kept[:, 0]],
+            np.concatenate([at[kept[:, 0], 0], at[kept[:, 1], 1]]),
+            ids[kept[:, 1]].astype(np.uint32),
+            np.bincount(owners, kept.sum(1), int(ends.sum())).astype(np.int64),
+        )
+
+
+def cut_at(texts: Sequence[str], found: Mapping[int, Sequence[Place]]) -> Sections:
+    """Cuts texts at the places in each of them that contains a token, by the index of the text."""
+    parts: list[str] = []
+    ids: list[int] = []
+    ends: list[bool] = []
+    for index, text in enumerate(texts):
+        done = 0
+        for start, end, token in found.get(index, ()):
+            parts.append(text[done:start])
+            ids.append(token)
+            ends.append(False)
+            done = end
+        parts.append(text[done:])
+        ids.append(-1)
+        ends.append(True)
+    return Sections.of(parts, np.array(ids, np.int64), np.array(ends, bool))
 
 
 class StringSet:
@@ -19,6 +78,8 @@ class StringSet:
         self._pattern = re.compile(trie_pattern(strings))
         chars = set("".join(strings))
         self._separator = next(char for char in map(chr, range(0x110000)) if char not in chars)
+        # (One trie, since `re` finds the first character of a match faster if all alternatives are on one level.)
+        self._split = re.compile(f"({trie_pattern([*strings, self._separator])})")
         self._empty = not strings
 
     def __bool__(self) -> bool:
@@ -34,6 +95,20 @@ class StringSet:
             while starts[index + 1] <= match.start():
                 index += 1
             yield index, match.start() - starts[index], match[0]
+
+    def split(self, texts: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        """Splits texts at all of the strings, many times as fast as `find` finds them.
+
+        Returns:
+            The sections, and the string after each: an empty one if it is the last section of its text. None if there
+            are none of the strings, or if the texts contain a certain control character.
+        """
+        joined = self._separator.join(texts)
+        if self._empty or not self._pattern.search(joined) or joined.count(self._separator) >= len(texts):
+            return None
+        parts = self._split.split(joined)
+        strings = ["" if string == self._separator else string for string in parts[1::2]]
+        return parts[::2], [*strings, ""]
 
     def places(self, texts: Sequence[str]) -> dict[int, list[int]]:
         """Returns the places in each text that contains any, ascending, by the index of the text."""
@@ -56,6 +131,8 @@ class Literals:
         self._ignored = frozenset(ignored)
         any_found = self._tokens.keys() - self._ignored
         self._strings = StringSet(self._tokens if any_found else ())
+        plain = not any(token[key] for token in tokens for key in ("single_word", "lstrip", "rstrip"))
+        self._ids = {"": -1, **{token["content"]: token["id"] for token in tokens}} if plain else None
 
     def __bool__(self) -> bool:
         return bool(self._strings)
@@ -79,6 +156,19 @@ class Literals:
             else:
                 found.setdefault(index, []).append(place)
         return found, unknown
+
+    def split(self, texts: Sequence[str]) -> Sections | None:
+        """Cuts texts at the tokens in them, as `cut_at` does, but several times as fast.
+
+        Returns:
+            None if there are no tokens in the texts, or if this cannot find them.
+        """
+        split = None if self._ids is None else self._strings.split(texts)
+        if split is None or not self._ignored.isdisjoint(split[1]):
+            return None
+        parts, contents = split
+        ids = np.fromiter(map(self._ids.__getitem__, contents), np.int64, len(contents))
+        return Sections.of(parts, ids, ids < 0)
 
     def _place(self, text: str, start: int, content: str, before: list[Place] | None) -> Place | None:
         """Returns the place of a token, or None if `tokenizers` has rules for it that are not implemented here."""

@@ -11,6 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from operator import methodcaller
 
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Normalizer
@@ -70,7 +71,7 @@ def _python_step(part: Mapping) -> Step | None:
 
 def _replace(pattern: Mapping, content: str) -> Step | None:
     if pattern.get("String"):
-        return for_each(lambda text: text.replace(pattern["String"], content))
+        return for_each(methodcaller("replace", pattern["String"], content))
     if pattern.get("Regex") == " {2,}":
         return for_each(lambda text: _TWO_SPACES.sub(content, text) if "  " in text else text)
     if pattern.get("Regex") == FOLD_SPACE and content == " ":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies
 from tokenizers import AddedToken, Tokenizer, models
 
-from beam_pipeline.tokenization.literals import Literals, StringSet
+from beam_pipeline.tokenization.literals import Literals, StringSet, cut_at
 
 OPTIONS = ("lstrip", "rstrip", "single_word", "special")
 CONTENTS = strategies.text(alphabet="ab< \n", min_size=1, max_size=4)
@@ -28,7 +28,14 @@ def test_places(tokens: dict[str, dict[str, bool]], texts: list[str], parse: boo
         for content, options in tokens.items()
     ]
     ignored = [token["content"] for token in added if token["special"] and not parse]
-    found, unknown = Literals(added, ignored).find(texts)
+    literals = Literals(added, ignored)
+    found, unknown = literals.find(texts)
+    split = literals.split(texts)
+    if split is not None:
+        cut = cut_at(texts, found)
+        assert not unknown and split.texts == cut.texts
+        for name in ("owners", "at", "tokens", "counts"):
+            assert getattr(split, name).tolist() == getattr(cut, name).tolist(), name
     for index, text in enumerate(texts):
         encoding = exact.encode(text, add_special_tokens=False)
         wanted = [
@@ -57,3 +64,17 @@ def test_thousands_of_tokens_take_no_longer_than_a_few():
         "<unused17>",
         "<unused5999>",
     ]
+
+
+def test_texts_are_split_at_tokens():
+    tokens = [
+        {"id": number, "content": content, **dict.fromkeys(OPTIONS, False)}
+        for number, content in enumerate(["\n", "\n\n", "<b>"], 7)
+    ]
+    sections = Literals(tokens).split(["", "\n\n\nab<b>", "", "c"])
+    assert sections.texts == ["ab", "c"] and sections.owners.tolist() == [1, 3]
+    assert sections.tokens.tolist() == [8, 7, 9] and sections.at.tolist() == [2, 4, 0, 1, 3]
+    assert sections.counts.tolist() == [0, 4, 0, 1]
+    assert Literals(tokens).split(["a", "b"]) is None
+    assert Literals(tokens).split(["a\0", "b\n"]) is None
+    assert Literals(tokens, ignored=["<b>"]).split(["a<b>", "b\n"]) is None
