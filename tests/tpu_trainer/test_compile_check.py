@@ -215,6 +215,32 @@ def test_what_the_text_of_a_module_tells() -> None:
         HloModule.parse("nothing")
 
 
+def test_a_loop_in_a_loop_counts_with_all_iterations_of_both() -> None:
+    state = "(s32[]{:T(128)}, f32[16,32]{1,0:T(8,128)})"
+    outer = f"""
+%outer_condition (o: (s32[], f32[16,32])) -> pred[] {{
+  %last_trip = s32[]{{:T(128)}} constant(3)
+  %o = {state} parameter(0)
+  %n = s32[]{{:T(128)}} get-tuple-element(%o), index=0
+  ROOT %more = pred[]{{:T(512)}} compare(%n, %last_trip), direction=LT
+}}
+
+%outer_body (o.1: (s32[], f32[16,32])) -> (s32[], f32[16,32]) {{
+  %o.1 = {state} parameter(0)
+  ROOT %inner = {state} while(%o.1), condition=%condition, body=%body
+}}
+
+ENTRY"""
+    text = HLO.replace("\nENTRY", outer).replace(
+        "while(%start), condition=%condition, body=%body",
+        "while(%start), condition=%outer_condition, body=%outer_body",
+    )
+    module = HloModule.parse(text)
+    product = 2 * 16 * 32 * 32
+    assert [(loop.trips, loop.flops) for loop in module.loops()] == [(3, 7 * product), (7, product)]
+    assert module.repetition_cost(module.flops) == (3 * 7 - 1) * product
+
+
 @pytest.mark.parametrize(
     "start",
     [

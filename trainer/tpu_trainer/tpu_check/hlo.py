@@ -266,13 +266,13 @@ class HloModule:
         found = []
         for instruction, _ in self.executed():
             if instruction.opcode == "while":
-                body = [inner for inner, _ in self._executed(instruction.called("body"), 1)]
+                body = list(self._executed(instruction.called("body"), 1))
                 found.append(
                     Loop(
                         name=instruction.op_name or instruction.name,
                         trips=self._trips(instruction),
-                        flops=sum(map(self.flops, body)),
-                        bytes_accessed=sum(self.traffic(inner).total for inner in body),
+                        flops=sum(self.flops(inner) * times for inner, times in body),
+                        bytes_accessed=sum(self.traffic(inner).total * times for inner, times in body),
                     )
                 )
         return found
