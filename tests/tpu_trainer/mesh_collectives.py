@@ -27,6 +27,7 @@ HIDDEN, LAYERS, VOCABULARY, LENGTH, GROUP_ROWS = 64, 2, 512, 32, 4
 PLANS = {
     "data": MeshConfig(data=8),
     "fsdp": MeshConfig(data=8, fsdp=True),
+    "keep": MeshConfig(data=8, fsdp="keep"),
     "tensor": MeshConfig(data=2, model=4),
 }
 CONFIG = CompileCheckConfig(

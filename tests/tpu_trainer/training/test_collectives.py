@@ -63,6 +63,14 @@ def test_fsdp_gathers_each_weight_twice_and_sums_its_gradient_once(report: dict[
     assert moved(found, "all-to-all") <= EXCESS * ACTIVATIONS
 
 
+def test_fsdp_that_keeps_gathered_weights_gathers_each_once(report: dict[str, Any]) -> None:
+    found = report["keep"]
+    # The table has two gathers, for lookups and as output matrix.
+    assert 0.9 * report["weights"] <= moved(found, "all-gather") <= EXCESS * (report["weights"] + TABLE)
+    sums = moved(found, "all-reduce") + moved(found, "reduce-scatter")
+    assert 0.8 * report["weights"] <= sums <= EXCESS * report["weights"]
+
+
 def test_tensor_parallel_devices_sum_activations_as_in_megatron(report: dict[str, Any]) -> None:
     found = report["tensor"]
     # Two sums in each layer's forward pass, two in its backward pass and one in its recomputation; one in the lookup of

@@ -51,6 +51,7 @@ def test_fsdp_divides_the_largest_free_dimension_and_zero_only_the_optimizer() -
     assert whole["attn/c_attn/weight"] == (None, "data")
     assert whole["network/transformer/wte/embeddings"] == (None, "data")  # a table's columns
     assert whole["ln_1/gamma"] == (None,)  # too small
+    assert placed(MeshConfig(fsdp="keep"), data=8) == whole
     both = placed(MeshConfig(model=4, fsdp=True), data=2)
     assert both["mlp/c_fc/weight"] == ("data", "model")
     assert both["network/transformer/wte/embeddings"] == ("model", "data")

@@ -23,10 +23,10 @@ class MeshConfig:
     model: int = 1
     """Devices in a group, which divide attention heads, MLPs and the vocabulary (tensor parallelism). The product of
     data and model is at most the number of devices."""
-    fsdp: bool | Literal["zero"] = False
+    fsdp: bool | Literal["zero", "keep"] = False
     """false: each group has a copy of weights and optimizer. true: the groups divide them, and gather a layer's weights
-    when it is computed (ZeRO-3). zero: the groups divide only the optimizer and the running mean of the weights
-    (ZeRO-1)."""
+    in the forward and in the backward pass (ZeRO-3). keep: the same, but they gather once, and keep what they gathered
+    until the backward pass. zero: the groups divide only the optimizer and the running mean of the weights (ZeRO-1)."""
     rules: dict[str, list[Axis | None]] = field(default_factory=dict)
     """Exceptions to how variables are divided: a regular expression for names in checkpoints → for each dimension,
     data, model or null. The first match counts, for the weight and its part of the optimizer."""

@@ -78,7 +78,8 @@ class MeshModule:
     def digest(self) -> str:
         """A hash of the program and its placement."""
         mesh = self.mesh
-        program = with_gathers(self.lowered, self.placements, data=mesh.data, model=mesh.model)
+        keep = mesh.fsdp == "keep"
+        program = with_gathers(self.lowered, self.placements, data=mesh.data, model=mesh.model, keep=keep)
         placed = json.dumps([self.placements, mesh.data, mesh.model]).encode()
         return hashlib.sha256(program.artifact + placed).hexdigest()
 

@@ -179,7 +179,7 @@ def _mesh(report: dict[str, Any]) -> str:
     mesh = report["mesh"]
     if mesh is None:
         return ""
-    sharded = {True: ", fsdp", False: "", "zero": ", zero"}[mesh["fsdp"]]
+    sharded = {True: ", fsdp", False: "", "zero": ", zero", "keep": ", keep"}[mesh["fsdp"]]
     return f"data {mesh['data']} × model {mesh['model']}{sharded}"
 
 

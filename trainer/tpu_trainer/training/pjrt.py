@@ -69,6 +69,7 @@ class DeviceMesh:
         """Processes whose devices are in the mesh."""
         self.data = config.data or max(1, len(found) // config.model)
         self.model = config.model
+        self._keep = config.fsdp == "keep"
         used = self.data * self.model
         several = f" of {self.processes} processes" if self.processes > 1 else ""
         if used > len(found) or (used < len(found) and several):
@@ -167,7 +168,7 @@ class DeviceMesh:
         results: list[Placement] = [(None,) * len(shape) for shape, _ in lowered.results]
         for argument, result in lowered.aliases.items():
             results[result] = arguments[argument]
-        lowered = with_gathers(lowered, arguments, data=self.data, model=self.model)
+        lowered = with_gathers(lowered, arguments, data=self.data, model=self.model, keep=self._keep)
         jitted = self._jax.jit(
             _exported(lowered, platform=self.platform).call,
             in_shardings=tuple(map(self.sharding, arguments)),
@@ -208,7 +209,9 @@ def _sum(values: jax.Array) -> jax.Array:
     return values.sum(axis=0, dtype=values.dtype)
 
 
-def with_gathers(lowered: Lowered, arguments: Sequence[Placement], *, data: int, model: int) -> Lowered:
+def with_gathers(
+    lowered: Lowered, arguments: Sequence[Placement], *, data: int, model: int, keep: bool
+) -> Lowered:
     """Returns a program with gathers of the weights that the `data` axis divides; see gather_weights_at_use.
 
     Args:
@@ -216,17 +219,19 @@ def with_gathers(lowered: Lowered, arguments: Sequence[Placement], *, data: int,
         arguments: Placement of each argument.
         data: Size of the axis.
         model: Size of the other axis.
+        keep: Whether gathered weights are kept until the backward pass.
     """
     from tpu_trainer.training.stablehlo import gather_weights_at_use
 
-    whole = {
-        number: tuple(None if axis == DATA else axis for axis in placement)
+    divided = {
+        number: placement
         for number, placement in enumerate(arguments)
         if DATA in placement and lowered.arguments[number][1] == "float32"  # arrays of a batch are integers
     }
-    if data == 1 or not whole:
+    if data == 1 or not divided:
         return lowered
-    artifact = gather_weights_at_use(lowered.artifact, whole, {DATA: data, MODEL: model})
+    axes = {DATA: data, MODEL: model}
+    artifact = gather_weights_at_use(lowered.artifact, divided, axes, keep=keep)
     return dataclasses.replace(lowered, artifact=artifact)
 
 

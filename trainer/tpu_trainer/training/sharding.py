@@ -115,7 +115,7 @@ def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) 
             return None
         if rule != _WHOLE:
             found[0 if rule == _FIRST else -1] = MODEL
-    shards = mesh.fsdp is True or (mesh.fsdp == "zero" and part != "network")
+    shards = mesh.fsdp in (True, "keep") or (mesh.fsdp == "zero" and part != "network")
     if shards and data > 1 and math.prod(shape) >= _LEAST_ELEMENTS:
         # The largest dimension that it divides. For a table, the last one: a device then needs its columns of the
         # gradients of all rows' tokens, not the whole gradients.

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_trainer.config.mesh import DATA
 from tpu_trainer.training.graph_digest import graph_digest
 from tpu_trainer.training.sharding import Placement
 
@@ -137,17 +138,20 @@ class Program:
                 raise RuntimeError(f"argument {argument} and its result {result} have different shapes")
 
 
-def gather_weights_at_use(artifact: bytes, whole: Mapping[int, Placement], axes: Mapping[str, int]) -> bytes:
+def gather_weights_at_use(
+    artifact: bytes, divided: Mapping[int, Placement], axes: Mapping[str, int], *, keep: bool
+) -> bytes:
     """Makes devices gather their parts of a weight where the program multiplies with it or looks its rows up.
 
-    XLA alone may instead divide activations by the dimension that divides the weight, and exchange these. A weight is
-    gathered once for the forward pass and once for the backward pass, so that it needs no memory in between; libtpu
-    0.0.51 ignores the barrier and merges the two. The optimizer's elementwise operations stay divided.
+    XLA alone may instead divide activations by the dimension that divides the weight, and exchange these. The
+    optimizer's elementwise operations stay divided.
 
     Args:
         artifact: Of a `Lowered`.
-        whole: Number of a weight's argument → placement of the gathered weight.
+        divided: Number of a weight's argument → its placement, of which the axis `data` is gathered.
         axes: Names and sizes of the mesh's axes.
+        keep: Whether a weight is gathered once and keeps its memory until the backward pass has used it, or is gathered
+            again for the backward pass.
     """
     from jax._src.interpreters import mlir
     from jax._src.lib import _jax
@@ -157,7 +161,7 @@ def gather_weights_at_use(artifact: bytes, whole: Mapping[int, Placement], axes:
     with mlir.make_ir_context() as context, ir.Location.unknown():
         module = stablehlo.deserialize_portable_artifact(context, artifact)
         main = _main(module)
-        numbers = {main.regions[0].blocks[0].arguments[number]: number for number in whole}
+        numbers = {main.regions[0].blocks[0].arguments[number]: number for number in divided}
         uses = []
 
         def visit(operation: ir.Operation) -> ir.WalkResult:
@@ -174,22 +178,32 @@ def gather_weights_at_use(artifact: bytes, whole: Mapping[int, Placement], axes:
 
         main.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
         mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
-        forward = set()
-        backward: dict[Any, Any] = {}
-        for number, value, operation, place in uses:
-            dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in whole[number]]
+
+        def constrained(value: ir.Value, placement: Placement) -> ir.Value:
+            dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in placement]
             sharding = sdy.TensorShardingAttr.get(
                 mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
             )
+            return sdy.ShardingConstraintOp(value, sharding).result
+
+        forward = set()
+        later: dict[Any, ir.Value] = {}
+        for number, value, operation, place in uses:
+            whole = tuple(None if axis == DATA else axis for axis in divided[number])
             key = (number, str(value.type), operation.block)
-            with ir.InsertionPoint(operation):
-                if (number, operation.block) not in forward:
-                    forward.add((number, operation.block))
-                    gathered = sdy.ShardingConstraintOp(value, sharding).result
-                elif (gathered := backward.get(key)) is None:
-                    # Without the barrier, XLA would merge this gather with the first one.
-                    again = stablehlo.OptimizationBarrierOp([value]).results[0]
-                    gathered = backward[key] = sdy.ShardingConstraintOp(again, sharding).result
+            first = (number, operation.block) not in forward
+            forward.add((number, operation.block))
+            if (gathered := later.get(key)) is None:
+                with ir.InsertionPoint(operation):
+                    if not (first or keep):
+                        # Without the barrier, XLA would merge this gather with the first one; without the placement of
+                        # its result, it would gather before the barrier.
+                        value = constrained(
+                            stablehlo.OptimizationBarrierOp([value]).results[0], divided[number]
+                        )
+                    gathered = constrained(value, whole)
+                if keep or not first:
+                    later[key] = gathered
             operation.operands[place] = gathered
         return _jax.mlir.serialize_portable_artifact(module, _FORMAT_VERSION, True)
 
