@@ -42,6 +42,7 @@ class CompileProcess:
 
         Raises:
             RefusedStep: If it cannot be compiled, or the process died of it.
+            UsageError: If the compiler does not support the topology.
             RuntimeError: If the process raised another error, with its traceback.
         """
         if self._process is None:
@@ -61,7 +62,7 @@ class CompileProcess:
         if memory > _MOST_MEMORY:
             self.close()
         if kind == "refused":
-            raise RefusedStep(result)
+            raise UsageError(result) if result.startswith("--topology") else RefusedStep(result)
         if kind == "error":
             raise RuntimeError(f"compiling a step failed:\n{result}")
         return result

@@ -95,6 +95,10 @@ class MeshFinder:
         if sizes:
             excess, candidate = min(sizes, key=lambda pair: pair[0])
             message += f"; the closest, {candidate}, needs {excess / 1e9:,.2f} GB too much on each device"
+        elif self._search.trials:
+            return UsageError(f"{message}; every step was refused: {self._search.trials[0].reason}")
+        else:
+            return UsageError(f"{message}, see above. Change the topology, the batch size or the model")
         remedies = ["a larger topology", "shorter rows"]
         if not self._config.find_gradient_checkpointing:
             remedies.insert(0, "--find_gradient_checkpointing")
@@ -122,6 +126,7 @@ class MeshFinder:
     def table(self) -> str:
         """Returns a line for each candidate, the best first."""
         lines = [("mesh", "rows × micro-batches", "HBM", "tokens/s at most", "")]
+        unfinished = self._search.open()  # if it was interrupted
         for trial in sorted(self._search.trials, key=_rank):
             known = trial.report or trial.estimate
             about = "" if trial.report else "≈ "
@@ -129,11 +134,13 @@ class MeshFinder:
             speed = trial.tokens_per_second
             figure = f"≤ {min(trial.bound, trial.limit):,.0f}" if speed is None else f"{about}{speed:,.0f}"
             candidate = trial.candidate
-            result = "best" if trial is self._search.best else trial.reason or trial.status
+            result = "not compiled yet" if trial in unfinished else trial.reason or trial.status
+            if trial is self._search.best:
+                result = "best so far" if unfinished else "best"
             if trial.status == REFUSED:
                 result = f"refused: {result.splitlines()[0]}"
             if trial.status == FITS and trial is not self._search.best:
-                result = "slower"
+                result = "not faster"
             lines.append(
                 (str(candidate.plan), f"{candidate.rows} × {candidate.accumulation}", hbm, figure, result)
             )

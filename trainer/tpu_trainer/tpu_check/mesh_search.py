@@ -42,7 +42,7 @@ class RefusedStep(Exception):
     """The step cannot be compiled. The message is the reason."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Trial:
     """What is known of a candidate."""
 
