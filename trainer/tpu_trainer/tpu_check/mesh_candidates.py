@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig
@@ -14,7 +14,7 @@ from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.errors import UsageError
 from tpu_trainer.training.sharding import bytes_per_device, check_heads, place_variables
 
-Fsdp = bool | Literal["zero"]
+Fsdp = bool | str
 _LARGEST_ROWS = 1 << 16
 _START_ROWS = 8  # rows of a micro-batch per device at which a search with a free batch starts
 _BFLOAT16 = 2  # bytes
