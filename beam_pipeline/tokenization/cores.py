@@ -34,6 +34,11 @@ Flat = tuple[np.ndarray, np.ndarray]
 # this many bytes since the tokenizer was loaded, it is loaded again.
 _MAX_GROWTH = 256 << 20
 
+# tokie caches every distinct word of Unigram texts, at about 100 bytes each. A new tokenizer empties the cache of an
+# old one, or takes that of another CPU, and frees no memory. So it is loaded again if the process has grown as much
+# since the first time, but only after this many characters.
+_CHARS_PER_CACHE = 256 << 20
+
 # gigatoken's batches import awkward, which takes 0.3 s of CPU. So the first texts are encoded one by one: at the same
 # speed per character, but each takes as long as 150 characters more. Until the sum of both numbers reaches the limit,
 # that takes less than the import.
@@ -160,23 +165,35 @@ class TokieCore:
         if self._unigram is None:
             plain = (piece for piece in core["model"]["vocab"] if piece.isascii() and piece.islower())
             self._word = next(filter(str.isalpha, plain), None)
-        import tokie
-
         split = core["pre_tokenizer"]
         if split and split["type"] == "Metaspace" and split["prepend_scheme"] == "first":
             # Equivalent for texts without added tokens, and tokie is twice as fast with it.
             core = {**core, "pre_tokenizer": {**split, "prepend_scheme": "always"}}
+        self._json = self._unigram.to_json(core) if self._unigram else json.dumps(core)
+        self._load()
+        self._memory = memory.private_bytes()
+
+    def _load(self) -> None:
+        import tokie
+
+        self._chars = 0
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tokenizer.json")
-            path.write_text(
-                self._unigram.to_json(core) if self._unigram else json.dumps(core), encoding="utf-8"
-            )
+            path.write_text(self._json, encoding="utf-8")
             try:
                 self._tokenizer = tokie.Tokenizer.from_json(str(path))
             except Exception as error:  # the library raises exceptions of many types
                 raise UnsupportedComponent(f"tokie cannot load it: {error}") from error
 
+    def _limit_cache(self, pieces: Sequence[str]) -> None:
+        self._chars += sum(map(len, pieces))
+        if self._memory is None or self._chars <= _CHARS_PER_CACHE:
+            return
+        if memory.private_bytes() > self._memory + _MAX_GROWTH:
+            self._load()
+
     def encode(self, pieces: Sequence[str]) -> Flat:
+        self._limit_cache(pieces)
         known = list(pieces) if self._unigram is None else self._unigram.replace_unknown(pieces)
         ids, lengths = self._tokenizer.encode_batch_flat(known, add_special_tokens=False)
         lengths = lengths.astype(np.int64)

@@ -310,20 +310,22 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
 
 
 @pytest.mark.skipif(memory.private_bytes() is None, reason="needs /proc")
+@pytest.mark.parametrize(("name", "batches"), [("bpe-gpt2", 16), ("unigram", 32)])
 def test_text_of_ever_new_words_does_not_fill_the_memory(
-    make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    name: str, batches: int, make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cores, "_MAX_GROWTH", 16 << 20)
-    tokenizer_json = make_tokenizer("bpe-gpt2")
-    engine = make_engine("gigatoken", tokenizer_json)
+    monkeypatch.setattr(cores, "_CHARS_PER_CACHE", 1 << 20)
+    tokenizer_json = make_tokenizer(name)
+    engine = make_engine("auto", tokenizer_json)
     reference, rng = reference_tokenizer(tokenizer_json), random.Random(0)
-    encode(engine, ["the first"])
-    before, used = memory.private_bytes(), []
-    for _ in range(16):
+    used = []
+    for _ in range(batches):
         texts = [f"{rng.randrange(10**20):020d}" for _ in range(25_000)]
         assert encode(engine, texts)[:100] == encode_by_hf(reference, texts[:100])
-        used.append(memory.private_bytes() - before)
-    assert max(used) < 60 << 20
+        used.append(memory.private_bytes())
+    # (Libraries that the first batch needs may not have been loaded before.)
+    assert max(used) - used[1] < 60 << 20
 
 
 def test_digits_are_split_like_the_pre_tokenizer_does():
