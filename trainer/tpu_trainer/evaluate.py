@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,7 @@ def _executor(
     peers: Peers,
 ) -> StepExecutor:
     """Returns an executor with the weights of the newest checkpoint."""
+    from tpu_trainer.network.initial_values import InitialValues
     from tpu_trainer.training.build import build_task
     from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
     from tpu_trainer.training.pjrt import DeviceMesh
@@ -93,7 +95,9 @@ def _executor(
 
     mesh = DeviceMesh(config.mesh) if config.strategy == "pjrt" else None
     strategy = build_strategy("cpu" if mesh else config.strategy)
-    with elapsed("evaluate: building the model"), strategy.scope():
+    initial = InitialValues()
+    postponed = initial.postponed() if mesh else nullcontext()
+    with elapsed("evaluate: building the model"), strategy.scope(), postponed:
         # Build only the weights to evaluate, not a second set for the average.
         task = build_task(
             replace(run, optimizer=replace(run.optimizer, ema=None)),
@@ -102,15 +106,22 @@ def _executor(
             strategy=strategy,
             shards=mesh.data if mesh else 1,
             column_groups=mesh.model if mesh else 1,
+            initial=initial,
         )
-    checkpoints.restore(checkpoints.latest(), **{run.optimizer.evaluated: task.network})
+    step, part = checkpoints.latest(), run.optimizer.evaluated
     if mesh is None:
+        checkpoints.restore(step, **{part: task.network})
         return TensorFlowExecutor(task, strategy)
-    return PjrtExecutor(
+    executor = PjrtExecutor(
         task,
         mesh,
         mesh=config.mesh,
         cache=LoweringCache(cache_folder("pjrt")),
         peers=peers,
         state={"network": task.network},
+        initial=initial,
     )
+    names = {name.replace("network/", f"{part}/", 1): name for name in executor.state_shapes()}
+    shapes = {saved: executor.state_shapes()[name] for saved, name in names.items()}
+    executor.load_state((names[saved], value) for saved, value in checkpoints.read(step, shapes))
+    return executor

@@ -17,11 +17,15 @@ from tests.tpu_trainer.model_types import small_config
 from tests.tpu_trainer.numpy_models import gpt2_logits, roberta_logits
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import GPT2, ROBERTA, network_of, run_of
+from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.export import chosen_step
 from tpu_trainer.exports.checkpoint_export import export_checkpoint, trim_vocabulary, write_network
 from tpu_trainer.exports.initial_weights import load_weights
+from tpu_trainer.network import initial_values
+from tpu_trainer.network.initial_values import InitialValues
+from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 
@@ -94,6 +98,29 @@ def test_training_continues_from_a_ctrl_whose_vocabulary_is_not_padded(
     for mine, theirs in zip(network.weights, found.weights, strict=True):
         real = tuple(slice(vocabulary.size if n == vocabulary.padded_size else n) for n in mine.shape)
         np.testing.assert_array_equal(mine.numpy()[real], theirs.numpy()[real], err_msg=mine.name)
+
+
+def test_postponed_weights_are_those_of_the_file(
+    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 1)
+    network = network_of("gpt2", small_config("gpt2"), vocabulary)
+    write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
+    found, initial = network_of("gpt2", small_config("gpt2"), vocabulary), InitialValues()
+    with initial.postponed():
+        postponed = LanguageModel.create(
+            ModelConfig(type="gpt2", config=small_config("gpt2")),
+            objective="clm",
+            vocabulary=vocabulary,
+            max_length=MAX_LENGTH,
+            seed=3,
+            initial=initial,
+        ).network
+    load_weights(found, str(tmp_path), vocabulary)
+    load_weights(postponed, str(tmp_path), vocabulary, initial)
+    for mine, theirs in zip(found.weights, postponed.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), initial.value(theirs), err_msg=mine.name)
+    assert not postponed.weights[0].numpy().any()  # the embeddings
 
 
 def test_a_width_equal_to_the_padded_vocabulary_is_not_cut(vocabulary: Vocabulary) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,10 @@ from tpu_trainer.exports.exported import CONFIG, read_config
 from tpu_trainer.network.model_types import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     from transformers import TFPreTrainedModel
+
+    from tpu_trainer.network.initial_values import InitialValues
 
 _PYTORCH, _TENSORFLOW = "model.safetensors", "tf_model.h5"
 # Values common to all model types that change the network. The others are for generation or other heads.
@@ -87,12 +92,19 @@ def _to_transformers_4(values: dict[str, Any], folder: str) -> dict[str, Any]:
     return values
 
 
-def load_weights(network: TFPreTrainedModel, folder: str, vocabulary: Vocabulary) -> None:
+def load_weights(
+    network: TFPreTrainedModel, folder: str, vocabulary: Vocabulary, initial: InitialValues | None = None
+) -> None:
     """Assigns the weights in `folder` to `network`, from model.safetensors in PyTorch's layout, else from tf_model.h5.
+
+    `initial` has the network's initial values.
 
     Raises:
         UsageError: If a weight is missing or has another shape, or the vocabulary has another size.
     """
+    from tpu_trainer.network.initial_values import InitialValues  # imports TensorFlow
+
+    initial = initial or InitialValues()
     size = _read_config(folder).get("vocab_size")
     if size not in (vocabulary.size, vocabulary.padded_size):
         raise UsageError(
@@ -101,30 +113,41 @@ def load_weights(network: TFPreTrainedModel, folder: str, vocabulary: Vocabulary
         )
     with files.local_copy(folder) as local:
         weights = _read_weights(network, Path(local), folder)
-    for variable in network.weights:
-        if variable.name not in weights:
-            raise UsageError(f"{folder}: no weights for {variable.name}")
-        value = weights.pop(variable.name)
-        if value.ndim == len(variable.shape):
-            # Zeros for the ids that pad the vocabulary.
-            surplus = {(size, vocabulary.padded_size): vocabulary.padded_size - size}
-            value = np.pad(
-                value,
-                [
-                    (0, surplus.get(have_want, 0))
-                    for have_want in zip(value.shape, variable.shape, strict=True)
-                ],
+        for variable in network.weights:
+            if variable.name not in weights:
+                raise UsageError(f"{folder}: no weights for {variable.name}")
+            make = partial(
+                _padded, weights.pop(variable.name), variable.shape, size=size, vocabulary=vocabulary
             )
-        if value.shape != variable.shape:
-            raise UsageError(
-                f"{folder}: {variable.name} has the shape {list(value.shape)}, but the model's has "
-                f"{variable.shape.as_list()}; remove values of --model.config that change it"
+            value = make()
+            if value.shape != variable.shape:
+                raise UsageError(
+                    f"{folder}: {variable.name} has the shape {list(value.shape)}, but the model's has "
+                    f"{variable.shape.as_list()}; remove values of --model.config that change it"
+                )
+            # A copy of a remote folder is deleted.
+            initial.assign(
+                variable, partial(np.asarray, value) if files.is_url(folder) else make, value=value
             )
-        variable.assign(value)
 
 
-def _read_weights(network: TFPreTrainedModel, local: Path, folder: str) -> dict[str, np.ndarray]:
-    """Returns arrays in TensorFlow's layouts by the names of `network`'s variables."""
+def _padded(
+    read: Callable[[], np.ndarray], shape: tf.TensorShape, *, size: int, vocabulary: Vocabulary
+) -> np.ndarray:
+    """Returns a weight of a vocabulary of `size`, with zeros for the ids that pad the vocabulary."""
+    value = read()
+    if value.ndim != len(shape):
+        return value
+    surplus = {(size, vocabulary.padded_size): vocabulary.padded_size - size}
+    return np.pad(
+        value, [(0, surplus.get(have_want, 0)) for have_want in zip(value.shape, shape, strict=True)]
+    )
+
+
+def _read_weights(
+    network: TFPreTrainedModel, local: Path, folder: str
+) -> dict[str, Callable[[], np.ndarray]]:
+    """Returns what reads arrays in TensorFlow's layouts, by the names of `network`'s variables."""
     if (local / _PYTORCH).is_file():
         return _read_pytorch(network, local / _PYTORCH)
     if (local / _TENSORFLOW).is_file():
@@ -134,9 +157,8 @@ def _read_weights(network: TFPreTrainedModel, local: Path, folder: str) -> dict[
     )
 
 
-def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, np.ndarray]:
+def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, Callable[[], np.ndarray]]:
     from safetensors import safe_open
-    from transformers.modeling_tf_pytorch_utils import apply_transpose
 
     from tpu_trainer.exports.pytorch_layout import pytorch_name
 
@@ -151,15 +173,24 @@ def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, np.ndarra
         for variable in network.weights:
             name, transposed = pytorch_name(variable, network.config.model_type)
             if name in names:
-                value = file.get_tensor(name).astype(np.float32)
-                value = apply_transpose(transposed, value, pt_to_tf=True)
-                # PyTorch's biases are vectors; some of TensorFlow's have a leading axis of size 1.
-                value = value.reshape((1,) * (len(variable.shape) - value.ndim) + value.shape)
-                weights[variable.name] = value
+                weights[variable.name] = partial(_read_tensor, path, name, transposed, len(variable.shape))
     return weights
 
 
-def _read_tensorflow(network: TFPreTrainedModel, local: Path, folder: str) -> dict[str, np.ndarray]:
+def _read_tensor(path: Path, name: str, transposed: Any, rank: int) -> np.ndarray:
+    from safetensors import safe_open
+    from transformers.modeling_tf_pytorch_utils import apply_transpose
+
+    with safe_open(path, "np") as file:
+        value = file.get_tensor(name).astype(np.float32)
+    value = apply_transpose(transposed, value, pt_to_tf=True)
+    # PyTorch's biases are vectors; some of TensorFlow's have a leading axis of size 1.
+    return value.reshape((1,) * (rank - value.ndim) + value.shape)
+
+
+def _read_tensorflow(
+    network: TFPreTrainedModel, local: Path, folder: str
+) -> dict[str, Callable[[], np.ndarray]]:
     found, report = type(network).from_pretrained(
         local, local_files_only=True, use_safetensors=False, output_loading_info=True
     )
@@ -170,4 +201,4 @@ def _read_tensorflow(network: TFPreTrainedModel, local: Path, folder: str) -> di
             f"{folder}: the model has {len(found.weights)} weights instead of {len(network.weights)}; remove values of "
             "--model.config that change them"
         )
-    return {ours.name: theirs.numpy() for ours, theirs in zip(network.weights, found.weights, strict=True)}
+    return {ours.name: theirs.numpy for ours, theirs in zip(network.weights, found.weights, strict=True)}

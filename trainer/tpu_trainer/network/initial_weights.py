@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 import re
 import zlib
+from functools import partial
 
 import tensorflow as tf
 from transformers import TFPreTrainedModel
+
+from tpu_trainer.network.initial_values import InitialValues
 
 # By model type, a pattern for the end of the names of these weights.
 _REDRAWN = {
@@ -27,7 +30,7 @@ _REDRAWN = {
 }
 
 
-def initialize_as_pytorch(network: TFPreTrainedModel, *, seed: int) -> None:
+def initialize_as_pytorch(network: TFPreTrainedModel, *, seed: int, initial: InitialValues) -> None:
     """Redraws the weights of a new `network` whose distribution differs in PyTorch, from `seed` and their names."""
     config = network.config
     std = getattr(config, "initializer_range", None) or getattr(config, "init_std", None)
@@ -36,7 +39,11 @@ def initialize_as_pytorch(network: TFPreTrainedModel, *, seed: int) -> None:
     ending = _REDRAWN.get(config.model_type)
     for variable in network.trainable_variables if ending else ():
         if re.search(rf"/({ending}):0$", variable.name):
-            drawn = tf.random.stateless_normal(
-                variable.shape, seed=[seed, zlib.crc32(variable.name.encode())], stddev=std, alg="philox"
+            draw = partial(
+                tf.random.stateless_normal,
+                variable.shape,
+                seed=[seed, zlib.crc32(variable.name.encode())],
+                stddev=std,
+                alg="philox",
             )
-            variable.assign(drawn)
+            initial.assign(variable, draw)

@@ -25,6 +25,7 @@ from tpu_trainer.network import patches
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_padded_ids
 from tpu_trainer.network.hf_config import INFER_PADDING, first_position, network_config
+from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.initial_weights import initialize_as_pytorch
 from tpu_trainer.network.output_layer import find_head, find_output_layer
 from tpu_trainer.network.patches import MemoryOptions
@@ -117,11 +118,11 @@ class LanguageModel:
         precision: Precision = "float32",
         memory: MemoryOptions | None = None,
         shards: int = 1,
-        initialize: bool = True,
+        initial: InitialValues | None = None,
     ) -> LanguageModel:
         """Returns a new model; raises UsageError for an invalid `config`.
 
-        Its weights are a function of `seed`, or without `initialize`, those of transformers' classes.
+        Its weights, whose values are in `initial`, are a function of `seed`.
         """
         if precision == "mixed_bfloat16" and config.type in _FLOAT32_ONLY:
             raise UsageError(
@@ -135,8 +136,7 @@ class LanguageModel:
         keras.mixed_precision.set_global_policy(precision)
         try:
             network = build_network(hf_config, objective)
-            if initialize:
-                initialize_as_pytorch(network, seed=seed)
+            initialize_as_pytorch(network, seed=seed, initial=initial or InitialValues())
         finally:
             keras.mixed_precision.set_global_policy(before)
         return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory, shards=shards)
@@ -246,11 +246,12 @@ class LanguageModel:
         used = self._accepted | ({"segment_ids"} if self._separates_documents else set())
         return sorted({"position_ids", "segment_ids"} & set(features) - used)
 
-    def init_output_bias(self, target_counts: np.ndarray) -> None:
+    def init_output_bias(self, target_counts: np.ndarray, initial: InitialValues | None = None) -> None:
         """Sets the output bias to the log frequencies of the targets.
 
         Args:
             target_counts: float[V], how often each id is a target in the training split.
+            initial: Has the weights' values.
 
         Raises:
             UsageError: If the model has no output bias.
@@ -264,4 +265,4 @@ class LanguageModel:
         counts = target_counts + 1  # a token that did not occur may still occur
         bias = np.full(self.network.config.vocab_size, 0, np.float32)
         bias[: self.vocabulary.size] = np.log(counts / counts.sum())
-        biases[0].assign(bias.reshape(biases[0].shape))
+        (initial or InitialValues()).assign(biases[0], lambda: bias.reshape(biases[0].shape))

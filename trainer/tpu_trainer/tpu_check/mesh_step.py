@@ -9,12 +9,12 @@ import tensorflow as tf
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import FitConfig
 from tpu_trainer.errors import UsageError
+from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.runs.checkpoint import named_variables
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, MeshModule
 from tpu_trainer.tpu_check.step import Rows, Specs, product_flops
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.executor import check_batch_size
-from tpu_trainer.training.lazy_variables import lazy_variables
 from tpu_trainer.training.lowering_cache import LoweringCache
 from tpu_trainer.training.pjrt import rows_placement
 from tpu_trainer.training.pjrt_executor import train_step
@@ -55,7 +55,8 @@ class MeshStep:
         self._config = config
         self._rows = rows
         self._cache = cache
-        with lazy_variables():
+        initial = InitialValues()
+        with initial.postponed():
             self.task: Task = build_task(
                 config,
                 vocabulary=rows.vocabulary,
@@ -63,7 +64,7 @@ class MeshStep:
                 strategy=tf.distribute.get_strategy(),
                 shards=data,
                 column_groups=self.mesh.model,
-                initialize=False,
+                initial=initial,
             )
             """The task. Its weights have no values."""
         check_heads(self.task.network.config, self.mesh.model)

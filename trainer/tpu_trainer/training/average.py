@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import tensorflow as tf
 from transformers import TFPreTrainedModel
 
+from tpu_trainer.network.initial_values import InitialValues
+
 
 class WeightAverage:
     """The exponentially weighted mean of a network's weights, kept on the devices."""
@@ -24,10 +26,11 @@ class WeightAverage:
         """(mean, weight) of each weight."""
         self._decay = decay
 
-    def start(self) -> None:
-        """Sets the mean to the current weights."""
+    def start(self, initial: InitialValues | None = None) -> None:
+        """Sets the mean to the current weights, or those of `initial`."""
+        initial = initial or InitialValues()
         for mean, variable in self.pairs:
-            mean.assign(variable)
+            initial.copy(variable, to=mean)
 
     def update(self, updates: tf.Tensor) -> None:
         """Adds the current weights to the mean after `updates` (integer scalar) updates. Call it in each replica."""

@@ -9,6 +9,7 @@ from tpu_trainer.config import FitConfig
 from tpu_trainer.data.token_counts import target_counts
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.attention_kernel import kernel_dtype
+from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
@@ -31,7 +32,7 @@ def build_task(
     tpu: str | None = None,
     shards: int = 1,
     column_groups: int = 1,
-    initialize: bool = True,
+    initial: InitialValues | None = None,
 ) -> Task:
     """Builds the task of `config`. Call it in the scope of `strategy`.
 
@@ -44,7 +45,7 @@ def build_task(
         tpu: Generation of the TPU to train on, for the attention kernel.
         shards: Groups of devices that divide a batch in one program (--strategy pjrt).
         column_groups: Devices that divide the columns of matrices in one program; see divide_fused_projections.
-        initialize: False if the task is only lowered, so that its weights can be lazy_variables.
+        initial: Gets the values of postponed variables.
     """
     model = LanguageModel.create(
         config.model,
@@ -55,11 +56,11 @@ def build_task(
         precision=config.train.precision,
         memory=_memory_options(config, max_length, tpu),
         shards=shards,
-        initialize=initialize,
+        initial=initial,
     )
     divide_fused_projections(model.network, column_groups)
     if token_counts is not None:
-        model.init_output_bias(target_counts(token_counts, vocabulary, config.objective))
+        model.init_output_bias(target_counts(token_counts, vocabulary, config.objective), initial)
     average = None
     if config.optimizer.ema is not None:
         average = WeightAverage(of=model.network, into=model.new_network(), decay=config.optimizer.ema)

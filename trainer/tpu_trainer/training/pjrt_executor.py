@@ -20,6 +20,7 @@ from tpu_trainer import files
 from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.elapsed import elapsed
+from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.network.patches.fused_projection import grouped, ungrouped
 from tpu_trainer.runs.checkpoint import State, named_variables
@@ -70,6 +71,7 @@ class PjrtExecutor(StepExecutor):
         cache: LoweringCache,
         peers: Peers | None = None,
         state: State | None = None,
+        initial: InitialValues | None = None,
         deterministic: bool = False,
     ) -> None:
         """
@@ -80,6 +82,7 @@ class PjrtExecutor(StepExecutor):
             cache: Of lowered programs.
             peers: The processes whose devices are in the mesh; None: only this one.
             state: The part of the task's state to hold; None: all.
+            initial: The variables' initial values; None: those that they have.
             deterministic: Whether to restrict a GPU to deterministic operations.
 
         Raises:
@@ -103,8 +106,7 @@ class PjrtExecutor(StepExecutor):
         self._placements = {id(variable.handle): placements[name] for name, variable in self._named.items()}
         self._fused = {id(variable.handle) for name, variable in self._named.items() if is_fused(name)}
         self._values: dict[int, jax.Array] = {}
-        for variable in (*self._named.values(), *task.non_finite_record):
-            self._set(variable, variable.numpy())
+        self._initial = initial or InitialValues()
         self._evaluated: dict[int, int] = {}  # handle of a weight → handle of the one to use instead
         self._programs: dict[Any, _CompiledProgram] = {}
         self._pending: deque[jax.Array] = deque()
@@ -122,6 +124,13 @@ class PjrtExecutor(StepExecutor):
     def _placement(self, variable: tf.Variable) -> Placement:
         return self._placements.get(id(variable.handle), (None,) * len(variable.shape))
 
+    def _place_initial(self) -> None:
+        """Places the values of variables that no checkpoint has set, one at a time."""
+        for variable in (*self._named.values(), *self._task.non_finite_record):
+            if id(variable.handle) not in self._values:
+                self._set(variable, self._initial.value(variable))
+        self._initial.release()
+
     def _set(self, variable: tf.Variable, value: np.ndarray) -> None:
         if self.processes > 1 and self._checksum is not None:
             self._checksum = zlib.crc32(np.ascontiguousarray(value), self._checksum)
@@ -130,6 +139,8 @@ class PjrtExecutor(StepExecutor):
         self._values[id(variable.handle)] = self._devices.put(value, self._placement(variable))
 
     def _get(self, variable: tf.Variable) -> np.ndarray:
+        if id(variable.handle) not in self._values:
+            self._place_initial()
         value = self._devices.get(self._values[id(variable.handle)])
         return ungrouped(value, self._devices.model) if id(variable.handle) in self._fused else value
 
@@ -173,6 +184,7 @@ class PjrtExecutor(StepExecutor):
         """Returns the program of a function for batches of this shape; lowers and compiles it at the first call."""
         key = (name, bool(self._evaluated), *((feature, value.shape) for feature, value in batch.items()))
         if key not in self._programs:
+            self._place_initial()
             self._check_weights()
             specs = {
                 feature: tf.TensorSpec([self._devices.all_rows(len(value)), *value.shape[1:]], value.dtype)
@@ -188,7 +200,7 @@ class PjrtExecutor(StepExecutor):
                 variables.append(self._evaluated.get(handle, handle))
                 if handle not in self._values:
                     # Outside of the state: the optimizer's note of its current learning rate.
-                    self._set(variable, variable.numpy())
+                    self._set(variable, self._initial.value(variable))
                 placements.append(self._placements.get(variables[-1], (None,) * len(variable.shape)))
             with elapsed(f"pjrt: compiling the program to {name}"):
                 run = self._devices.compile(lowered, placements, deterministic=self._deterministic)

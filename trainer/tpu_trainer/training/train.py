@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import load_weights
+from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.kernel_check import check_attention_kernel
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
@@ -97,8 +99,8 @@ def train_run(
         data = _load(config, train=train, validation=validation, replicas=replicas, hosts=num_hosts(strategy))
         tpu = _generation(config) if is_tpu(strategy) else None
         with elapsed("fit: building the model"):
-            task = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
-        executor = _executor(config, task, strategy, mesh, peers)
+            task, initial = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
+        executor = _executor(config, task, strategy, mesh, peers, initial)
         bfloat16 = config.train.precision == "mixed_bfloat16"
         run = Run(
             config,
@@ -137,12 +139,19 @@ def _executor(
     strategy: tf.distribute.Strategy,
     mesh: DeviceMesh | None,
     peers: Peers | None,
+    initial: InitialValues,
 ) -> StepExecutor:
     deterministic = _deterministic(config, strategy)
     if mesh is not None:
         cache = LoweringCache(cache_folder("pjrt"))
         return PjrtExecutor(
-            task, mesh, mesh=config.mesh, cache=cache, peers=peers, deterministic=deterministic
+            task,
+            mesh,
+            mesh=config.mesh,
+            cache=cache,
+            peers=peers,
+            initial=initial,
+            deterministic=deterministic,
         )
     return TensorFlowExecutor(
         task,
@@ -232,12 +241,17 @@ def _build(
     strategy: tf.distribute.Strategy,
     tpu: str | None,
     mesh: DeviceMesh | None,
-) -> Task:
-    """Builds the task in its initial state, which a continued run replaces with its newest checkpoint."""
+) -> tuple[Task, InitialValues]:
+    """Builds the task in its initial state, which a continued run replaces with its newest checkpoint.
+
+    Returns:
+        The task, and its variables' values: a mesh may have more memory than the host.
+    """
+    initial = InitialValues()
     if _deterministic(config, strategy):
         tf.config.experimental.enable_op_determinism()
     max_length = data.rows.data.max_length
-    with strategy.scope():
+    with strategy.scope(), initial.postponed() if mesh else nullcontext():
         task = build_task(
             config,
             vocabulary=data.vocabulary,
@@ -247,6 +261,7 @@ def _build(
             tpu=tpu,
             shards=mesh.data if mesh else 1,
             column_groups=mesh.model if mesh else 1,
+            initial=initial,
         )
     if config.train.attention_kernel and tpu is not None:
         difference = check_attention_kernel(
@@ -258,7 +273,7 @@ def _build(
         )
         _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
-        load_weights(task.network, config.model.init_from, data.vocabulary)
+        load_weights(task.network, config.model.init_from, data.vocabulary, initial)
     if task.average is not None:
-        task.average.start()
-    return task
+        task.average.start(initial)
+    return task, initial

@@ -1,0 +1,119 @@
+"""Postponed initial values are the bits that variables get at once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from tests.tpu_trainer.model_types import LENGTH, VOCABULARY, small_config
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, OptimizerConfig, TrainConfig
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.network import initial_values
+from tpu_trainer.network.initial_values import InitialValues
+from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.training.build import build_task
+from tpu_trainer.training.task import Task
+
+VOCAB = Vocabulary(size=VOCABULARY, special_ids=(0, 1, 2, 3, 4), pad_id=1, mask_id=4, bos_id=0, eos_id=2)
+
+
+def task_of(config: FitConfig, initial: InitialValues | None = None) -> Task:
+    counts = np.arange(VOCAB.size, dtype=np.float64) if config.model.init_output_bias else None
+    task = build_task(
+        config,
+        vocabulary=VOCAB,
+        max_length=LENGTH,
+        strategy=tf.distribute.get_strategy(),
+        token_counts=counts,
+        initial=initial,
+    )
+    if task.average is not None:
+        task.average.start(initial)
+    return task
+
+
+@pytest.fixture
+def all_postponed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 1)
+
+
+# Types with redrawn weights, tied tables, sinusoids that their layers assign, and an output bias.
+@pytest.mark.parametrize(
+    ("objective", "model_type"), [("clm", "gpt2"), ("mlm", "roberta"), ("mlm", "roformer"), ("mlm", "xlm")]
+)
+@pytest.mark.usefixtures("all_postponed")
+def test_postponed_values_are_the_same_bits(objective: ObjectiveName, model_type: str) -> None:
+    config = FitConfig(
+        output_dir="",
+        data=DataConfig(train=""),
+        objective=objective,
+        model=ModelConfig(
+            type=model_type, config=small_config(model_type), init_output_bias=model_type == "roberta"
+        ),
+        optimizer=OptimizerConfig(ema=0.9),
+        train=TrainConfig(steps=2, batch_size=2),
+    )
+    initial = InitialValues()
+    with initial.postponed():
+        task = task_of(config, initial)
+    postponed = named_variables(task.state())
+    # As their values are computed later, nothing that was drawn meanwhile may matter.
+    expected = {name: variable.numpy() for name, variable in named_variables(task_of(config).state()).items()}
+    assert postponed.keys() == expected.keys()
+    random = [name for name, value in expected.items() if np.unique(value).size > 2]
+    assert random
+    for name, value in expected.items():
+        found = initial.value(postponed[name])
+        assert (found.dtype, found.tobytes()) == (value.dtype, value.tobytes()), name
+    assert any(not postponed[name].numpy().any() for name in random)  # they have no values of their own
+    other = task_of(replace(config, seed=config.seed + 1))
+    assert any(
+        variable.numpy().tobytes() != expected[name].tobytes()
+        for name, variable in named_variables(other.state()).items()
+    )
+
+
+@pytest.mark.usefixtures("all_postponed")
+def test_what_is_assigned_while_values_are_postponed_counts() -> None:
+    initial = InitialValues()
+    with initial.postponed():
+        zeros, one, known = tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4])), tf.Variable([1.0, 2.0])
+        unknown = tf.Variable(lambda: tf.random.stateless_normal([4], seed=[1, 2]))
+        one.assign(tf.ones([4]))
+        ones = functools.partial(keras.initializers.Ones(), [4], dtype=tf.float32)
+        added = tf.Variable(ones, shape=[4], dtype=tf.float32)
+        added.assign_add(tf.ones([4]))
+        initial.assign(zeros, lambda: np.full([4], 3.0, np.float32))
+        copied = tf.Variable(tf.zeros([4]))
+        initial.copy(zeros, to=copied)
+    one.assign_add(tf.ones([4]))
+    assert "assign" not in vars(zeros)
+    values = (
+        (zeros, [3.0] * 4),
+        (one, [2.0] * 4),
+        (added, [2.0] * 4),
+        (known, [1.0, 2.0]),
+        (copied, [3.0] * 4),
+    )
+    for variable, expected in values:
+        np.testing.assert_array_equal(initial.value(variable), expected)
+    np.testing.assert_array_equal(initial.value(unknown), tf.random.stateless_normal([4], seed=[1, 2]))
+    np.testing.assert_array_equal(zeros.numpy(), 0)
+
+
+def test_a_large_model_needs_no_memory_before_its_values_are_asked_for() -> None:
+    def resident() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+    before, initial = resident(), InitialValues()
+    with initial.postponed():
+        variables = [tf.Variable(tf.zeros([4 << 20])) for _ in range(32)]
+    assert resident() - before < 128 << 10  # KiB; of 512 MiB
+    assert not initial.value(variables[0]).any()
