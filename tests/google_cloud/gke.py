@@ -162,9 +162,17 @@ class Gke(Loopback):
             for number in range(hosts):
                 self.host(number, {"running": {}})
         self.existing["spec"]["suspend"] = self._state == "Suspended"
+        ready = self.existing["spec"]["replicatedJobs"][0]["replicas"] if self._state == "Running" else 0
         conditions = [_CONDITIONS[self._state] | {"status": "True"}] if self._state in _CONDITIONS else []
         return Response.of_json(
-            self.existing | {"status": {"conditions": conditions, "restarts": self.restarts}}
+            self.existing
+            | {
+                "status": {
+                    "conditions": conditions,
+                    "restarts": self.restarts,
+                    "replicatedJobsStatus": [{"name": "fit", "ready": ready}],
+                }
+            }
         )
 
     def _delete(self, name: str, options: dict) -> Response:

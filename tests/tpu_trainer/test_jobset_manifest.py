@@ -57,8 +57,6 @@ def executed(body: dict, folder: Path, *, slice_number: int, host: int) -> FitCo
 
 def test_fit_accepts_the_command_of_every_host(tmp_path: Path) -> None:
     more = [
-        "--strategy",
-        "pjrt",
         "--mesh.fsdp",
         "true",
         "--cloud.accelerator_type",

@@ -179,6 +179,14 @@ def test_with_pjrt_a_host_that_has_lost_the_first_one_is_not_the_cause(train: An
     assert yaml.safe_load(metadata["tokenmill-config"])["mesh"]["fsdp"] is True
 
 
+def test_with_pjrt_a_first_host_that_never_reports_is_lost(train: Any, ends: Any) -> None:
+    tpu = Tpu(["ACTIVE", ends(134, host=1), "ACTIVE"], ["ACTIVE", ends(0), "ACTIVE"])
+    waits = []
+    lines = train(tpu, "--strategy", "pjrt", "--cloud.poll_seconds", "60", sleep=waits.append)
+    assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
+    assert len(tpu.created) == 2 and len(waits) < 30
+
+
 def test_reports_are_found_on_all_pages_and_among_other_files(ends: Any) -> None:
     with Gcs("bucket", page_size=1) as gcs, Tpu(["ACTIVE", "ACTIVE"]) as tpu:
 

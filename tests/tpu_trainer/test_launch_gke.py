@@ -111,6 +111,36 @@ def test_output_that_is_gone_is_no_error(train: Any) -> None:
         train(gke)
 
 
+def test_of_a_thousand_failed_hosts_the_output_of_a_few_is_read(train: Any) -> None:
+    def fails(gke: Gke) -> None:
+        gke.pods = []
+        for host in range(1024):
+            gke.host(host, exited(1), log=f"output of host {host}", phase="Failed")
+
+    gke = Gke([fails, "Failed"])
+    serve, logs = gke.serve, []
+
+    def counted(request: Request) -> Response:
+        logs.extend([request.path] if request.path.endswith("/log") else [])
+        return serve(request)
+
+    gke.serve = counted
+    with pytest.raises(CloudError, match=r"Other hosts that failed: 3, 4, .*kubectl logs POD"):
+        train(gke, "--cloud.accelerator_type", "v4-8192")
+    assert len(logs) == 3
+
+
+def test_a_queue_that_does_not_exist_is_shown(train: Any) -> None:
+    event = {
+        "involvedObject": {"name": "first"},
+        "reason": "Inadmissible",
+        "message": "LocalQueue q doesn't exist",
+    }
+    gke = Gke([lambda gke: gke.events.append(event), "Suspended", "Completed"])
+    lines = train(gke, "--cloud.queue", "q")
+    assert "launch: first: waiting in Kueue's queue q: Inadmissible: LocalQueue q doesn't exist" in lines
+
+
 def test_too_many_restarts_end_the_launch(train: Any) -> None:
     gke = Gke(["Running", "Exhausted"])
     with pytest.raises(CloudError, match=r"more than 3 times \(--cloud.max_preemptions\); run the same"):

@@ -186,6 +186,8 @@ class LaunchConfig(FitConfig):
     cloud: CloudConfig = field(kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.cloud.service == "gke" and self.strategy == "auto":
+            object.__setattr__(self, "strategy", "pjrt")
         super().__post_init__()
         names = [("output_dir", self.output_dir), ("data.validation", self.data.validation)]
         names += [("data.tokenizer", self.data.tokenizer), ("model.init_from", self.model.init_from)]
@@ -234,7 +236,7 @@ class LaunchConfig(FitConfig):
     @property
     def trains_with_pjrt(self) -> bool:
         """Whether `fit` on the hosts has --strategy pjrt."""
-        return self.cloud.service == "gke" or self.strategy == "pjrt"
+        return self.strategy == "pjrt"
 
     @property
     def name(self) -> str:

@@ -13,7 +13,8 @@ ABORTED = 128 + signal.SIGABRT
 """Of a process of --strategy pjrt that has lost process 0."""
 _LOST_HOST = (ExitStatus.INTERRUPTED, ExitStatus.CLOUD)
 """Exit statuses of `fit` if another host of the TPU fails. The cause is in that host's report."""
-_MAX_LOGS = 3
+MAX_LOGS = 3
+"""Exits whose output a message has."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def describe(exits: list[ContainerExit], *, others: str) -> str:
         exits: At least one exit.
         others: Where the output of hosts is that the message has no room for.
     """
-    lines = [_describe(container) for container in exits[:_MAX_LOGS]]
-    if more := ", ".join(str(container.host) for container in exits[_MAX_LOGS:]):
+    lines = [_describe(container) for container in exits[:MAX_LOGS]]
+    if more := ", ".join(str(container.host) for container in exits[MAX_LOGS:]):
         lines.append(f"Other hosts that failed: {more}; {others}")
     return "\n".join(lines)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from functools import partial
 
 from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.exits import describe, own_exits
+from tpu_trainer.cloud.exits import MAX_LOGS, ContainerExit, describe, own_exits
 from tpu_trainer.cloud.jobset import JobSet
 from tpu_trainer.cloud.jobset_manifest import OUTPUT_DIR, differences, same_content
 from tpu_trainer.cloud.watch import Watch
@@ -38,7 +40,7 @@ class GkeTraining:
 
     def run(self) -> None:
         """Trains to the end; raises CloudError if training fails."""
-        self._jobset.connect()
+        self._watch.retry_until_answered(self._jobset.connect)
         self._connected = True
         while True:
             found = self._watch.retry_until_answered(self._jobset.get)
@@ -141,9 +143,10 @@ class GkeTraining:
             self._delete(found)
             raise CloudError(f"{self._name}: {message}")
         if found["spec"].get("suspend"):
-            self._watch.log_state(f"{self._name}: {self._suspended()}")
+            warning = self._watch.retry_until_answered(self._jobset.warning)
+            self._watch.log_state(f"{self._name}: {self._suspended()}{f': {warning}' if warning else ''}")
             return False
-        self._log_pods(found, status.get("restarts", 0))
+        self._log_pods(found)
         self._watch.log_progress()
         return False
 
@@ -157,14 +160,18 @@ class GkeTraining:
             f"{self._name} --namespace {self._config.cloud.namespace} --type merge --patch {patch}"
         )
 
-    def _log_pods(self, found: dict, restarts: int) -> None:
-        job = found["spec"]["replicatedJobs"][0]
+    def _log_pods(self, found: dict) -> None:
+        """Prints how many hosts are running, and why others wait; raises CloudError if they cannot start."""
+        job, status = found["spec"]["replicatedJobs"][0], found.get("status", {})
+        after = f" (restart {status['restarts']})" if status.get("restarts") else ""
+        jobs = status.get("replicatedJobsStatus", [])
+        if sum(each.get("ready", 0) for each in jobs) == job["replicas"]:
+            self._cannot_start = 0
+            self._watch.log_state(f"{self._name}: the TPU is active{after}")
+            return
         hosts = job["replicas"] * job["template"]["spec"]["completions"]
         pods = self._watch.retry_until_answered(self._jobset.pods)
-        after = f" (restart {restarts})" if restarts else ""
-        if pods.running == hosts:
-            self._watch.log_state(f"{self._name}: the TPU is active{after}")
-        elif not pods.exits:
+        if not pods.exits:
             why = pods.waits[:1] or [self._watch.retry_until_answered(self._jobset.warning)]
             reason = f": {why[0]}" if why[0] else ""
             self._watch.log_state(f"{self._name}: {pods.running} of {hosts} hosts are running{after}{reason}")
@@ -180,8 +187,18 @@ class GkeTraining:
                 f"the TPU was preempted, or a host was lost, more than {self._config.cloud.max_preemptions} times "
                 "(--cloud.max_preemptions); run the same command to continue"
             )
-        exits = self._watch.retry_until_answered(self._jobset.exits)
+        pods = self._watch.retry_until_answered(self._jobset.pods).exits
+        exits = [
+            ContainerExit(host=host, status=status, log="") for host, (_, status) in sorted(pods.items())
+        ]
         if failed := own_exits(exits, preempted=False, pjrt=True):
+            # A slice can have a thousand hosts.
+            failed[:MAX_LOGS] = [
+                replace(
+                    each, log=self._watch.retry_until_answered(partial(self._jobset.log, pods[each.host][0]))
+                )
+                for each in failed[:MAX_LOGS]
+            ]
             others = f"kubectl logs POD --namespace {self._config.cloud.namespace}, or Cloud Logging, has their output"
             return describe(failed, others=others)
         return f"the JobSet has failed: {condition.get('reason')}: {condition.get('message')}"

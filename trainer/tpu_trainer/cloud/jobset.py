@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.exits import ContainerExit
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster, location
 from tpu_trainer.cloud.jobset_manifest import API_VERSION, CONTAINER, JOB, manifest
 from tpu_trainer.errors import CloudError
@@ -45,8 +44,8 @@ class Pods(NamedTuple):
     """Why pods that are not running wait, as far as it is known; of different reasons, one each."""
     cannot_start: bool
     """Whether a container cannot start, because of its image or its configuration."""
-    exits: list[tuple[str, int, int]]
-    """Pod, host number and exit status of each failed container."""
+    exits: dict[int, tuple[str, int]]
+    """Host number → pod and exit status of its container, if it has ended."""
 
 
 class JobSet:
@@ -149,7 +148,7 @@ class JobSet:
     def pods(self) -> Pods:
         """Returns the state of the JobSet's pods."""
         query = urlencode({"labelSelector": f"jobset.sigs.k8s.io/jobset-name={self._config.name}"})
-        running, waits, exits, cannot_start = 0, [], [], False
+        running, waits, exits, cannot_start = 0, [], {}, False
         for pod in self._api.call("GET", f"{self._core}/pods?{query}")["items"]:
             status = pod.get("status", {})
             [state] = [
@@ -158,7 +157,7 @@ class JobSet:
                 if each["name"] == CONTAINER
             ] or [{}]
             if "terminated" in state:
-                exits.append((pod["metadata"]["name"], self._host(pod), state["terminated"]["exitCode"]))
+                exits[self._host(pod)] = (pod["metadata"]["name"], state["terminated"]["exitCode"])
             elif status.get("phase") == "Running":
                 running += 1
             elif "waiting" in state and (reason := state["waiting"].get("reason")) != "ContainerCreating":
@@ -178,15 +177,8 @@ class JobSet:
         job = self.manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
         return int(annotations.get(_SLICE, 0)) * job["completions"] + int(annotations.get(_INDEX, 0))
 
-    def exits(self) -> list[ContainerExit]:
-        """Returns the exits of the existing pods by host number, with the end of each failed one's output."""
-        found = sorted(self.pods().exits, key=lambda each: each[1])
-        return [
-            ContainerExit(host=host, status=status, log=self._log(pod) if status else "")
-            for pod, host, status in found
-        ]
-
-    def _log(self, pod: str) -> str:
+    def log(self, pod: str) -> str:
+        """Returns the end of a pod's output."""
         query = urlencode({"container": CONTAINER, "tailLines": _LOG_LINES})
         text = self._api.read_text(f"{self._core}/pods/{pod}/log?{query}")
         return "(its output is no longer available)" if text is None else text[-_LOG_CHARACTERS:]

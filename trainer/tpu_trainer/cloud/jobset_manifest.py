@@ -29,6 +29,7 @@ _CONTENT = "tokenmill-content"
 GRACE_SECONDS = 120
 """Time to save after SIGTERM. Spot nodes give less."""
 _COORDINATOR_PORT = 8476
+_SHOWN = 200  # characters of a value in a message
 _A_WEEK = 7 * 24 * 3600
 _RETRIED = sorted((ExitStatus.INTERRUPTED, ABORTED, SIGTERMED))
 """Exit statuses of a host that was stopped, or has lost another one."""
@@ -227,10 +228,15 @@ def differences(ours: dict, found: dict) -> list[str]:
         for each in (ours, found)
     )
     return [
-        f"{name} is {json.dumps(other)} there and {json.dumps(own)} here"
+        f"{name} is {_shown(other)} there and {_shown(own)} here"
         for name, other, own in _compare("", there, here)
         if name != f"annotations.{_CONTENT}"
     ]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _compare(name: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:

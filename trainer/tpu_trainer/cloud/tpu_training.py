@@ -23,6 +23,8 @@ from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
 _log = logging.getLogger(__name__)
 
 _MAX_CONFLICTS = 10
+_SILENT_SECONDS = 600
+"""With --strategy pjrt, all hosts stop at about the same time. Host 0 may have to finish saving."""
 _CHECKS = 3
 """How often to check, after a signal, whether an unanswered request was executed."""
 
@@ -37,6 +39,7 @@ class TpuTraining:
         self._name = config.name
         self._attempt = secrets.token_hex(4)
         self._conflicts = 0
+        self._silent_seconds = 0.0  # since the first host stopped
         self._seen = False  # whether the resource has existed since the last request
         self._created = False  # whether a request was answered with success
         self._unanswered = False  # whether the last request had no response
@@ -151,11 +154,18 @@ class TpuTraining:
         if ended := own_exits(exits, preempted=preempted, pjrt=self._config.trains_with_pjrt):
             return preempted, ended
         # If another host stops first, host 0 needs time to save and report.
-        if preempted or any(container.host == 0 for container in exits):
+        if preempted or any(container.host == 0 for container in exits) or self._lost_host_0(exits):
             return True, []
         self._watch.log_state(f"{self._name}: the TPU is active")
         self._watch.log_progress()
         return False, []
+
+    def _lost_host_0(self, exits: list[ContainerExit]) -> bool:
+        """Whether, with --strategy pjrt, the other hosts have stopped and host 0 does not report."""
+        if not exits or not self._config.trains_with_pjrt:
+            return False
+        self._silent_seconds += max(self._config.cloud.poll_seconds, 1.0)
+        return self._silent_seconds > _SILENT_SECONDS
 
     def _restart(self, preemptions: int) -> None:
         if preemptions <= self._config.cloud.max_preemptions:
@@ -167,6 +177,7 @@ class TpuTraining:
                 f"{self._config.cloud.max_preemptions}); run the same command to continue"
             )
         self._attempt, self._seen, self._created = secrets.token_hex(4), False, False
+        self._silent_seconds = 0.0
 
     def _raise_if_failed(self, exits: list[ContainerExit]) -> None:
         cause = exits[0]
