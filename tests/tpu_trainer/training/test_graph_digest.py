@@ -78,3 +78,18 @@ def test_the_hash_of_a_step_depends_on_every_option_that_it_uses(vocabulary: Voc
     }
     found = {name: step_digest(config, vocabulary) for name, config in configs.items()}
     assert len(set(found.values())) == len(found), found
+
+
+def test_tensors_that_a_function_uses_are_constants_of_the_program() -> None:
+    def table(last: float) -> Function:
+        values = tf.constant([[1.0] * 40, [2.0] * 39 + [last]])
+
+        def add(body: tf.Tensor) -> tf.Tensor:
+            return body + tf.reduce_sum(values[1]) * values[0, 0]
+
+        return lambda b: tf.while_loop(lambda v: v[0] < 9.0, add, [b["x"] + values[0, :4]])[0]
+
+    programs = [Program(table(last), SPECS) for last in (2.0, 3.0)]
+    assert programs[0].captured == []
+    assert len(programs[0].lower().arguments) == len(SPECS)
+    assert programs[0].digest() != programs[1].digest()

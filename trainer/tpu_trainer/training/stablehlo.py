@@ -44,9 +44,25 @@ def flat_function(function: Callable[[dict[str, tf.Tensor]], Any], specs: Specs)
     """Returns a tf.function of the batch's tensors: TensorFlow does not lower functions of nested structures."""
 
     def flat(*values: tf.Tensor) -> Any:
+        _make_constants_of_tensors(tf.compat.v1.get_default_graph())
         return function(dict(zip(specs, values, strict=True)))
 
     return tf.function(flat, jit_compile=True, autograph=False)
+
+
+def _make_constants_of_tensors(graph: Any) -> None:
+    """Makes a function contain the tensors that it uses, such as tables of positions, instead of taking them."""
+    capture, constants = graph.capture, {}
+
+    def captured(tensor: Any, name: str | None = None, **options: Any) -> Any:
+        if not hasattr(tensor, "numpy") or tensor.dtype in (tf.resource, tf.variant):
+            return capture(tensor, name=name, **options)
+        if id(tensor) not in constants:
+            with graph.as_default(), tf.control_dependencies(None):
+                constants[id(tensor)] = (tensor, tf.constant(tensor.numpy()))  # also keeps the id in use
+        return constants[id(tensor)][1]
+
+    graph.capture = captured
 
 
 def parse_artifact(artifact: bytes, context: Any) -> Any:
