@@ -130,13 +130,18 @@ def _read_scores(literals: Iterable[str]) -> list[float]:
 
 
 def _literal(score: float) -> str:
-    """Returns a decimal number that they read as exactly this score."""
+    """Returns a decimal number that they read as exactly this score.
+
+    Raises:
+        UnsupportedComponent: If none was found.
+    """
     literals = []
     for digits in range(15, 20):
         exponent = Decimal(score).adjusted() + 1 - digits
         nearest = int(Decimal(score).scaleb(-exponent))
         step = max(1, 10 ** (digits - 17) // 2)
         literals += [f"{nearest + step * offset}e{exponent}" for offset in range(-8, 9)]
-    return next(
-        literal for literal, found in zip(literals, _read_scores(literals), strict=True) if found == score
-    )
+    for literal, found in zip(literals, _read_scores(literals), strict=True):
+        if found == score:
+            return literal
+    raise UnsupportedComponent(f"a Unigram model with {score!r} as an unknown character's score")
