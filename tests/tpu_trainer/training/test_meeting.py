@@ -74,13 +74,13 @@ def test_processes_meet_in_any_order_and_free_the_port() -> None:
 def test_missing_processes_are_named_after_a_limited_time(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     processes = Processes(6)
-    first, third = processes.start(0, seconds=1.5), processes.start(3, seconds=1.5)
+    first, third = processes.start(0, seconds=4.0), processes.start(3, seconds=4.0)
     found = error(first)
     assert found.status == ExitStatus.INTERRUPTED
     assert re.search(
-        r"num_processes is 6: process\(es\) 1-2, 4-5 did not come to 127.0.0.1:\d+ within 1.5 s", str(found)
+        r"num_processes is 6: process\(es\) 1-2, 4-5 did not come to 127.0.0.1:\d+ within 4 s", str(found)
     )
-    assert "process 3 of 6 did not meet the others within 1.5 s" in str(error(third))
+    assert "process 3 of 6 did not meet the others within 4 s" in str(error(third))
     assert "process(es) 1-2, 4-5 are missing" in caplog.text
 
 

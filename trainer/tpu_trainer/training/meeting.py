@@ -308,9 +308,8 @@ class _Host:
             problem = "process 0 is there already; give each process another --mesh.process_id"
         if problem is None and index in self._arrived:
             before, number = self._arrived[index], self._number
-            await asyncio.sleep(
-                2 * INTERVAL_SECONDS
-            )  # it may be the same process, started again after its host died
+            # It may be the same process, started again after its host died.
+            await asyncio.sleep(2 * INTERVAL_SECONDS)
             if self._arrived.get(index) is before and before.answered > number:
                 problem = (
                     f"process {index} is there already, from {before.address}; give each process another "
