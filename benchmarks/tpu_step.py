@@ -17,7 +17,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -29,7 +28,7 @@ from transformers import CONFIG_MAPPING, TFAutoModelForCausalLM, TFAutoModelForM
 
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Precision, TrainConfig
-from tpu_trainer.tpu_check.cache import Cache, default_folder
+from tpu_trainer.tpu_check.cache import Cache, open_cache
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Program
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
@@ -56,7 +55,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--precisions", nargs="+", default=["float32", "mixed_bfloat16"])
     parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=STEPS)
-    parser.add_argument("--cache", type=Path, default=default_folder())
+    parser.add_argument(
+        "--cache", help="folder of the compiler's results; by default in the user's cache folder"
+    )
     args = parser.parse_args()
     for model in args.models:
         _, _, rows, length = MODELS[model]
@@ -80,11 +81,11 @@ def main() -> None:
 
 
 def report_of_step(
-    step: str, model: str, precision: Precision, topology: str, cache: Path
+    step: str, model: str, precision: Precision, topology: str, cache: str | None
 ) -> dict[str, Any] | None:
     """Returns the report of a step; None if it does not compile."""
     try:
-        return STEPS[step](model, precision, Topology.parse(topology), Cache(folder=cache))
+        return STEPS[step](model, precision, Topology.parse(topology), open_cache(cache))
     except DoesNotCompile:
         return None
 
