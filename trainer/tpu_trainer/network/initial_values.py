@@ -69,18 +69,18 @@ class InitialValues:
 
     def assign(self, variable: tf.Variable, make: Make, *, value: Any = None) -> None:
         """Replaces the value of a variable by what `make` returns; `value` is that, if it is known already."""
-        if id(variable.handle) in self._made:
+        if self._postponed_value(variable) is not None:
             self._made[id(variable.handle)] = make
         else:
             variable.assign(make() if value is None else value)
 
     def copy(self, source: tf.Variable, *, to: tf.Variable) -> None:
         """Gives a variable the value of another."""
-        self.assign(to, self._made.get(id(source.handle), lambda: source))
+        self.assign(to, self._postponed_value(source) or (lambda: source))
 
     def value(self, variable: tf.Variable) -> np.ndarray:
         """Returns, and may compute, the value of a variable."""
-        make = self._made.get(id(variable.handle))
+        make = self._postponed_value(variable)
         if make is None:
             return variable.numpy()
         _return_memory()  # of the variable before
@@ -89,6 +89,11 @@ class InitialValues:
                 "ignore"
             )  # of initializers that are called again, for a copy of the variable
             return np.asarray(make())
+
+    def _postponed_value(self, variable: tf.Variable) -> Make | None:
+        """Returns what computes a variable's value; None if it has its value."""
+        # With replicas of tf.distribute, whose variables have no handle here, nothing is postponed.
+        return self._made.get(id(variable.handle)) if self._made else None
 
     def release(self) -> None:
         """Forgets what computes the values, with all that it holds."""
