@@ -206,6 +206,7 @@ class _Host:
         self._strangers = 0
         self._number = 0  # of the last message
         self._changed = asyncio.Event()
+        self._talks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._rejected = ""
         self._unreachable = ""
 
@@ -234,8 +235,9 @@ class _Host:
         finally:
             own.cancel()
             server.close()
-            for each in self._arrived.values():
-                each.writer.close()
+            for task, writer in list(self._talks.items()):
+                task.cancel()
+                writer.transport.abort()
 
     def _missing(self) -> str:
         return _ranges(set(range(1, self._meeting.count)) - self._arrived.keys())
@@ -265,11 +267,11 @@ class _Host:
                 return not missing  # else all have just come: tell them
         return False
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._talk(reader, writer)
-        except asyncio.CancelledError:  # at the end of the meeting; asyncio would log it
-            writer.transport.abort()
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Starts to talk. asyncio would log tasks of its own for connections that the end of the meeting cancels."""
+        task = asyncio.get_running_loop().create_task(self._talk(reader, writer))
+        self._talks[task] = writer
+        task.add_done_callback(lambda done: self._talks.pop(done, None))
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._strangers >= _STRANGERS:
