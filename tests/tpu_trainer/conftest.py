@@ -26,6 +26,9 @@ from tensorflow.python.framework import ops
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from tests.google_cloud.gcs import Gcs
+from tests.google_cloud.loopback import Loopback
+from tests.tpu_trainer.launches import run_launch
 from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
 from tpu_trainer.console import log_to_stderr
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -108,5 +111,26 @@ def run_verb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
         monkeypatch.setattr("sys.argv", ["tpu_trainer", *map(str, arguments)])
         return __main__.main()
+
+    return run
+
+
+@pytest.fixture
+def gcs() -> Iterator[Gcs]:
+    """A stand-in for Cloud Storage with one bucket."""
+    with Gcs("bucket") as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Launches against a stand-in; returns the lines of stderr."""
+
+    def run(
+        stand_in: Loopback, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
+    ) -> list[str]:
+        with stand_in:
+            run_launch(stand_in, gcs, *more, sleep=sleep)
+        return capsys.readouterr().err.splitlines()
 
     return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,6 @@ from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import GKE, IMAGE, NEEDED, RUN, config, run_launch, signals_once
 from tpu_trainer.config_files import load_fit_config
 from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
-
-
-@pytest.fixture
-def gcs() -> Iterator[Gcs]:
-    with Gcs("bucket") as stand_in:
-        yield stand_in
-
-
-@pytest.fixture
-def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """Launches against a stand-in; returns the lines of stderr."""
-
-    def run(
-        stand_in: Loopback, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
-    ) -> list[str]:
-        with stand_in:
-            run_launch(stand_in, gcs, *more, sleep=sleep)
-        return capsys.readouterr().err.splitlines()
-
-    return run
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,6 @@ from tpu_trainer.errors import CloudError, InterruptedRun
 
 SERVICES = ("tpu", "gke", "vertex")
 Fault = Callable[[Callable[[Request], Response], Request], Response]
-
-
-@pytest.fixture
-def gcs() -> Iterator[Gcs]:
-    with Gcs("bucket") as stand_in:
-        yield stand_in
 
 
 def stand_in_for(service: str, gcs: Gcs) -> Loopback:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.gke import Gke
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.private_network import certificate
-from tests.tpu_trainer.launches import DELETE_JOBSET, GKE, RUN, apis, config, run_launch, signals_once
+from tests.tpu_trainer.launches import DELETE_JOBSET, GKE, RUN, apis, config, signals_once
 from tpu_trainer.cloud.api import Api
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster
 from tpu_trainer.cloud.jobset_manifest import manifest
@@ -28,21 +28,11 @@ OURS = config(*GKE)
 
 
 @pytest.fixture
-def gcs() -> Iterator[Gcs]:
-    with Gcs("bucket") as stand_in:
-        yield stand_in
+def train(train: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Launches on GKE against a stand-in; returns the lines of stderr."""
 
-
-@pytest.fixture
-def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """Launches against a stand-in; returns the lines of stderr."""
-
-    def run(
-        stand_in: Loopback, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
-    ) -> list[str]:
-        with stand_in:
-            run_launch(stand_in, gcs, *GKE, *more, sleep=sleep)
-        return capsys.readouterr().err.splitlines()
+    def run(stand_in: Loopback, *more: str, **options: Any) -> list[str]:
+        return train(stand_in, *GKE, *more, **options)
 
     return run
 
