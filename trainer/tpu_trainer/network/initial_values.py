@@ -85,9 +85,8 @@ class InitialValues:
             return variable.numpy()
         _return_memory()  # of the variable before
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of initializers that are called again, for a copy of the variable
+            # Of initializers that are called again, for a copy of the variable.
+            warnings.simplefilter("ignore")
             return np.asarray(make())
 
     def _postponed_value(self, variable: tf.Variable) -> Make | None:

@@ -87,9 +87,8 @@ def _serve(pipe: Connection, topology: Topology) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # the terminal sends it to both; the parent ends this process
-    tqdm.set_lock(
-        threading.RLock()
-    )  # not one for several processes, which a killed process would not give back
+    # Not one for several processes, which a killed process would not give back.
+    tqdm.set_lock(threading.RLock())
     quiet.set_log_levels()
     console.log_to_stderr()
     while True:

@@ -1,7 +1,7 @@
 """The processes of a run meet over TCP before JAX's coordination service starts: its failures end in aborts.
 
 Process 0 listens on the coordinator's port, which JAX's service uses afterwards; the others connect and introduce
-themselves. Then process 0 repeatedly sends who is missing, and each answers. When all have answered that nobody is, it
+themselves. Then process 0 repeatedly sends who is missing, and each answers. When all have answered that none is, it
 sends `go`. Messages are JSON objects, a line each, of bounded size: anyone may connect.
 """
 
@@ -246,7 +246,7 @@ class _Host:
         return "".join(f"; {hint}" for hint in (self._rejected, self._unreachable) if hint)
 
     async def _all_answer(self) -> bool:
-        """Sends who is missing. Returns whether all are there and have answered that nobody is."""
+        """Sends who is missing. Returns whether all are there and have answered that none is missing."""
         missing = self._missing()
         self._number += 1
         self._changed.clear()
