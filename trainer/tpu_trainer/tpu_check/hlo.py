@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tpu_trainer.tpu_check.convolution import convolution_flops
+
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "token": 0, "f8e4m3fn": 8, "f8e5m2": 8, "c64": 64}
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{$")
@@ -101,6 +103,11 @@ class Instruction:
     def op_name(self) -> str:
         """The TensorFlow operation it was lowered from; empty if the compiler added it."""
         return self.attribute(r'op_name="([^"]*)"') or ""
+
+
+def _sides(type_: str) -> list[int]:
+    """Returns the shape of an array's type."""
+    return [int(side.lstrip("<=")) for side in _ARRAY.search(type_)[2].split(",") if side]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,19 +254,8 @@ class HloModule:
         return sum(map(self.flops, self.computations[called])) if called else 0.0
 
     def _product_flops(self, instruction: Instruction) -> float:
-        # In the second operand of bf_io->bf, each result sums over `i` and the sides of the window.
-        labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.rest)
-        kernel_type = self.by_name[instruction.operands[1]].type
-        kernel = [int(side) for side in _ARRAY.search(kernel_type)[2].split(",") if side]
-        summed = math.prod(side for label, side in zip(labels[2], kernel, strict=True) if label != "o")
-        outputs = math.prod(int(side) for side in _ARRAY.search(instruction.type)[2].split(",") if side)
-        window = re.search(r"window=\{[^}]*?size=([\dx]+)", instruction.rest)
-        if window:  # XLA makes batch dimensions spatial; each result uses one element of them
-            spatial = [int(side) for side in window[1].split("x")]
-            stride = re.search(r"lhs_dilate=([\dx]+)|stride=([\dx]+)", instruction.rest)
-            if stride:
-                summed //= math.prod(spatial)
-        return 2.0 * outputs * summed
+        operands = [self.by_name[name].type for name in instruction.operands[:2]]
+        return convolution_flops(instruction.rest, *map(_sides, (*operands, instruction.type)))
 
     def loops(self) -> list[Loop]:
         """Returns the loops, outermost first."""
