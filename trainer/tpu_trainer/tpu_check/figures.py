@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -184,7 +185,9 @@ def _mesh(report: dict[str, Any]) -> str:
 
 
 def _loops(report: dict[str, Any]) -> str:
-    return ", ".join("?" if loop["trips"] is None else str(loop["trips"]) for loop in report.get("loops", []))
+    # A deep model has hundreds of loops.
+    counts = Counter("?" if loop["trips"] is None else str(loop["trips"]) for loop in report.get("loops", []))
+    return ", ".join(trips if count == 1 else f"{trips} ({count} loops)" for trips, count in counts.items())
 
 
 _LINES = (
