@@ -25,6 +25,8 @@ class Chip:
     """Dimensions of the torus of chips."""
     ici_bandwidth: float
     """Bytes/s that a chip sends over all links between chips; it receives as many at the same time."""
+    kinds: tuple[str, ...]
+    """JAX's names of its devices."""
     source: str
     """URL of the figures."""
     ici_source: str = ""
@@ -47,6 +49,7 @@ CHIPS = {
             devices=2,
             dimensions=2,
             ici_bandwidth=4 * 70e9,
+            kinds=("TPU v3",),
             source=f"{_DOCS}v3",
             ici_source=_PAPER,
         ),
@@ -58,6 +61,7 @@ CHIPS = {
             devices=1,
             dimensions=3,
             ici_bandwidth=6 * 50e9,
+            kinds=("TPU v4",),
             source=f"{_DOCS}v4",
             ici_source=_PAPER,
             options=(("chip_config_name", "megacore"),),
@@ -70,6 +74,7 @@ CHIPS = {
             devices=1,
             dimensions=2,
             ici_bandwidth=400e9 / 2,
+            kinds=("TPU v5 lite", "TPU v5e"),
             source=f"{_DOCS}v5e",
         ),
         Chip(
@@ -80,6 +85,7 @@ CHIPS = {
             devices=1,
             dimensions=3,
             ici_bandwidth=1200e9 / 2,
+            kinds=("TPU v5", "TPU v5p"),
             source=f"{_DOCS}v5p",
         ),
         Chip(
@@ -90,6 +96,7 @@ CHIPS = {
             devices=1,
             dimensions=2,
             ici_bandwidth=800e9 / 2,
+            kinds=("TPU v6 lite", "TPU v6e"),
             source=f"{_DOCS}v6e",
         ),
         Chip(
@@ -100,10 +107,14 @@ CHIPS = {
             devices=2,
             dimensions=3,
             ici_bandwidth=1200e9 / 2,
+            kinds=("TPU7x",),
             source=f"{_DOCS}tpu7x",
         ),
     )
 }
+
+KINDS = {kind: chip.name for chip in CHIPS.values() for kind in chip.kinds}
+"""JAX's name of a device → generation."""
 
 GENERATIONS = ("v2", *(name for name in CHIPS if name != "tpu7x"))
 """Generations that TensorFlow supports. compile-check has no figures for v2."""

@@ -20,7 +20,7 @@ from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
-from tpu_trainer.network.kernel_check import check_attention_kernel
+from tpu_trainer.network.kernel_check import check_attention_kernel, on_first_replica
 from tpu_trainer.training import train
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.task import Task
@@ -150,9 +150,8 @@ def test_the_archive_has_all_kernels() -> None:
 
 
 def check(causal: bool, tpu: str = "v5e") -> float:
-    return check_attention_kernel(
-        tf.distribute.get_strategy(), length=128, causal=causal, precision="mixed_bfloat16", tpu=tpu
-    )
+    run = on_first_replica(tf.distribute.get_strategy())
+    return check_attention_kernel(run, length=128, causal=causal, precision="mixed_bfloat16", tpu=tpu)
 
 
 @pytest.mark.parametrize("tpu", ["v3", "v5litepod"])

@@ -48,8 +48,8 @@ class TrainConfig:
     attention_kernel: bool = False
     """On a TPU: compute attention with a kernel that keeps all scores on the chip: much less memory traffic, the same
     loss. Before the first step, its results on the device are compared with plain attention. For the types of
-    recompute_attention, an even number of heads of 64 dimensions, and rows of 128, 256, 512, 1024 or 2048 tokens. On
-    other devices, it means recompute_attention."""
+    recompute_attention, an even number of heads of 64 dimensions on each device, and rows of 128, 256, 512, 1024 or
+    2048 tokens. On other devices, it means recompute_attention."""
     skip_spikes: float | None = None
     """Skip an update whose loss is more than this many standard deviations (6 is common) above the mean of about the
     last 64 steps, and count it in the log; null: skip none. The step then holds a second copy of model and

@@ -64,12 +64,20 @@ def kernel_dtype(precision: Precision, tpu: str) -> tf.DType:
     return tf.bfloat16 if precision == "mixed_bfloat16" and tpu not in ("v2", "v3") else tf.float32
 
 
-def unsupported_reason(*, heads: int, head_size: int, length: int) -> str | None:
-    """Returns why there is no kernel for this attention; None if there is one."""
+def unsupported_reason(*, heads: int, head_size: int, length: int, devices: int = 1) -> str | None:
+    """Returns why there is no kernel for this attention; None if there is one.
+
+    Args:
+        heads: Of the model.
+        head_size: Dimensions of a head.
+        length: Tokens in a row.
+        devices: Devices that divide the heads.
+    """
     if head_size != HEAD_SIZE:
         return f"the model's heads have {head_size} dimensions, but the kernel's {HEAD_SIZE}"
-    if heads % 2:
-        return f"the model has {heads} heads, but the kernel needs an even number"
+    if heads % (2 * devices):
+        divided = f", of which each of {devices} devices has {heads / devices:g}" if devices > 1 else ""
+        return f"the model has {heads} heads{divided}, but the kernel needs an even number"
     if length not in LENGTHS:
         return f"rows have {length} tokens, but there are kernels only for {', '.join(map(str, LENGTHS))}"
     return None

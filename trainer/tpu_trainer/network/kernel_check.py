@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import tf_keras as keras
@@ -16,20 +19,55 @@ from tpu_trainer.network.patches.dropout import key_dropout
 # Rounding to bfloat16 accounts for up to 0.8% of the root mean square; wrong masks or dropout bits for 25% and more.
 _TOLERANCE = 0.03
 _ROWS, _HEADS, _DROPOUT = 2, 4, 0.1
+_ARRAYS = ("query", "key", "value", "d_output")
 _REMEDY = "use --train.recompute_attention instead"
 
 
+Run = Callable[[Callable[[dict[str, tf.Tensor]], list[tf.Tensor]], dict[str, np.ndarray]], list[np.ndarray]]
+"""Executes a function of named arrays on the devices and returns its results; raises Rejected."""
+
+
+class Rejected(Exception):
+    """The devices do not execute the function. The message is theirs."""
+
+
+def on_first_replica(strategy: tf.distribute.Strategy) -> Run:
+    """Returns how to execute a function on the device of a strategy's first replica."""
+
+    def run(function: Any, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+        @tf.function(autograph=False)
+        def on_device(inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+            return strategy.run(function, (inputs,))
+
+        inputs = {name: tf.constant(array) for name, array in arrays.items()}
+        try:
+            return [strategy.experimental_local_results(value)[0].numpy() for value in on_device(inputs)]
+        except tf.errors.OpError as error:
+            raise Rejected(error.message) from error
+
+    return run
+
+
 def check_attention_kernel(
-    strategy: tf.distribute.Strategy, *, length: int, causal: bool, precision: Precision, tpu: str
+    run: Run,
+    *,
+    length: int,
+    causal: bool,
+    precision: Precision,
+    tpu: str,
+    groups: int = 1,
+    column_groups: int = 1,
 ) -> float:
     """Compares the kernel with plain attention, forward and backward, on random rows with padding and documents.
 
     Args:
-        strategy: Both run on its first replica's device.
+        run: Executes both.
         length: Tokens in a row.
         causal: Whether attention is causal.
         precision: The training precision.
         tpu: The device's generation.
+        groups: Groups of devices that divide the rows.
+        column_groups: Devices of a group, which divide the heads.
 
     Returns:
         The largest relative difference of the output and the three gradients: the root mean square of the difference
@@ -40,75 +78,72 @@ def check_attention_kernel(
     """
     in_kernel = kernel_dtype(precision, tpu)
     dtype = tf.bfloat16 if precision == "mixed_bfloat16" else tf.float32
+    rows, heads = _ROWS * groups, _HEADS * column_groups
     random = np.random.default_rng(0)
-    arrays = random.standard_normal((4, _ROWS, length, _HEADS * HEAD_SIZE)).astype(np.float32)
     key_bias = np.zeros((_ROWS, length), np.float32)
     key_bias[1, -length // 16 :] = -1e4  # the models' mask of padding
-    segments = np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32)
+    # Those of a device. Each has other dropout.
+    arrays = {
+        name: random.standard_normal((_ROWS, length, _HEADS * HEAD_SIZE)).astype(np.float32)
+        for name in _ARRAYS
+    } | {
+        "key_bias": key_bias,
+        "segments": np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32),
+    }
     network = keras.Sequential([keras.layers.Dropout(_DROPOUT)])
     network.build([None, length])
     context = CallContext()
     key_dropout(network, context)
     (dropout,) = network.layers
 
-    def plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    def plain(inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
         seen = segments[:, None, :, None] == segments[:, None, None, :]
         if causal:
             seen &= np.tril(np.ones((length, length), bool))
-        bias = np.where(seen, key_bias[:, None, None, :], np.float32(UNSEEN))
-        heads = (
-            tf.transpose(tf.reshape(x, [_ROWS, length, _HEADS, HEAD_SIZE]), [0, 2, 1, 3])
-            for x in (query, key, value)
-        )
-        output = attend(*heads, bias=tf.constant(bias), dropout=dropout)
-        return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), query.shape)
+        bias = tf.where(seen, key_bias[:, None, None, :], np.float32(UNSEEN))
+        parts = (tf.transpose(tf.reshape(x, [rows, length, heads, HEAD_SIZE]), [0, 2, 1, 3]) for x in inputs)
+        output = attend(*parts, bias=bias, dropout=dropout)
+        return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), inputs[0].shape)
 
-    def kernel(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    def kernel(inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
         return attend_in_kernel(
-            query,
-            key,
-            value,
+            *inputs,
             causal=causal,
-            key_bias=tf.constant(key_bias),
-            segment_ids=tf.constant(segments),
+            key_bias=key_bias,
+            segment_ids=segments,
             dropout=dropout,
             dtype=in_kernel,
         )
 
-    def both() -> list[list[tf.Tensor]]:
-        *inputs, d_output = (tf.constant(array, dtype) for array in arrays)
-        results = []
-        values = CallValues(
-            dropout_key=(tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), row=tf.range(_ROWS)
+    def differences(given: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        *inputs, d_output = (
+            tf.cast(tf.tile(given[name], [groups, 1, column_groups]), dtype) for name in _ARRAYS
         )
+        masks = [tf.tile(given[name], [groups, 1]) for name in ("key_bias", "segments")]
+        values = CallValues(
+            dropout_key=(tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), row=tf.range(rows)
+        )
+        results = []
         for attention in (plain, kernel):
             with context.using(values), tf.GradientTape() as tape:
                 tape.watch(inputs)
-                output = attention(*inputs)
+                output = attention(inputs, *masks)
             gradients = tape.gradient(output, inputs, output_gradients=d_output)
             results.append([tf.cast(result, tf.float32) for result in (output, *gradients)])
-        return results
-
-    @tf.function(autograph=False)
-    def on_device() -> list[list[tf.Tensor]]:
-        return strategy.run(both)
+        return [
+            tf.sqrt(tf.reduce_mean(tf.square(found - expected)) / tf.reduce_mean(tf.square(expected)))
+            for expected, found in zip(*results, strict=True)
+        ]
 
     try:
-        expected, found = (
-            [strategy.experimental_local_results(value)[0].numpy() for value in values]
-            for values in on_device()
-        )
-    except tf.errors.OpError as error:
+        found = list(map(float, run(differences, arrays)))
+    except Rejected as error:
         raise UsageError(
             f"--train.attention_kernel: this device rejects the {in_kernel.name} kernel for rows of {length} tokens; "
-            f"{_REMEDY}\n{error.message}"
+            f"{_REMEDY}\n{error}"
         ) from error
-    differences = [
-        float(np.sqrt(np.mean(np.square(b - a)) / np.mean(np.square(a))))
-        for a, b in zip(expected, found, strict=True)
-    ]
     for name, difference in zip(
-        ("output", "gradient of queries", "gradient of keys", "gradient of values"), differences, strict=True
+        ("output", "gradient of queries", "gradient of keys", "gradient of values"), found, strict=True
     ):
         # `not <=` instead of `>` rejects NaN.
         if not difference <= _TOLERANCE:
@@ -116,4 +151,4 @@ def check_attention_kernel(
                 f"--train.attention_kernel: on this device, the kernel's {name} differs from plain attention's by "
                 f"{difference:.1%} of its root mean square, for rows of {length} tokens in {dtype.name}; {_REMEDY}"
             )
-    return max(differences)
+    return max(found)

@@ -22,7 +22,8 @@ import tensorflow as tf
 from tpu_trainer.chips import Topology
 from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.training.pjrt import DeviceMesh, with_gathers
+from tpu_trainer.training.partitioning import partition
+from tpu_trainer.training.pjrt import DeviceMesh
 from tpu_trainer.training.sharding import Placement, bytes_per_device
 from tpu_trainer.training.stablehlo import Lowered, flat_function, parse_artifact
 
@@ -79,7 +80,7 @@ class MeshModule:
         """A hash of the program and its placement."""
         mesh = self.mesh
         keep = mesh.fsdp == "keep"
-        program = with_gathers(self.lowered, self.placements, data=mesh.data, model=mesh.model, keep=keep)
+        program = partition(self.lowered, self.placements, data=mesh.data, model=mesh.model, keep=keep)
         placed = json.dumps([self.placements, mesh.data, mesh.model]).encode()
         return hashlib.sha256(program.artifact + placed).hexdigest()
 

@@ -47,11 +47,6 @@ class MeshStep:
                 f"--mesh.data {data} times --mesh.model {self.mesh.model} are {self.devices} devices, but "
                 f"{topology.name} has {topology.replicas}; change the mesh"
             )
-        if config.train.attention_kernel:
-            raise UsageError(
-                "--train.attention_kernel: a mesh of --strategy pjrt cannot divide the kernel; use "
-                "--train.recompute_attention instead"
-            )
         self._config = config
         self._rows = rows
         self._cache = cache
@@ -62,6 +57,7 @@ class MeshStep:
                 vocabulary=rows.vocabulary,
                 max_length=rows.max_length,
                 strategy=tf.distribute.get_strategy(),
+                tpu=topology.chip.name,
                 shards=data,
                 column_groups=self.mesh.model,
                 initial=initial,

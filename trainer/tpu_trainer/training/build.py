@@ -54,7 +54,7 @@ def build_task(
         max_length=max_length,
         seed=config.seed,
         precision=config.train.precision,
-        memory=_memory_options(config, max_length, tpu),
+        memory=_memory_options(config, max_length, tpu, column_groups),
         shards=shards,
         initial=initial,
     )
@@ -81,10 +81,11 @@ def build_task(
     )
 
 
-def _memory_options(config: FitConfig, max_length: int, tpu: str | None) -> MemoryOptions:
+def _memory_options(config: FitConfig, max_length: int, tpu: str | None, devices: int) -> MemoryOptions:
     kernel = None
     if config.train.attention_kernel and tpu is not None:
-        kernel = KernelOptions(length=max_length, dtype=kernel_dtype(config.train.precision, tpu))
+        dtype = kernel_dtype(config.train.precision, tpu)
+        kernel = KernelOptions(length=max_length, dtype=dtype, devices=devices)
     return MemoryOptions(
         recompute_blocks=config.train.gradient_checkpointing,
         recompute_attention=config.train.attention_kernel or config.train.recompute_attention,

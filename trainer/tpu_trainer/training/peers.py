@@ -1,7 +1,7 @@
 """The processes of --strategy pjrt that train together, usually one on each host.
 
-JAX's coordination service, in process 0, introduces them to each other, stores values, and notices which are lost. With
-stablehlo.py and pjrt.py, the only file of --strategy pjrt that uses private interfaces.
+JAX's coordination service, in process 0, introduces them to each other, stores values, and notices which are lost. This
+file uses private interfaces, as pjrt.py says.
 """
 
 from __future__ import annotations

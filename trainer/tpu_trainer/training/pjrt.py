@@ -1,7 +1,7 @@
 """The devices of --strategy pjrt: those that JAX finds, as a mesh that partitions a program.
 
-With stablehlo.py and peers.py, the only file of --strategy pjrt that uses private interfaces of TensorFlow and JAX.
-Written for JAX 0.10; 0.11 has dropped one field of `jax.export.Exported`.
+With partitioning.py, peers.py and stablehlo.py, the only file of --strategy pjrt that uses private interfaces of
+TensorFlow and JAX. Written for JAX 0.10; 0.11 has dropped one field of `jax.export.Exported`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class DeviceMesh:
         """cpu, gpu or tpu."""
         self.kind: str = found[0].device_kind
         """The vendor's name of a device."""
+        self.error: type[Exception] = self._jax.errors.JaxRuntimeError
+        """What the compiler and the devices raise."""
         self.processes: int = self._jax.process_count()
         """Processes whose devices are in the mesh."""
         self.data = config.data or max(1, len(found) // config.model)
@@ -165,10 +167,12 @@ class DeviceMesh:
         Returns:
             A function of the placed arguments, which donates those that a result replaces.
         """
+        from tpu_trainer.training.partitioning import partition  # imports TensorFlow
+
         results: list[Placement] = [(None,) * len(shape) for shape, _ in lowered.results]
         for argument, result in lowered.aliases.items():
             results[result] = arguments[argument]
-        lowered = with_gathers(lowered, arguments, data=self.data, model=self.model, keep=self._keep)
+        lowered = partition(lowered, arguments, data=self.data, model=self.model, keep=self._keep)
         jitted = self._jax.jit(
             _exported(lowered, platform=self.platform).call,
             in_shardings=tuple(map(self.sharding, arguments)),
@@ -207,32 +211,6 @@ def _identity(value: jax.Array) -> jax.Array:
 
 def _sum(values: jax.Array) -> jax.Array:
     return values.sum(axis=0, dtype=values.dtype)
-
-
-def with_gathers(
-    lowered: Lowered, arguments: Sequence[Placement], *, data: int, model: int, keep: bool
-) -> Lowered:
-    """Returns a program with gathers of the weights that the `data` axis divides; see gather_weights_at_use.
-
-    Args:
-        lowered: The program.
-        arguments: Placement of each argument.
-        data: Size of the axis.
-        model: Size of the other axis.
-        keep: Whether gathered weights are kept until the backward pass.
-    """
-    from tpu_trainer.training.stablehlo import gather_weights_at_use
-
-    divided = {
-        number: placement
-        for number, placement in enumerate(arguments)
-        if DATA in placement and lowered.arguments[number][1] == "float32"  # arrays of a batch are integers
-    }
-    if data == 1 or not divided:
-        return lowered
-    axes = {DATA: data, MODEL: model}
-    artifact = gather_weights_at_use(lowered.artifact, divided, axes, keep=keep)
-    return dataclasses.replace(lowered, artifact=artifact)
 
 
 def _exported(lowered: Lowered, *, platform: str) -> Any:

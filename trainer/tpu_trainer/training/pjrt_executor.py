@@ -21,6 +21,7 @@ from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.network.initial_values import InitialValues
+from tpu_trainer.network.kernel_check import Rejected
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.network.patches.fused_projection import grouped, ungrouped
 from tpu_trainer.runs.checkpoint import State, named_variables
@@ -213,6 +214,21 @@ class PjrtExecutor(StepExecutor):
                 },
             )
         return self._programs[key]
+
+    def results(
+        self, function: Callable[[dict[str, tf.Tensor]], list[tf.Tensor]], arrays: dict[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Executes a function of arrays, which each device gets whole, on all devices together; raises Rejected."""
+        program = Program(
+            function, {name: tf.TensorSpec(each.shape, each.dtype) for name, each in arrays.items()}
+        )
+        placements: list[Placement] = [(None,) * array.ndim for array in arrays.values()]
+        lowered = self._lowered("check the attention kernel", program)
+        try:
+            run = self._devices.compile(lowered, placements)
+            return list(map(self._devices.get, run(*map(self._devices.put, arrays.values(), placements))))
+        except self._devices.error as error:
+            raise Rejected(str(error)) from error
 
     def _check_weights(self) -> None:
         """Checks that all processes have set the same values."""

@@ -1,6 +1,6 @@
 """Lowers a tf.function to StableHLO, in the form that XLA's compilers outside of TensorFlow accept.
 
-With pjrt.py, the only file of --strategy pjrt that uses private interfaces of TensorFlow and JAX.
+This file uses private interfaces, as pjrt.py says.
 """
 
 from __future__ import annotations
@@ -12,19 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_trainer.config.mesh import DATA
 from tpu_trainer.training.graph_digest import graph_digest
-from tpu_trainer.training.sharding import Placement
 
 Specs = Mapping[str, tf.TensorSpec]
-# The oldest version of the format with all operations that TensorFlow 2.20 emits.
-_FORMAT_VERSION = "1.9.0"
+FORMAT_VERSION = "1.9.0"
+"""The oldest version of StableHLO with all operations that TensorFlow 2.20 emits."""
 _DTYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "i1": "bool", "i8": "int8", "i32": "int32",
            "i64": "int64", "ui32": "uint32", "ui64": "uint64"}  # fmt: skip
-# Operations of the optimizer. Their operands are divided in the same way.
-_ELEMENTWISE = frozenset(
-    f"stablehlo.{name}" for name in ("add", "compare", "divide", "multiply", "return", "select", "subtract")
-) | {"func.return"}
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
@@ -114,7 +108,7 @@ class Program:
         raw = self._function.experimental_get_compiler_ir(*self._specs.values())(stage="stablehlo_serialized")
         with mlir.make_ir_context() as context:
             module = parse_artifact(raw, context)
-            kind = ir.FunctionType(ir.TypeAttr(_main(module).attributes["function_type"]).value)
+            kind = ir.FunctionType(ir.TypeAttr(main_function(module).attributes["function_type"]).value)
             attributes = module.operation.attributes
             alias_text = (
                 str(attributes["mhlo.input_output_alias"]) if "mhlo.input_output_alias" in attributes else ""
@@ -126,11 +120,11 @@ class Program:
                 )
             }
             # JAX sets the donation itself.
-            for name in [each if isinstance(each, str) else each.name for each in attributes]:
+            for name in attribute_names(module.operation):
                 if name.startswith("mhlo."):
                     del attributes[name]
             lowered = Lowered(
-                artifact=stablehlo.serialize_portable_artifact(module, _FORMAT_VERSION),
+                artifact=stablehlo.serialize_portable_artifact(module, FORMAT_VERSION),
                 arguments=tuple(_array(str(each)) for each in kind.inputs),
                 results=tuple(_array(str(each)) for each in kind.results),
                 aliases=aliases,
@@ -154,77 +148,14 @@ class Program:
                 raise RuntimeError(f"argument {argument} and its result {result} have different shapes")
 
 
-def gather_weights_at_use(
-    artifact: bytes, divided: Mapping[int, Placement], axes: Mapping[str, int], *, keep: bool
-) -> bytes:
-    """Makes devices gather their parts of a weight where the program multiplies with it or looks its rows up.
-
-    XLA alone may instead divide activations by the dimension that divides the weight, and exchange these. The
-    optimizer's elementwise operations stay divided.
-
-    Args:
-        artifact: Of a `Lowered`.
-        divided: Number of a weight's argument → its placement, of which the axis `data` is gathered.
-        axes: Names and sizes of the mesh's axes.
-        keep: Whether a weight is gathered once and keeps its memory until the backward pass has used it, or is gathered
-            again for the backward pass.
-    """
-    from jax._src.interpreters import mlir
-    from jax._src.lib import _jax
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import sdy, stablehlo
-
-    with mlir.make_ir_context() as context, ir.Location.unknown():
-        module = stablehlo.deserialize_portable_artifact(context, artifact)
-        main = _main(module)
-        numbers = {main.regions[0].blocks[0].arguments[number]: number for number in divided}
-        uses = []
-
-        def visit(operation: ir.Operation) -> ir.WalkResult:
-            for place, value in enumerate(operation.operands):
-                if (number := numbers.get(value)) is None:
-                    continue
-                if operation.name == "stablehlo.convert":
-                    numbers[operation.results[0]] = number
-                elif operation.name == "stablehlo.while":
-                    numbers[operation.regions[1].blocks[0].arguments[place]] = number
-                elif operation.name not in _ELEMENTWISE:
-                    uses.append((number, value, operation, place))
-            return ir.WalkResult.ADVANCE
-
-        main.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-        mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
-
-        def constrained(value: ir.Value, placement: Placement) -> ir.Value:
-            dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in placement]
-            sharding = sdy.TensorShardingAttr.get(
-                mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
-            )
-            return sdy.ShardingConstraintOp(value, sharding).result
-
-        forward = set()
-        later: dict[Any, ir.Value] = {}
-        for number, value, operation, place in uses:
-            whole = tuple(None if axis == DATA else axis for axis in divided[number])
-            key = (number, str(value.type), operation.block)
-            first = (number, operation.block) not in forward
-            forward.add((number, operation.block))
-            if (gathered := later.get(key)) is None:
-                with ir.InsertionPoint(operation):
-                    if not (first or keep):
-                        # Without the barrier, XLA would merge this gather with the first one; without the placement of
-                        # its result, it would gather before the barrier.
-                        value = constrained(
-                            stablehlo.OptimizationBarrierOp([value]).results[0], divided[number]
-                        )
-                    gathered = constrained(value, whole)
-                if keep or not first:
-                    later[key] = gathered
-            operation.operands[place] = gathered
-        return _jax.mlir.serialize_portable_artifact(module, _FORMAT_VERSION, True)
+def attribute_names(operation: Any) -> list[str]:
+    """Returns the names of an operation's attributes."""
+    # Older releases of jaxlib iterate over pairs.
+    return [each if isinstance(each, str) else each.name for each in operation.attributes]
 
 
-def _main(module: Any) -> Any:
+def main_function(module: Any) -> Any:
+    """Returns a module's function `main`."""
     from jaxlib.mlir import ir
 
     return next(

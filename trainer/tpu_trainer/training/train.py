@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_trainer.chips import KINDS
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.dataset import Split
@@ -21,7 +22,7 @@ from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.network.initial_values import InitialValues
-from tpu_trainer.network.kernel_check import check_attention_kernel
+from tpu_trainer.network.kernel_check import check_attention_kernel, on_first_replica
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.build import build_task
@@ -91,16 +92,29 @@ def train_run(
         NotSavedError: If the last state could not be written.
     """
     tf.get_logger().setLevel("ERROR")
-    mesh = _mesh(config) if config.strategy == "pjrt" else None
+    mesh = DeviceMesh(config.mesh) if config.strategy == "pjrt" else None
     # Under pjrt, TensorFlow only traces, on the CPU.
     strategy = strategy or build_strategy("cpu" if mesh else config.strategy, config.tpu)
     replicas = mesh.data if mesh else strategy.num_replicas_in_sync
     with ends_if_lost(remote_hosts(strategy)):
         data = _load(config, train=train, validation=validation, replicas=replicas, hosts=num_hosts(strategy))
-        tpu = _generation(config) if is_tpu(strategy) else None
+        tpu = _generation(config, strategy, mesh)
         with elapsed("fit: building the model"):
             task, initial = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
         executor = _executor(config, task, strategy, mesh, peers, initial)
+        if config.train.attention_kernel and tpu is not None:
+            difference = check_attention_kernel(
+                executor.results if isinstance(executor, PjrtExecutor) else on_first_replica(strategy),
+                length=train.max_length,
+                causal=config.objective == "clm",
+                precision=config.train.precision,
+                tpu=tpu,
+                groups=mesh.data if mesh else 1,
+                column_groups=mesh.model if mesh else 1,
+            )
+            _log.info(
+                f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}"
+            )
         bfloat16 = config.train.precision == "mixed_bfloat16"
         run = Run(
             config,
@@ -121,16 +135,6 @@ def train_run(
             ),
         )
         return run.train()
-
-
-def _mesh(config: FitConfig) -> DeviceMesh:
-    mesh = DeviceMesh(config.mesh)
-    if config.train.attention_kernel and mesh.platform == "tpu":
-        raise UsageError(
-            "--train.attention_kernel: a mesh of --strategy pjrt cannot divide the kernel; use "
-            "--train.recompute_attention instead"
-        )
-    return mesh
 
 
 def _executor(
@@ -179,8 +183,17 @@ def _deterministic(config: FitConfig, strategy: tf.distribute.Strategy) -> bool:
     return config.train.deterministic and not is_tpu(strategy)
 
 
-def _generation(config: FitConfig) -> str | None:
-    """Returns the TPU's generation; None, with a line on stderr, if it is unknown and only MFU needs it."""
+def _generation(config: FitConfig, strategy: tf.distribute.Strategy, mesh: DeviceMesh | None) -> str | None:
+    """Returns the TPU's generation; None without a TPU, or, with a line on stderr, if only MFU needs it."""
+    if mesh is not None and mesh.platform == "tpu":
+        if config.train.attention_kernel and mesh.kind not in KINDS:
+            raise UsageError(
+                f"--train.attention_kernel: for this TPU, {mesh.kind!r}, there is no kernel; use "
+                "--train.recompute_attention instead"
+            )
+        return KINDS.get(mesh.kind)
+    if not is_tpu(strategy):
+        return None
     try:
         return tpu_generation(config.tpu)
     except UnknownTpuError as error:
@@ -250,12 +263,11 @@ def _build(
     initial = InitialValues()
     if _deterministic(config, strategy):
         tf.config.experimental.enable_op_determinism()
-    max_length = data.rows.data.max_length
     with strategy.scope(), initial.postponed() if mesh else nullcontext():
         task = build_task(
             config,
             vocabulary=data.vocabulary,
-            max_length=max_length,
+            max_length=data.rows.data.max_length,
             strategy=strategy,
             token_counts=data.token_counts if config.model.init_output_bias else None,
             tpu=tpu,
@@ -263,15 +275,6 @@ def _build(
             column_groups=mesh.model if mesh else 1,
             initial=initial,
         )
-    if config.train.attention_kernel and tpu is not None:
-        difference = check_attention_kernel(
-            strategy,
-            length=max_length,
-            causal=config.objective == "clm",
-            precision=config.train.precision,
-            tpu=tpu,
-        )
-        _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
         load_weights(task.network, config.model.init_from, data.vocabulary, initial)
     if task.average is not None:

@@ -11,7 +11,7 @@ import re
 import tensorflow as tf
 from transformers import TFPreTrainedModel
 
-from tpu_trainer.chips import CHIPS
+from tpu_trainer.chips import CHIPS, KINDS
 from tpu_trainer.training.pjrt import DeviceMesh
 from tpu_trainer.training.strategy import is_tpu
 
@@ -32,14 +32,6 @@ _GPUS = (
     (r"RTX 4090", 165e12, 82.6e12),
     (r"RTX 3090", 71e12, 35.6e12),
 )
-# JAX's names of TPU devices → keys of chips.CHIPS.
-_TPU_KINDS = {
-    "TPU v3": "v3",
-    "TPU v4": "v4",
-    "TPU v5 lite": "v5e",
-    "TPU v5": "v5p",
-    "TPU v6 lite": "v6e",
-}
 _EMBEDDING = re.compile(r"(^|/)(\w*embeddings?|wte|wpe)(/|:|$)")
 _HEAD = re.compile(r"(^|/)(lm_head|mlm|predictions)(/|$)")
 
@@ -86,7 +78,7 @@ def device_peak_flops(mesh: DeviceMesh, *, bfloat16: bool) -> float | None:
     if mesh.platform == "gpu":
         one = gpu_peak_flops(mesh.kind, bfloat16=bfloat16)
     elif mesh.platform == "tpu":
-        one = tpu_peak_flops(_TPU_KINDS.get(mesh.kind, ""))
+        one = tpu_peak_flops(KINDS.get(mesh.kind, ""))
     return None if one is None else mesh.devices * one
 
 

@@ -23,6 +23,8 @@ class KernelOptions:
     """Tokens in a row."""
     dtype: tf.DType
     """See attention_kernel.kernel_dtype."""
+    devices: int = 1
+    """Devices that divide the heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,9 @@ def apply(
     # After dropout and document masks, because these layers use patched dropout and may apply the masks themselves.
     if memory.attention_kernel is not None:
         kernel = memory.attention_kernel
-        use_attention_kernel(network, context, length=kernel.length, dtype=kernel.dtype)
+        use_attention_kernel(
+            network, context, length=kernel.length, dtype=kernel.dtype, devices=kernel.devices
+        )
     elif memory.recompute_attention:
         recompute_attention(network)
     return separates

@@ -36,7 +36,7 @@ def recompute_attention(network: TFPreTrainedModel) -> None:
 
 
 def use_attention_kernel(
-    network: TFPreTrainedModel, context: CallContext, *, length: int, dtype: tf.DType
+    network: TFPreTrainedModel, context: CallContext, *, length: int, dtype: tf.DType, devices: int = 1
 ) -> None:
     """Makes the attention layers of `network` use attention_kernel.attend_in_kernel in training, for a TPU only.
 
@@ -47,6 +47,7 @@ def use_attention_kernel(
         context: The values that the layers read during a call.
         length: Tokens in a row.
         dtype: See attention_kernel.kernel_dtype.
+        devices: Devices that divide the heads.
 
     Raises:
         UsageError: If the model has no supported layer, or there is no kernel for `length` or the model's heads.
@@ -55,7 +56,7 @@ def use_attention_kernel(
         bert = type(layer).__name__ in _BERT_LIKE
         heads = layer.num_attention_heads if bert else layer.n_head
         head_size = layer.attention_head_size if bert else layer.split_size // layer.n_head
-        reason = unsupported_reason(heads=heads, head_size=head_size, length=length)
+        reason = unsupported_reason(heads=heads, head_size=head_size, length=length, devices=devices)
         if reason is not None:
             raise UsageError(
                 f"--train.attention_kernel: {reason}; use --train.recompute_attention, which supports all models of "

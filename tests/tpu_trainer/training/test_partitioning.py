@@ -1,0 +1,71 @@
+"""What a mesh divides differently from XLA's partitioner."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tpu_trainer.small_runs import fit_arguments, metrics
+from tests.tpu_trainer.tiny import write_split
+
+OPTIONS = {
+    "model.type": "gpt2",
+    "model.config.n_embd": 256,
+    "model.config.n_layer": 1,
+    "model.config.n_head": 4,
+    "objective": "clm",
+    "strategy": "pjrt",
+    "mesh.model": 2,
+    "train.steps": 3,
+    "train.batch_size": 8,
+    "train.log_every": 1,
+}
+
+
+def fit(folder: Path, run: str, kind: str = "right", **options: str) -> subprocess.CompletedProcess[str]:
+    """Runs divided_kernels.py on eight devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    arguments = fit_arguments(folder / "data", folder / run, OPTIONS | options)
+    return subprocess.run(
+        [sys.executable, "-m", "tests.tpu_trainer.divided_kernels", kind, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[3],
+        env=os.environ
+        | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(folder / "cache")},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
+    """A folder with a dataset, rows of 128 tokens."""
+    rows = np.random.default_rng(0).integers(5, 50, size=(48, 128))
+    for split in ("train", "validation"):
+        write_split(tmp_path / "data" / split, rows, tokenizer=tokenizer_folder)
+    return tmp_path
+
+
+def test_a_mesh_checks_its_kernels_and_trains_as_without_them(folder: Path) -> None:
+    pytest.importorskip("jax")
+    losses = {}
+    for kernel in ("false", "true"):
+        found = fit(folder, kernel, **{"train.attention_kernel": kernel})
+        assert found.returncode == 0, found.stderr
+        told = "the attention kernel matches plain attention on this device" in found.stderr
+        assert told == (kernel == "true")
+        losses[kernel] = [record["loss"] for record in metrics(folder / kernel) if "loss" in record]
+    assert len(losses["true"]) == 3
+    np.testing.assert_allclose(losses["true"], losses["false"], rtol=1e-5)
+
+
+def test_a_mesh_whose_kernels_are_wrong_ends_the_run(folder: Path) -> None:
+    pytest.importorskip("jax")
+    found = fit(folder, "run", "wrong", **{"train.attention_kernel": "true"})
+    assert (found.returncode, found.stdout) == (2, ""), found.stderr
+    assert "on this device, the kernel's output differs from plain attention's by" in found.stderr
