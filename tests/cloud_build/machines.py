@@ -25,7 +25,7 @@ class TpuWithHost(Tpu):
         start: Starts programs.
         metadata: The host's metadata server.
         folder: The host's files.
-        where: See `Tpu`.
+        where: See `ResourceLives`.
     """
 
     def __init__(self, start: Start, metadata: MetadataServer, folder: Path, **where: Any):
@@ -36,7 +36,7 @@ class TpuWithHost(Tpu):
     @property
     def remains(self) -> bool:
         """Whether a TPU exists that is not being deleted, or a host runs."""
-        return (self.existing is not None and not self._deleting) or self._host is not None
+        return self.left or self._host is not None
 
     def create(self, body: dict) -> None:
         self._lives.append([*_IN_PROVISIONING, self._boot, "ACTIVE"])

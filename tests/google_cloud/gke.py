@@ -5,31 +5,22 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import ssl
 from collections.abc import Sequence
 from typing import Any
 
-from tests.google_cloud.loopback import Loopback, Request, Response
+from tests.google_cloud.loopback import Request, Response
+from tests.google_cloud.resource_lives import ResourceLives
 
 _JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-class Gke(Loopback):
-    """The stand-in.
+class Gke(ResourceLives):
+    """The stand-in. A life's states are the keys of `_CONDITIONS`, "Suspended", "Pending" and "Running".
 
-    Args:
-        lives: For each JobSet in turn, its states in the answers to successive requests: a key of `_CONDITIONS`,
-            "Suspended", "Pending" or "Running". A function is called with the stand-in before the next answer. The
-            last state is repeated.
-        project: The only project that the stand-in serves.
-        port: See `Loopback`.
-        tls: See `Loopback`.
-        address: See `Loopback`.
+    Functions in a life are called with the stand-in.
 
     Attributes:
-        created: The bodies of the requests that created JobSets.
-        existing: The existing JobSet, or None.
         pods: The JobSet's pods, as the API returns them, and `logs`, their output.
         events: Warnings.
         forbidden: (verb, resource) pairs that the account has no right to.
@@ -38,21 +29,10 @@ class Gke(Loopback):
         namespaces: The cluster's namespaces.
     """
 
-    def __init__(
-        self,
-        *lives: Sequence[Any],
-        project: str = "p",
-        port: int = 0,
-        tls: ssl.SSLContext | None = None,
-        address: str = "127.0.0.1",
-    ):
-        super().__init__(port, tls, address)
-        self._cluster_path = f"/v1/projects/{project}/locations/europe-west4/clusters/c"
-        self._lives = [list(life) for life in lives]
+    def __init__(self, *lives: Sequence[Any], **place: Any):
+        super().__init__(*lives, **place)
+        self._cluster_path = f"/v1/projects/{self._project}/locations/europe-west4/clusters/c"
         self._uids = itertools.count(1)
-        self._deleting = 0
-        self.created: list[dict] = []
-        self.existing: dict | None = None
         self.pods: list[dict] = []
         self.logs: dict[str, str] = {}
         self.events: list[dict] = []
@@ -66,13 +46,11 @@ class Gke(Loopback):
         }
 
     def create(self, body: dict) -> None:
-        """Creates the JobSet, as a request does."""
-        self.existing = json.loads(json.dumps(body))
+        super().create(json.loads(json.dumps(body)))
         self.existing["metadata"]["uid"] = f"uid-{next(self._uids)}"
         # The cluster's defaults.
         self.existing["spec"] |= {"startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
-        self._life = self._lives.pop(0)
-        self._state, self._deleting, self.restarts = "Pending", 0, 0
+        self._state, self.restarts = "Pending", 0
 
     def host(self, number: int, state: dict, *, log: str | None = None, **status: Any) -> None:
         """Sets the state of a host's container, and its output."""
@@ -147,16 +125,12 @@ class Gke(Loopback):
         if self.existing is None or self.existing["metadata"]["name"] != name:
             return self._error(404, f'jobsets.jobset.x-k8s.io "{name}" not found')
         if self._deleting:
-            self._deleting -= 1
-            if not self._deleting:
-                self.existing = None
+            if not self.still_deleting():
                 self.pods = []
                 return self._error(404, f'jobsets.jobset.x-k8s.io "{name}" not found')
             deleting = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
             return Response.of_json(self.existing | {"metadata": self.existing["metadata"] | deleting})
-        while callable(self._life[0]):
-            self._life.pop(0)(self)
-        self._state = self._life.pop(0) if len(self._life) > 1 else self._life[0]
+        self._state = self.next_state()
         if self._state == "Running":
             hosts = self.existing["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]
             for number in range(hosts):

@@ -36,8 +36,8 @@ def test_a_tpu_is_requested_trains_and_is_deleted(gcs: Gcs, train: Any, ends: An
     ]
     tpu = Tpu(life)
     assert train(tpu, "--train.steps", "50", "--cloud.service_account", "a@p.iam") == [
-        "launch: first: requesting a v5litepod-8 in europe-west4-b; if this command is killed, delete it with: "
-        + launches.DELETE,
+        "launch: first: requesting a v5litepod-8 in europe-west4-b; if this command is killed, the training goes on; "
+        f"delete it with: {launches.DELETE}",
         *(
             f"launch: first: {state}"
             for state in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
@@ -196,7 +196,7 @@ def test_a_signal_deletes_the_tpu(train: Any, capsys: pytest.CaptureFixture[str]
     with pytest.raises(InterruptedRun, match="run the same command to continue"):
         train(tpu, sleep=signals_once(signal.SIGTERM))
     assert "first: SIGTERM: deleting its resources" in capsys.readouterr().err
-    assert tpu._deleting
+    assert not tpu.left
 
 
 def test_vertex_runs_and_fails_and_is_cancelled(train: Any, gcs: Gcs) -> None:

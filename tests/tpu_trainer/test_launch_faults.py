@@ -68,7 +68,7 @@ def left(stand_in: Loopback) -> bool:
     """Returns whether a resource exists that is not being deleted."""
     if isinstance(stand_in, Vertex):
         return bool(stand_in.active)
-    return stand_in.existing is not None and not stand_in._deleting
+    return stand_in.left
 
 
 def on_request(stand_ins: list[Loopback], fault: Fault, when: Callable[[int, Request], bool]) -> None:

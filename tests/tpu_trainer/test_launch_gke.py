@@ -233,7 +233,7 @@ def test_a_signal_deletes_the_jobset(train: Any, capsys: pytest.CaptureFixture[s
     gke = Gke(["Pending"])
     with pytest.raises(InterruptedRun, match="run the same command to continue"):
         train(gke, sleep=signals_once(signal.SIGTERM))
-    assert gke._deleting
+    assert not gke.left
     assert capsys.readouterr().err.splitlines()[-1] == "launch: first: SIGTERM: deleting its resources"
 
 

@@ -13,7 +13,8 @@ from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.gke_training import GkeTraining
 from tpu_trainer.cloud.jobset_manifest import manifest
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
-from tpu_trainer.cloud.queued_resource import request
+from tpu_trainer.cloud.named_training import NamedTraining
+from tpu_trainer.cloud.queued_resource import QueuedResource, request
 from tpu_trainer.cloud.signals import InterruptedBySignal
 from tpu_trainer.cloud.tpu_training import TpuTraining
 from tpu_trainer.cloud.vertex import custom_job
@@ -28,7 +29,11 @@ _BODIES: dict[str, Callable[[LaunchConfig], dict]] = {
     "gke": manifest,
     "vertex": custom_job,
 }
-_TRAININGS = {"tpu": TpuTraining, "gke": GkeTraining, "vertex": VertexTraining}
+_TRAININGS: dict[str, Callable[[LaunchConfig, Api, Watch], NamedTraining | VertexTraining]] = {
+    "tpu": lambda config, api, watch: TpuTraining(config, QueuedResource(api, config), watch),
+    "gke": GkeTraining,
+    "vertex": VertexTraining,
+}
 
 
 def main(config: LaunchConfig) -> None:
@@ -61,7 +66,7 @@ def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = ti
 
 
 def _follow(
-    config: LaunchConfig, training: TpuTraining | GkeTraining | VertexTraining, lease: Lease, watch: Watch
+    config: LaunchConfig, training: NamedTraining | VertexTraining, lease: Lease, watch: Watch
 ) -> None:
     """Trains while holding the lease; at the end, prints how to delete resources that may remain."""
     try:

@@ -13,7 +13,15 @@ from urllib.parse import urlencode
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster, location
-from tpu_trainer.cloud.jobset_manifest import API_VERSION, CONTAINER, JOB, manifest
+from tpu_trainer.cloud.jobset_manifest import (
+    API_VERSION,
+    CONTAINER,
+    JOB,
+    OUTPUT_DIR,
+    differences,
+    manifest,
+    same_content,
+)
 from tpu_trainer.errors import CloudError
 
 INSTALL = (
@@ -24,6 +32,7 @@ INSTALL = (
 _GROUP = API_VERSION.partition("/")[0]
 _LOG_LINES = 60
 _LOG_CHARACTERS = 10_000
+_MAX_DIFFERENCES = 5
 _INDEX, _SLICE = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
 RIGHTS = (
     ("get", _GROUP, "jobsets", ""),
@@ -50,6 +59,8 @@ class Pods(NamedTuple):
 
 class JobSet:
     """The JobSet of a run. The methods raise the errors of Api.call."""
+
+    noun = "JobSet"
 
     def __init__(self, api: Api, config: LaunchConfig) -> None:
         self._google = api
@@ -144,6 +155,24 @@ class JobSet:
         except RefusedError as error:
             if error.code != 409:  # another JobSet has the name
                 raise
+
+    def is_deleting(self, found: dict) -> bool:
+        """Whether `found` is being deleted."""
+        return "deletionTimestamp" in found["metadata"]
+
+    def identity(self, found: dict) -> str:
+        """What another JobSet of this name does not have."""
+        return found["metadata"]["uid"]
+
+    def conflict(self, found: dict) -> str | None:
+        """Returns why `found` is not the run's, or has other options; None if it is the run's."""
+        annotations = found["metadata"].get("annotations") or {}
+        if annotations.get(OUTPUT_DIR) != self._config.output_dir.rstrip("/"):
+            return f"not for {self._config.output_dir}; choose another --cloud.name"
+        if same_content(self.manifest, found):
+            return None
+        different = differences(self.manifest, found)[:_MAX_DIFFERENCES] or ["it has further options"]
+        return f"with other options: {'; '.join(different)}. Use the same options, or delete it: {self.delete_command}"
 
     def pods(self) -> Pods:
         """Returns the state of the JobSet's pods."""

@@ -1,37 +1,19 @@
-"""A TPU as a queued resource whose hosts start training at boot.
-
-Each host runs `host_start.sh` at every boot, with arguments from its metadata. The script runs the container and
-reports its exit in a file of the run folder. The file's name contains the attempt, which is different for each
-requested TPU, and the host's number except for host 0.
-"""
+"""A TPU as a queued resource of the Cloud TPU API."""
 
 from __future__ import annotations
 
-import re
+import secrets
 import uuid
-from pathlib import Path
 
-from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.exits import ContainerExit
-from tpu_trainer.config_files import dump_fit_config
-from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
+from tpu_trainer.cloud.host_reports import ATTEMPT, REPORT, host_metadata, report_url, reported_exits
+from tpu_trainer.cloud.tpu_phase import Phase
 
 WAITING_STATES = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 PREEMPTED_STATES = ("SUSPENDING", "SUSPENDED")
 PREEMPTED_NODE_STATES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
-_ATTEMPT = "tokenmill-attempt"
-_REPORT = "tokenmill-report"
-_STARTUP_SCRIPT = Path(__file__).with_name("host_start.sh")
-
-
-def report_url(config: LaunchConfig, attempt: str) -> str:
-    """Returns the URL of host 0's report: the exit status in the first line, then the end of the log.
-
-    Host N writes `{attempt}-N.txt` in the same folder.
-    """
-    return files.join(config.output_dir, LAUNCH_FOLDER, f"{attempt}.txt")
 
 
 def request(config: LaunchConfig, attempt: str) -> dict:
@@ -45,15 +27,7 @@ def request(config: LaunchConfig, attempt: str) -> dict:
             "network": cloud.network or "default",
         },
         "labels": {"run": config.name, **cloud.labels},
-        "metadata": {
-            "startup-script": _STARTUP_SCRIPT.read_text(encoding="utf-8"),
-            "tokenmill-image": cloud.image,
-            "tokenmill-config": dump_fit_config(config.for_fit()),
-            "tokenmill-name": config.name,
-            "tokenmill-strategy": "pjrt" if config.trains_with_pjrt else "tpu",
-            _REPORT: report_url(config, attempt),
-            _ATTEMPT: attempt,
-        },
+        "metadata": host_metadata(config, attempt),
     }
     if cloud.subnetwork:
         node["networkConfig"]["subnetwork"] = cloud.subnetwork
@@ -75,9 +49,12 @@ def _parent(config: LaunchConfig) -> str:
 class QueuedResource:
     """The queued resource of a run. The methods raise the errors of Api.call."""
 
+    noun = "queued resource"
+
     def __init__(self, api: Api, config: LaunchConfig) -> None:
         self._api = api
         self._config = config
+        self.new_attempt()
         self._all = f"{api.tpu}/v2/{_parent(config)}/queuedResources"
         self._url = f"{self._all}/{config.name}"
         self._node = f"{api.tpu}/v2/{_parent(config)}/nodes/{config.name}"
@@ -92,61 +69,71 @@ class QueuedResource:
         """Returns the queued resource; None if it does not exist."""
         return self._api.call("GET", self._url, missing_ok=True)
 
-    def belongs_to_run(self, found: dict) -> bool:
-        """Returns whether this or another process requested `found` for this run."""
-        metadata = _metadata(found)
-        return metadata.get(_REPORT) == report_url(self._config, metadata.get(_ATTEMPT, ""))
+    def new_attempt(self) -> None:
+        """Lets `create` request another queued resource than before."""
+        self._attempt = secrets.token_hex(4)
 
-    def create(self, attempt: str) -> bool:
-        """Requests the queued resource, without retries.
+    def create(self) -> bool:
+        """Requests the queued resource, without retries. Returns False if one of this name exists.
 
-        Args:
-            attempt: Identifies the request, so that the API executes it only once.
-
-        Returns:
-            False if a queued resource of this name exists, perhaps from an unanswered request.
+        The API executes the requests of an attempt only once.
         """
-        query = f"queuedResourceId={self._config.name}&requestId={uuid.uuid5(uuid.NAMESPACE_OID, attempt)}"
+        query = (
+            f"queuedResourceId={self._config.name}&requestId={uuid.uuid5(uuid.NAMESPACE_OID, self._attempt)}"
+        )
         try:
-            self._api.call("POST", f"{self._all}?{query}", request(self._config, attempt))
+            self._api.call("POST", f"{self._all}?{query}", request(self._config, self._attempt))
         except RefusedError as error:
             if error.code != 409:
                 raise
             return False
         return True
 
-    def delete(self) -> None:
+    def delete(self, found: dict) -> None:
         """Starts to delete the queued resource and its node, which takes minutes; does nothing if it is gone."""
         try:
             self._api.call("DELETE", f"{self._url}?force=true", missing_ok=True)
         except RefusedError as error:
-            found = self.get()
-            if found is not None and state_of(found) != "DELETING":
+            left = self.get()
+            if left is not None and not self.is_deleting(left):
                 raise error
 
-    def node_state(self) -> str:
-        """Returns the state of the node, such as READY or PREEMPTED; empty if it does not exist."""
-        node = self._api.call("GET", self._node, missing_ok=True)
-        return "" if node is None else node.get("state", "")
+    def is_deleting(self, found: dict) -> bool:
+        """Whether `found` is being deleted."""
+        return _state_of(found) == "DELETING"
+
+    def identity(self, found: dict) -> str:
+        """What another queued resource of this name does not have."""
+        return _metadata(found).get(ATTEMPT, "")
+
+    def conflict(self, found: dict) -> str | None:
+        """Returns why `found` is not the run's; None if this or another process requested it for the run."""
+        metadata = _metadata(found)
+        if metadata.get(REPORT) == report_url(self._config, metadata.get(ATTEMPT, "")):
+            return None
+        return f"not for {self._config.output_dir}; choose another --cloud.name"
+
+    def phase(self, found: dict) -> Phase:
+        """Returns how far the TPU is."""
+        state = _state_of(found)
+        if state in WAITING_STATES:
+            return Phase("waiting", state)
+        if state == "FAILED":
+            error = found["state"].get("failedData", {}).get("error", {})
+            return Phase("failed", error.get("message", "no reason given"))
+        if state not in (*PREEMPTED_STATES, "ACTIVE"):
+            return Phase("unknown", state)
+        node = self._api.call("GET", self._node, missing_ok=True) or {}
+        preempted = state in PREEMPTED_STATES or node.get("state") in PREEMPTED_NODE_STATES
+        return Phase("preempted" if preempted else "active")
 
     def exits(self, found: dict) -> list[ContainerExit]:
         """Returns the container exits that the hosts of `found` have reported, by host number."""
-        attempt = _metadata(found).get(_ATTEMPT)
-        if attempt is None:
-            return []
-        prefix = report_url(self._config, attempt).removesuffix(".txt")
-        exits = []
-        for url in self._api.list_objects(prefix):
-            name = re.fullmatch(r"(?:-(\d+))?\.txt", url.removeprefix(prefix))
-            text = self._api.read_object(url) if name else None
-            if text is not None:
-                status, _, log = text.partition("\n")
-                exits.append(ContainerExit(host=int(name[1] or 0), status=int(status), log=log))
-        return sorted(exits, key=lambda container: container.host)
+        attempt = _metadata(found).get(ATTEMPT)
+        return [] if attempt is None else reported_exits(self._api, self._config, attempt)
 
 
-def state_of(found: dict) -> str:
-    """Returns the state of a queued resource."""
+def _state_of(found: dict) -> str:
     return found.get("state", {}).get("state", "")
 
 

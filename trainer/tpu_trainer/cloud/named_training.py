@@ -1,0 +1,155 @@
+"""A training on a resource of Google Cloud that has a name and belongs to a run: others' are left alone."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from tpu_trainer.cloud.api import UnansweredError
+from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.watch import Watch
+from tpu_trainer.errors import CloudError
+
+_log = logging.getLogger(__name__)
+
+_CHECKS = 3
+"""How often to check, after a signal, whether an unanswered request was executed."""
+_MAX_CONFLICTS = 10
+
+
+class NamedResource(Protocol):
+    """A resource with the run's name. The methods raise the errors of Api.call."""
+
+    noun: str
+    """What it is, such as `queued resource`."""
+    delete_command: str
+    """A shell command that deletes it."""
+
+    def get(self) -> dict | None:
+        """Returns the resource; None if it does not exist."""
+
+    def create(self) -> bool:
+        """Requests the resource, without retries. Returns False if one of this name exists."""
+
+    def delete(self, found: dict) -> None:
+        """Starts to delete `found`; does nothing if it is gone or being deleted."""
+
+    def is_deleting(self, found: dict) -> bool:
+        """Whether `found` is being deleted."""
+
+    def identity(self, found: dict) -> str:
+        """What another resource of this name does not have."""
+
+    def conflict(self, found: dict) -> str | None:
+        """Returns why `found` is not the run's, after `a … of this name exists, but `; None if it is the run's."""
+
+
+class NamedTraining(ABC):
+    """Trains `config` on `resource`, which is created, followed and deleted."""
+
+    _missing_is_deleted = False
+    """Whether a resource that was created and is missing has been deleted, even if it has never been seen."""
+
+    def __init__(self, config: LaunchConfig, resource: NamedResource, watch: Watch) -> None:
+        self._config = config
+        self._resource = resource
+        self._watch = watch
+        self._name = config.name
+        self._seen = False  # whether the resource has existed since the last request
+        self._created = False  # whether a request was answered with success
+        self._unanswered = False  # whether the last request had no response
+        self._conflicts = 0
+
+    def run(self) -> None:
+        """Trains to the end; raises CloudError if training fails."""
+        while True:
+            found = self._watch.retry_until_answered(self._resource.get)
+            if found is None:
+                self._request()
+            elif self._resource.is_deleting(found):
+                self._seen = self._seen or self._created
+                self._watch.log_state(f"{self._name}: a {self._resource.noun} of this name is being deleted")
+            else:
+                self._check_owner(found)
+                if self._inspect(found):
+                    return
+            self._watch.wait()
+
+    def cancel(self) -> None:
+        """Starts to delete the run's resource if it may exist."""
+        if self._watch.cleanup_command is None:
+            return
+        # A request without an answer may still be executed, and one with an answer may not be visible yet.
+        uncertain = self._unanswered or (self._created and not self._seen)
+        for _ in range(_CHECKS if uncertain else 1):
+            found = self._watch.retry_until_answered(self._resource.get)
+            if found is not None and self._resource.conflict(found) is None:
+                uncertain = False
+                self._watch.retry_until_answered(lambda found=found: self._resource.delete(found))
+            self._watch.wait(at_least=1)
+        if not uncertain:
+            self._watch.cleanup_command = None
+
+    @abstractmethod
+    def _inspect(self, found: dict) -> bool:
+        """Returns whether the training is done; raises CloudError if it has failed."""
+
+    @abstractmethod
+    def _requested(self) -> str:
+        """Returns what is requested and where, for a message."""
+
+    def _request(self) -> None:
+        """Requests the resource. The next status check shows whether it exists, even if there is no response."""
+        noun = self._resource.noun
+        if self._seen or (self._created and self._missing_is_deleted):
+            self._watch.cleanup_command = None
+            raise CloudError(
+                f"{self._name}: the {noun} was deleted, but not by this command; run the same command to continue"
+            )
+        if self._watch.cleanup_command is None:
+            _log.info(
+                f"launch: {self._name}: requesting {self._requested()}; if this command is killed, the training goes "
+                f"on; delete it with: {self._resource.delete_command}"
+            )
+        self._watch.cleanup_command = self._resource.delete_command
+        before, self._unanswered = self._unanswered, True
+        try:
+            with self._watch.signals.deferred():
+                created = self._resource.create()
+                self._unanswered = False
+        except UnansweredError as error:
+            self._watch.log_state(f"{self._name}: checking whether the request was executed: {error}")
+            return
+        except CloudError:
+            self._unanswered = before
+            if not before:
+                self._watch.cleanup_command = None
+            raise
+        self._created = self._created or created
+        self._conflicts = 0 if created else self._conflicts + 1
+        if self._conflicts > _MAX_CONFLICTS:
+            raise CloudError(
+                f"{self._name}: Google Cloud reports that the {noun} is missing, but refuses to create it because it "
+                "exists; choose another --cloud.name"
+            )
+
+    def _check_owner(self, found: dict) -> None:
+        if (reason := self._resource.conflict(found)) is not None:
+            self._watch.cleanup_command = None
+            raise CloudError(f"{self._name}: a {self._resource.noun} of this name exists, but {reason}")
+        self._watch.cleanup_command = self._resource.delete_command
+        self._seen, self._unanswered = True, False
+
+    def _delete(self, found: dict) -> None:
+        """Deletes `found` and waits until its name is free for a new one."""
+        identity = self._resource.identity(found)
+        left, deleting = found, False
+        while left is not None and self._resource.identity(left) == identity:
+            if not deleting:
+                self._watch.retry_until_answered(lambda left=left: self._resource.delete(left))
+            left = self._watch.retry_until_answered(self._resource.get)
+            if left is not None:
+                deleting = self._resource.is_deleting(left)
+                self._watch.wait()
+        self._watch.cleanup_command = None
