@@ -13,10 +13,10 @@ from tpu_trainer.config import CompileCheckConfig
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check.cache import Cache
-from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable
+from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, OutOfMemory
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.mesh_step import MeshStep
-from tpu_trainer.tpu_check.rules import check_and_lower
+from tpu_trainer.tpu_check.rules import Finding, check_and_lower
 from tpu_trainer.tpu_check.step import (
     ReplicaStep,
     Rows,
@@ -84,13 +84,36 @@ class StepCheck:
             f"compile-check: {config.model.type}, {rows} rows of {max_length} tokens on each of "
             f"{mesh.data if mesh else topology.replicas} replica(s), {topology.name}"
         )
+        result, digest, findings = self._compile(rows)
+        report = figures(
+            result,
+            topology=topology,
+            replica_rows=rows,
+            max_length=max_length,
+            model_flops=step.model_flops(rows) if isinstance(result, Executable) else 0.0,
+            mesh=mesh,
+        )
+        if config.hlo is not None and isinstance(result, Executable):
+            path = files.join(config.hlo, f"{digest[:16]}-{topology.name.replace(':', '-')}.hlo.txt")
+            files.make_dirs(config.hlo)
+            files.write_text(path, result.hlo)
+            report["hlo"] = path
+        return report | {"findings": [dataclasses.asdict(finding) for finding in findings]}
+
+    def _compile(self, rows: int) -> tuple[Executable | OutOfMemory, str, list[Finding]]:
+        """Returns the compiler's result, the program's digest, and what the rules found in it."""
+        topology, step = self._topology, self.step
+        available = topology.chip.hbm_bytes / topology.chip.devices
+        if isinstance(step, MeshStep) and (needed := step.state_bytes) > available:
+            # To lower a large model takes minutes.
+            return OutOfMemory(needed=needed, available=available, arguments=needed), "", []
         try:
             with elapsed("compile-check: lowering the step"):
                 module, findings = check_and_lower(step.program(rows))
             if module is None:
                 raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))
             with elapsed("compile-check: compiling the step"):
-                result = self._cache.compile(module, topology)
+                return self._cache.compile(module, topology), module.digest, findings
         except DoesNotCompile as error:
             message = f"the step cannot be compiled for {topology.name}:\n{str(error).split(chr(10) * 2)[0]}"
             # Mosaic is the compiler of kernels; vmem is their memory.
@@ -99,17 +122,3 @@ class StepCheck:
                     "\n--train.attention_kernel: not supported on this generation for such rows; leave it out"
                 )
             raise UsageError(message) from error
-        report = figures(
-            result,
-            topology=topology,
-            replica_rows=rows,
-            max_length=max_length,
-            model_flops=step.model_flops(rows),
-            mesh=mesh,
-        )
-        if config.hlo is not None and isinstance(result, Executable):
-            path = files.join(config.hlo, f"{module.digest[:16]}-{topology.name.replace(':', '-')}.hlo.txt")
-            files.make_dirs(config.hlo)
-            files.write_text(path, result.hlo)
-            report["hlo"] = path
-        return report | {"findings": [dataclasses.asdict(finding) for finding in findings]}

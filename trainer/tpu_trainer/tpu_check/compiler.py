@@ -20,11 +20,11 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.chips import Topology
-from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
+from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.training.partitioning import partition
 from tpu_trainer.training.pjrt import DeviceMesh
-from tpu_trainer.training.sharding import Placement, bytes_per_device
+from tpu_trainer.training.sharding import Placement
 from tpu_trainer.training.stablehlo import Lowered, flat_function, parse_artifact
 
 # The releases whose private interfaces this file was written for.
@@ -53,7 +53,7 @@ class OutOfMemory:
     available: float
     """Bytes."""
     arguments: int | None = None
-    """Bytes of the arguments, if these alone are too many. The program was not compiled then, and needs more."""
+    """Bytes of weights and optimizer, if these alone are too many. The step was not compiled then, and needs more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +83,6 @@ class MeshModule:
         program = partition(self.lowered, self.placements, data=mesh.data, model=mesh.model, keep=keep)
         placed = json.dumps([self.placements, mesh.data, mesh.model]).encode()
         return hashlib.sha256(program.artifact + placed).hexdigest()
-
-    @property
-    def argument_bytes(self) -> int:
-        """Bytes of the arguments on a device."""
-        sizes = {DATA: self.mesh.data, MODEL: self.mesh.model}
-        return sum(
-            bytes_per_device({"": shape}, {"": placement}, sizes, np.dtype(dtype).itemsize)
-            for (shape, dtype), placement in zip(self.lowered.arguments, self.placements, strict=True)
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

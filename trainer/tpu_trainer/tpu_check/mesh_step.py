@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import FitConfig
+from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.errors import UsageError
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.runs.checkpoint import named_variables
@@ -18,7 +19,7 @@ from tpu_trainer.training.executor import check_batch_size
 from tpu_trainer.training.lowering_cache import LoweringCache
 from tpu_trainer.training.pjrt import rows_placement
 from tpu_trainer.training.pjrt_executor import train_step
-from tpu_trainer.training.sharding import Placement, check_heads, place_variables
+from tpu_trainer.training.sharding import Placement, bytes_per_device, check_heads, place_variables
 from tpu_trainer.training.stablehlo import Program
 from tpu_trainer.training.task import Task
 
@@ -67,6 +68,8 @@ class MeshStep:
         named = named_variables(self.task.state())
         shapes = {name: tuple(variable.shape.as_list()) for name, variable in named.items()}
         placements = place_variables(shapes, self.mesh, data=data)
+        self.state_bytes = bytes_per_device(shapes, placements, {DATA: data, MODEL: self.mesh.model})
+        """Bytes of weights and optimizer on a device."""
         self._placements = {id(variable.handle): placements[name] for name, variable in named.items()}
 
     def group_rows(self, batch_size: int) -> int:
