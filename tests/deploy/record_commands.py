@@ -43,6 +43,7 @@ dataflow flex-template run
 dataflow jobs cancel
 dataflow jobs describe
 dataflow jobs list
+iam roles create
 iam service-accounts add-iam-policy-binding
 iam service-accounts create
 logging read

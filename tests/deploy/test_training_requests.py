@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from google.cloud import tpu_v2
+import proto
+import pytest
+from google.cloud import compute_v1, tpu_v2
 from google.cloud.aiplatform_v1.types import CustomJob, JobState, Scheduling
 from google.protobuf import json_format
 
@@ -58,6 +61,70 @@ def test_launch_knows_all_states_of_the_api() -> None:
     assert waiting | taken_away | {"ACTIVE", "FAILED", "DELETING", "STATE_UNSPECIFIED"} == states
     assert node_taken_away <= set(tpu_v2.Node.State.__members__)
     assert running <= set(JobState.__members__) and "JOB_STATE_SUCCEEDED" not in running
+
+
+def unknown_values(message: proto.Message) -> list[str]:
+    """Returns the strings of `message` that are not among the values that the API lists for their fields."""
+    found = []
+    for name in message._meta.fields:
+        value = getattr(message, name)
+        kind = getattr(type(message), "".join(word.capitalize() for word in name.split("_")), None)
+        if name in message and isinstance(value, str) and kind is not None and value not in kind.__members__:
+            found.append(f"{type(message).__name__}.{name}: {value}")
+        for each in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            if isinstance(each, proto.Message):
+                found += unknown_values(each)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "action", "mode"),
+    [
+        ("", "", "", ""),
+        ("--cloud.spot true", "SPOT", "STOP", ""),
+        ("--cloud.flex_start true", "FLEX_START", "DELETE", "BULK"),
+        ("--cloud.reservation r", "RESERVATION_BOUND", "DELETE", "BULK"),
+    ],
+)
+def test_a_slice_of_compute_engine(kind: str, model: str, action: str, mode: str) -> None:
+    more = "--cloud.service compute --cloud.accelerator_type tpu7x-16 --cloud.internal_ips true --cloud.subnetwork s"
+    bodies = request_body(*more.split(), *kind.split())
+    base = "POST https://compute.googleapis.com/compute/v1/projects/my-project/"
+    template = as_type(bodies[f"{base}regions/europe-west4/instanceTemplates"], compute_v1.InstanceTemplate)
+    policy = as_type(bodies[f"{base}regions/europe-west4/resourcePolicies"], compute_v1.ResourcePolicy)
+    group = as_type(
+        bodies[f"{base}zones/europe-west4-b/instanceGroupManagers"], compute_v1.InstanceGroupManager
+    )
+    assert [unknown_values(each) for each in (template, policy, group)] == [[], [], []]
+    properties = template.properties
+    assert (
+        properties.machine_type == "tpu7x-standard-4t"
+        and policy.workload_policy.accelerator_topology == "2x2x2"
+    )
+    scheduling = properties.scheduling
+    assert (scheduling.provisioning_model, scheduling.instance_termination_action) == (model, action)
+    assert scheduling.on_host_maintenance == "TERMINATE" and not scheduling.automatic_restart
+    [interface] = properties.network_interfaces
+    assert (
+        interface.subnetwork.endswith("regions/europe-west4/subnetworks/s") and not interface.access_configs
+    )
+    assert properties.service_accounts[0].email == ACCOUNT
+    assert (group.target_size, group.target_size_policy.mode) == (2, mode)
+    assert group.resource_policies.workload_policy.endswith("/regions/europe-west4/resourcePolicies/first")
+    assert sum(len(item.value.encode()) for item in properties.metadata.items) <= 512 << 10
+
+
+def test_launch_knows_all_states_of_instances() -> None:
+    code = (
+        "import json; from tpu_trainer.cloud import instance_group as g; "
+        "print(json.dumps([g.TAKEN_STATUSES, g.TAKEN_ACTIONS, g.CREATING]))"
+    )
+    taken, taken_actions, creating = map(set, json.loads(run_trainer("-c", code)))
+    kind = compute_v1.ManagedInstance
+    coming = {"PENDING", "PROVISIONING", "STAGING", "RUNNING", "UNDEFINED_INSTANCE_STATUS"}
+    assert taken | coming == set(kind.InstanceStatus.__members__)
+    others = {"NONE", "REFRESHING", "VERIFYING", "UNDEFINED_CURRENT_ACTION"}
+    assert taken_actions | creating | others == set(kind.CurrentAction.__members__)
 
 
 def test_a_custom_job_of_vertex() -> None:

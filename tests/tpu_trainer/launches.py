@@ -25,6 +25,12 @@ LEASE = f"{RUN}/launch/launcher.json"
 NEEDED = ["launch", "--output_dir", RUN, "--data.train", "gs://bucket/d/train", "--cloud.project", "p"]
 NEEDED += ["--cloud.zone", "europe-west4-b", "--cloud.poll_seconds", "0"]
 GKE = ("--cloud.service", "gke", "--cloud.cluster", "c")
+COMPUTE = ("--cloud.service", "compute", "--cloud.accelerator_type", "v6e-16")
+DELETE_GROUP = (
+    "gcloud compute instance-groups managed delete first --project p --zone europe-west4-b --quiet; "
+    "gcloud compute resource-policies delete first --project p --region europe-west4 --quiet; "
+    "gcloud compute instance-templates delete first --project p --region europe-west4 --quiet"
+)
 DELETE_JOBSET = (
     "gcloud container clusters get-credentials c --location europe-west4 --project p && "
     "kubectl delete jobset first --namespace default"
@@ -39,7 +45,7 @@ def config(*more: str) -> LaunchConfig:
 
 def apis(session: requests.Session, url: str, storage: str) -> Api:
     """Returns the APIs of a stand-in and of Cloud Storage."""
-    return Api(session=session, tpu=url, vertex=url, container=url, cluster=url, storage=storage)
+    return Api(session=session, compute=url, tpu=url, vertex=url, container=url, cluster=url, storage=storage)
 
 
 def run_launch(

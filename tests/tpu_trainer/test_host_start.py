@@ -168,6 +168,28 @@ def test_with_pjrt_every_host_of_a_slice_trains(tmp_path: Path, number: int, end
     assert (mesh.num_processes, mesh.process_id, mesh.coordinator_address) == (2, number, "10.0.0.2:8476")
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_host_of_compute_engine_knows_how_many_there_are(tmp_path: Path, number: int) -> None:
+    metadata = {"worker-network-endpoints": "10.0.0.2,10.0.0.3", "agent-worker-number": str(number)}
+    metadata |= {"tokenmill-strategy": "pjrt", "tokenmill-hosts": "2"}
+    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran("tokenmill")
+    assert run[-2:] == ["--mesh.process_id", str(number)] and "10.0.0.2:8476" in run
+
+
+def test_a_single_host_of_compute_engine_needs_no_addresses(tmp_path: Path) -> None:
+    metadata = {"worker-network-endpoints": "", "agent-worker-number": "", "tokenmill-strategy": "pjrt"}
+    metadata["tokenmill-hosts"] = "1"
+    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran("tokenmill")
+    assert run[-2:] == ["--mesh.num_processes", "1"]
+
+
+def test_a_host_that_is_not_told_of_the_others_reports_it(tmp_path: Path) -> None:
+    metadata = {"attributes/worker-network-endpoints": "10.0.0.2", "attributes/tokenmill-hosts": "4"}
+    host = start(tmp_path, metadata, TOKENMILL_CHECKS="2")
+    assert host.ran("tokenmill") is None
+    assert "worker-network-endpoints is 10.0.0.2: must name 4 hosts" in host.uploads[0][2]
+
+
 def test_with_pjrt_one_host_trains_alone(tmp_path: Path) -> None:
     run = start(tmp_path, {"attributes/tokenmill-strategy": "pjrt"}).ran("tokenmill")
     assert run[run.index(IMAGE) + 1 :] == ["fit", "--config", "/config.yaml", "--mesh.num_processes", "1"]

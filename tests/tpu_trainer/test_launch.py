@@ -242,7 +242,7 @@ def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None
         (["--optimizer.learning_rate", ".inf"], "must be positive and finite"),
         (["--cloud.labels.commit", "v1.2"], "at most 63 lowercase letters"),
         (["--strategy", "cpu"], "`launch` sets them"),
-        (["--cloud.accelerator_type", "tpu7x-8"], "only --cloud.service gke has this generation"),
+        (["--cloud.accelerator_type", "tpu7x-8"], "only --cloud.service compute and gke have this"),
         (["--train.steps", "0"], "must be at least 1"),
     ],
 )

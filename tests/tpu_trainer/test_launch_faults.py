@@ -16,13 +16,16 @@ import google.auth.exceptions
 import pytest
 import requests
 
+from tests.google_cloud.compute import Compute
 from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.gke import Gke
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.tpu import Tpu
 from tests.google_cloud.vertex import Vertex
 from tests.tpu_trainer.launches import (
+    COMPUTE,
     DELETE,
+    DELETE_GROUP,
     DELETE_JOBSET,
     GKE,
     IMAGE,
@@ -37,7 +40,7 @@ from tests.tpu_trainer.launches import (
 from tpu_trainer.cloud.queued_resource import request as queued_resource
 from tpu_trainer.errors import CloudError, InterruptedRun
 
-SERVICES = ("tpu", "gke", "vertex")
+SERVICES = ("tpu", "compute", "gke", "vertex")
 Fault = Callable[[Callable[[Request], Response], Request], Response]
 
 
@@ -47,17 +50,22 @@ def stand_in_for(service: str, gcs: Gcs) -> Loopback:
         return Vertex("JOB_STATE_RUNNING", "JOB_STATE_RUNNING", "JOB_STATE_SUCCEEDED")
     if service == "gke":
         return Gke(["Pending", "Running", "Completed"], ["Completed"])
+    if service == "compute":
+        life = [ends(gcs, 0), "RUNNING"]
+        return Compute(life, life, slow=0)
     life = ["WAITING_FOR_RESOURCES", "ACTIVE", ends(gcs, 0), "ACTIVE"]
     return Tpu(life, life)
 
 
 def options(service: str) -> tuple[str, ...]:
-    return GKE if service == "gke" else ("--cloud.service", service)
+    return {"gke": GKE, "compute": COMPUTE}.get(service) or ("--cloud.service", service)
 
 
 def creates(request: Request) -> bool:
     """Whether a request creates a resource."""
-    return request.method == "POST" and "selfsubjectaccessreviews" not in request.path
+    return request.method == "POST" and not request.path.endswith(
+        ("selfsubjectaccessreviews", "listManagedInstances")
+    )
 
 
 def asked_for(stand_in: Loopback) -> int:
@@ -182,6 +190,7 @@ def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
     lines = capsys.readouterr().err
     command = {
         "tpu": DELETE,
+        "compute": DELETE_GROUP,
         "gke": DELETE_JOBSET,
         "vertex": "gcloud ai custom-jobs cancel JOB_ID --project p --region europe-west4",
     }[service]
@@ -201,7 +210,7 @@ from tpu_trainer.console import log_to_stderr
 from tpu_trainer.launch import launch
 log_to_stderr()
 url, storage, *arguments = sys.argv[1:]
-api = Api(session=requests.Session(), tpu=url, vertex=url, container=url, cluster=url, storage=storage)
+api = Api(session=requests.Session(), compute=url, tpu=url, vertex=url, container=url, cluster=url, storage=storage)
 launch(parse(arguments)[1], api, sleep=lambda seconds: None)
 """
 
@@ -212,6 +221,12 @@ launch(parse(arguments)[1], api, sleep=lambda seconds: None)
         ("tpu", "POST", "/queuedResources"),
         ("tpu", "GET", "/nodes/"),
         ("tpu", "DELETE", "/queuedResources"),
+        ("compute", "POST", "/instanceTemplates"),
+        ("compute", "POST", "/resourcePolicies"),
+        ("compute", "POST", "/instanceGroupManagers"),
+        ("compute", "DELETE", "/instanceGroupManagers"),
+        ("compute", "DELETE", "/resourcePolicies"),
+        ("compute", "DELETE", "/instanceTemplates"),
         ("gke", "POST", "/jobsets"),
         ("gke", "DELETE", "/jobsets"),
         ("vertex", "POST", "/customJobs"),
@@ -242,8 +257,12 @@ def test_a_launch_that_is_killed_is_continued_by_the_next(
             assert process[0].wait(timeout=120) == -signal.SIGKILL, log.read_text()
         assert "if this command is killed, " in log.read_text()
         run_launch(stand_in, gcs, *more)
-        # If the resource was being deleted, a new one finds that the run is finished.
-        assert asked_for(stand_in) == (2 if method == "DELETE" else 1)
+        # If the resource was being deleted, a new one finds that the run is finished. The template has the attempt.
+        again = method == "DELETE" and (service, part) not in (
+            ("compute", "/instanceGroupManagers"),
+            ("compute", "/resourcePolicies"),
+        )
+        assert asked_for(stand_in) == (2 if again else 1)
         assert not left(stand_in)
     assert LEASE not in [f"{RUN}/{name}" for name in gcs.below(RUN)]
 

@@ -11,6 +11,7 @@ from typing import Any
 from tpu_trainer.cloud.api import Api, connect
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.gke_training import GkeTraining
+from tpu_trainer.cloud.instance_group import InstanceGroup, requests
 from tpu_trainer.cloud.jobset_manifest import manifest
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
 from tpu_trainer.cloud.named_training import NamedTraining
@@ -26,11 +27,16 @@ _log = logging.getLogger(__name__)
 
 _BODIES: dict[str, Callable[[LaunchConfig], dict]] = {
     "tpu": lambda config: request(config, attempt="dry-run"),
+    "compute": lambda config: {
+        f"POST {Api.compute}/compute/v1/{path}": body
+        for path, body in requests(config, attempt="dry-run").values()
+    },
     "gke": manifest,
     "vertex": custom_job,
 }
 _TRAININGS: dict[str, Callable[[LaunchConfig, Api, Watch], NamedTraining | VertexTraining]] = {
     "tpu": lambda config, api, watch: TpuTraining(config, QueuedResource(api, config), watch),
+    "compute": lambda config, api, watch: TpuTraining(config, InstanceGroup(api, config, watch.pause), watch),
     "gke": GkeTraining,
     "vertex": VertexTraining,
 }

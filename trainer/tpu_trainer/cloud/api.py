@@ -54,6 +54,7 @@ class Api:
 
     session: Any
     """A session of `requests` that adds the credentials."""
+    compute: str = "https://compute.googleapis.com"
     tpu: str = "https://tpu.googleapis.com"
     vertex: str = "https://{region}-aiplatform.googleapis.com"
     """Formatted by `connect`."""

@@ -15,7 +15,12 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 _MAX_LABEL = 63  # characters of a DNS label
 # Machine type families and their TPU generations.
 _MACHINES = {"ct4p": "v4", "ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e"}
-_ONLY_GKE = ("cluster", "cluster_location", "namespace", "slices", "reservation", "flex_start", "queue")
+# Options of some services only.
+_ONLY = {
+    ("gke",): ("cluster", "cluster_location", "namespace", "slices", "queue"),
+    ("compute", "gke"): ("reservation", "flex_start"),
+    ("compute",): ("boot_image",),
+}
 _IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[\w./-]+@sha256:[0-9a-f]{64}")
 
 
@@ -30,22 +35,27 @@ class CloudConfig:
     image: str
     """The trainer's image with its digest, such as europe-west4-docker.pkg.dev/P/tokenmill/trainer@sha256:…. A tag is
     not enough, because it can move to another image during a run."""
-    service: Literal["tpu", "gke", "vertex"] = "tpu"
-    """tpu: a queued resource, which `launch` monitors, recreates after preemptions and deletes at the end; gke: a
+    service: Literal["tpu", "compute", "gke", "vertex"] = "tpu"
+    """tpu: a queued resource, which `launch` monitors, recreates after preemptions and deletes at the end; compute: a
+    managed instance group of Compute Engine, with the same care; gke: a
     JobSet in a cluster of GKE, which restarts itself, and which `launch` monitors and deletes at the end; vertex: a
     custom job of Vertex AI, which does all of that itself."""
     name: str | None = None
-    """Name of the queued resource and its node, of the JobSet, or of the custom job. Default: the last component of
-    output_dir."""
+    """Name of the queued resource and its node, of the instance group, of the JobSet, or of the custom job. Default:
+    the last component of output_dir."""
     accelerator_type: str = "v5litepod-8"
-    """tpu, gke: generation and size. Up to 8 chips of v5e or v6e are one host; more are a slice of several hosts."""
+    """tpu, compute, gke: generation and size. Up to 8 chips of v5e or v6e are one host; more are a slice of several
+    hosts. compute: v5p, v6e or tpu7x."""
     runtime_version: str = "v2-alpha-tpuv5-lite"
     """tpu: the hosts' software. It must match the generation and must not run a TensorFlow of its own."""
     machine_type: str = "ct5lp-hightpu-8t"
     """vertex: the machine type, of one host."""
     topology: str | None = None
-    """vertex, gke: the topology of the chips, such as 2x4. Default: 2x4 (vertex); of those that the accelerator type
-    can have, the most cubic one (gke)."""
+    """vertex, compute, gke: the topology of the chips, such as 2x4. Default: 2x4 (vertex); of those that the
+    accelerator type can have, the most cubic one (compute, gke)."""
+    boot_image: str | None = None
+    """compute: image of the hosts' boot disk, as projects/P/global/images/family/F. The hosts install Docker if it has
+    none. Default: Google's image for the generation."""
     cluster: str | None = None
     """gke: the cluster's name. It needs nodes with the TPU, or must be able to add them, and the JobSet controller."""
     cluster_location: str | None = None
@@ -55,26 +65,27 @@ class CloudConfig:
     slices: int = 1
     """gke: slices that train together, connected by the data center's network."""
     reservation: str | None = None
-    """gke: name of the reservation to use."""
+    """compute, gke: name of the reservation to use."""
     flex_start: bool = False
-    """gke: use nodes of flex-start, which wait for capacity and run for seven days at most."""
+    """compute, gke: use hosts of flex-start, which wait for capacity and run for seven days at most."""
     queue: str | None = None
     """gke: Kueue's LocalQueue that admits the JobSet; needed for flex-start with queued provisioning."""
     spot: bool = False
     """Request spot capacity, which costs less and can be preempted at any time. The run then continues on a new TPU."""
     max_preemptions: int = 20
-    """tpu, gke: how many times to continue on a new TPU after a preemption."""
+    """tpu, compute, gke: how many times to continue on a new TPU after a preemption."""
     valid_for: str | None = None
     """tpu: how long the request may wait for resources, such as 6h or 90m; null: without limit."""
     service_account: str | None = None
-    """Account of the hosts. tpu, vertex: a service account of Google Cloud; default: the project's default account,
-    which has more permissions than needed. gke: a Kubernetes service account of the namespace; default: default."""
+    """Account of the hosts. tpu, compute, vertex: a service account of Google Cloud; default: the project's default
+    account, which has more permissions than needed. gke: a Kubernetes service account of the namespace; default:
+    default."""
     network: str | None = None
-    """VPC network, as projects/P/global/networks/N (vertex) or N (tpu). Default: default."""
+    """VPC network, as projects/P/global/networks/N (vertex) or N (tpu, compute). Default: default."""
     subnetwork: str | None = None
-    """tpu: subnetwork of the VPC network."""
+    """tpu, compute: subnetwork of the VPC network."""
     internal_ips: bool = False
-    """tpu: use no public IP addresses; the subnetwork needs Private Google Access."""
+    """tpu, compute: use no public IP addresses; the subnetwork needs Private Google Access."""
     labels: dict[str, str] = field(default_factory=dict)
     """Labels for billing and search, such as {commit: 1a2b3c4}."""
     poll_seconds: float = 30.0
@@ -117,13 +128,38 @@ class CloudConfig:
                 "keys and values must be at most 63 lowercase letters, digits, - and _; a key starts with a letter",
             )
 
-        if self.service == "gke":
-            self._check_gke()
-        else:
-            for name in _ONLY_GKE:
+        for services, names in _ONLY.items():
+            for name in names if self.service not in services else ():
                 value = getattr(self, name)
                 default = next(each.default for each in fields(self) if each.name == name)
-                require(value == default, f"cloud.{name}", value, "is an option of --cloud.service gke")
+                rule = f"is an option of --cloud.service {' and '.join(services)}"
+                require(value == default, f"cloud.{name}", value, rule)
+        if self.service == "gke":
+            self._check_gke()
+        if self.service == "compute":
+            self._check_compute()
+
+    def _check_compute(self) -> None:
+        for name, pattern in (
+            ("reservation", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
+            ("network", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
+            ("subnetwork", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
+            ("boot_image", r"projects/[-a-z0-9.:]+/global/images/(family/)?[-a-z0-9]+"),
+        ):
+            value = getattr(self, name)
+            rule = "must be a name" if name != "boot_image" else "must be projects/P/global/images/family/F"
+            require(value is None or bool(re.fullmatch(pattern, value)), f"cloud.{name}", value, rule)
+        self._check_one_kind("hosts")
+        machine = Slice.parse(self.accelerator_type, self.topology).machine_type
+        rule = "Compute Engine has TPUs v5p, v6e and tpu7x, such as v6e-8; use --cloud.service tpu or gke for others"
+        require(machine is not None, "cloud.accelerator_type", self.accelerator_type, rule)
+
+    def _check_one_kind(self, what: str) -> None:
+        chosen = [name for name in ("spot", "reservation", "flex_start") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise UsageError(
+                f"--cloud.{' and --cloud.'.join(chosen)}: {what} are of one kind only; choose one"
+            )
 
     def _check_gke(self) -> None:
         rule = "set the name of the GKE cluster to train in"
@@ -145,11 +181,7 @@ class CloudConfig:
             rule = "keys and values must begin and end with a letter or digit, for Kubernetes"
             valid = not re.search(r"[-_]$", key) and not re.search(r"^[-_]|[-_]$", value)
             require(valid, "cloud.labels", {key: value}, rule)
-        chosen = [name for name in ("spot", "reservation", "flex_start") if getattr(self, name)]
-        if len(chosen) > 1:
-            raise UsageError(
-                f"--cloud.{' and --cloud.'.join(chosen)}: nodes are of one kind only; choose one"
-            )
+        self._check_one_kind("nodes")
         Slice.parse(self.accelerator_type, self.topology)
 
     @property
@@ -186,7 +218,7 @@ class LaunchConfig(FitConfig):
     cloud: CloudConfig = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.cloud.service == "gke" and self.strategy == "auto":
+        if self.cloud.service in ("compute", "gke") and self.strategy == "auto":
             object.__setattr__(self, "strategy", "pjrt")
         super().__post_init__()
         names = [("output_dir", self.output_dir), ("data.validation", self.data.validation)]
@@ -215,11 +247,11 @@ class LaunchConfig(FitConfig):
 
     def _check_service(self) -> None:
         cloud = self.cloud
+        if cloud.service in ("compute", "gke") and self.strategy == "tpu":
+            raise UsageError(
+                f"--strategy is 'tpu': --cloud.service {cloud.service} trains with --strategy pjrt; omit --strategy"
+            )
         if cloud.service == "gke":
-            if self.strategy == "tpu":
-                raise UsageError(
-                    "--strategy is 'tpu': --cloud.service gke trains with --strategy pjrt; omit --strategy"
-                )
             # Of a pod, with the five random characters at its end: a DNS label.
             hosts = Slice.parse(cloud.accelerator_type, cloud.topology).hosts
             pod = f"{self.name}-fit-{cloud.slices - 1}-{hosts - 1}-abcde"
@@ -228,9 +260,10 @@ class LaunchConfig(FitConfig):
                     f"the JobSet's name is {self.name!r}: must have at most {len(self.name) + _MAX_LABEL - len(pod)} "
                     "characters, so that its pods' names are valid; set --cloud.name"
                 )
-        elif cloud.tpu_type is not None and cloud.tpu_type.startswith("tpu7x"):
+        elif cloud.service == "tpu" and cloud.accelerator_type.startswith("tpu7x"):
             raise UsageError(
-                f"--cloud.accelerator_type is {cloud.tpu_type!r}: only --cloud.service gke has this generation"
+                f"--cloud.accelerator_type is {cloud.accelerator_type!r}: only --cloud.service compute and gke have "
+                "this generation"
             )
 
     @property
@@ -240,7 +273,7 @@ class LaunchConfig(FitConfig):
 
     @property
     def name(self) -> str:
-        """The name of the queued resource, JobSet or custom job."""
+        """The name of the queued resource, instance group, JobSet or custom job."""
         return self.cloud.name or self.output_dir.rstrip("/").rpartition("/")[2]
 
     def for_fit(self) -> FitConfig:

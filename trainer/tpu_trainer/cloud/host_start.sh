@@ -54,19 +54,43 @@ mkdir -p "$folder"
 # If one of the commands below fails, the report contains their stderr.
 exec 3>&2 2> "$folder/start.log"
 trap failed ERR
-number=$(metadata attributes/agent-worker-number)
 image=$(metadata attributes/tokenmill-image)
 name=$(metadata attributes/tokenmill-name)
 strategy=$(metadata attributes/tokenmill-strategy)
 metadata attributes/tokenmill-config > "$folder/fit.yaml"
-# "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3" or "10.0.0.2,10.0.0.3", in the order of the hosts' numbers
-endpoints=$(metadata attributes/worker-network-endpoints)
+# Compute Engine sets the attributes of a slice's hosts once all of them exist. A single host needs none. A TPU of the
+# Cloud TPU API has them at boot, and no number of hosts in its metadata.
+count=$(metadata attributes/tokenmill-hosts 2> /dev/null || true)
+if [ "$count" = 1 ]; then
+  number=0
+  endpoints=localhost
+else
+  for _ in $(seq "${TOKENMILL_CHECKS:-60}"); do
+    [ -n "$count" ] || break
+    endpoints=$(metadata attributes/worker-network-endpoints 2> /dev/null || true)
+    [ "$(tr -cd , <<< "$endpoints" | wc -c)" != "$((count - 1))" ] || [ -z "$endpoints" ] || break
+    sleep 10
+  done
+  number=$(metadata attributes/agent-worker-number)
+  # "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3" or "10.0.0.2,10.0.0.3", in the order of the hosts' numbers
+  endpoints=$(metadata attributes/worker-network-endpoints)
+fi
 addresses=()
 IFS=, read -ra hosts <<< "$endpoints"
 for host in "${hosts[@]}"; do
   addresses+=("${host##*:}:8470")
 done
 joined=$(IFS=,; echo "${addresses[*]}")
+if [ -n "$count" ] && [ "${#addresses[@]}" != "$count" ]; then
+  echo "worker-network-endpoints is $endpoints: must name $count hosts" >&2
+  false
+fi
+
+# The images of Compute Engine have no Docker.
+if ! command -v docker > /dev/null; then
+  apt-get -o DPkg::Lock::Timeout=600 update > /dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install --yes docker.io > /dev/null
+fi
 
 token | docker login --username oauth2accesstoken --password-stdin "https://${image%%/*}"
 for attempt in 1 2 3 4 5; do

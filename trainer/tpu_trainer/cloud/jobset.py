@@ -22,6 +22,7 @@ from tpu_trainer.cloud.jobset_manifest import (
     manifest,
     same_content,
 )
+from tpu_trainer.cloud.named_resource import NamedResource
 from tpu_trainer.errors import CloudError
 
 INSTALL = (
@@ -57,7 +58,7 @@ class Pods(NamedTuple):
     """Host number → pod and exit status of its container, if it has ended."""
 
 
-class JobSet:
+class JobSet(NamedResource):
     """The JobSet of a run. The methods raise the errors of Api.call."""
 
     noun = "JobSet"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from typing import Protocol
 
 from tpu_trainer.cloud.api import UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.named_resource import NamedResource
 from tpu_trainer.cloud.watch import Watch
 from tpu_trainer.errors import CloudError
 
@@ -16,33 +16,6 @@ _log = logging.getLogger(__name__)
 _CHECKS = 3
 """How often to check, after a signal, whether an unanswered request was executed."""
 _MAX_CONFLICTS = 10
-
-
-class NamedResource(Protocol):
-    """A resource with the run's name. The methods raise the errors of Api.call."""
-
-    noun: str
-    """What it is, such as `queued resource`."""
-    delete_command: str
-    """A shell command that deletes it."""
-
-    def get(self) -> dict | None:
-        """Returns the resource; None if it does not exist."""
-
-    def create(self) -> bool:
-        """Requests the resource, without retries. Returns False if one of this name exists."""
-
-    def delete(self, found: dict) -> None:
-        """Starts to delete `found`; does nothing if it is gone or being deleted."""
-
-    def is_deleting(self, found: dict) -> bool:
-        """Whether `found` is being deleted."""
-
-    def identity(self, found: dict) -> str:
-        """What another resource of this name does not have."""
-
-    def conflict(self, found: dict) -> str | None:
-        """Returns why `found` is not the run's, after `a … of this name exists, but `; None if it is the run's."""
 
 
 class NamedTraining(ABC):
@@ -72,7 +45,9 @@ class NamedTraining(ABC):
                 self._watch.log_state(f"{self._name}: a {self._resource.noun} of this name is being deleted")
             else:
                 self._check_owner(found)
-                if self._inspect(found):
+                if not self._resource.is_complete(found):
+                    self._request()
+                elif self._inspect(found):
                     return
             self._watch.wait()
 
@@ -86,6 +61,8 @@ class NamedTraining(ABC):
             found = self._watch.retry_until_answered(self._resource.get)
             if found is not None and self._resource.conflict(found) is None:
                 uncertain = False
+                if self._resource.in_parts:
+                    return self._delete(found)
                 self._watch.retry_until_answered(lambda found=found: self._resource.delete(found))
             self._watch.wait(at_least=1)
         if not uncertain:
@@ -103,7 +80,7 @@ class NamedTraining(ABC):
         """Requests the resource. The next status check shows whether it exists, even if there is no response."""
         noun = self._resource.noun
         if self._seen or (self._created and self._missing_is_deleted):
-            self._watch.cleanup_command = None
+            self._abandon()
             raise CloudError(
                 f"{self._name}: the {noun} was deleted, but not by this command; run the same command to continue"
             )
@@ -124,7 +101,7 @@ class NamedTraining(ABC):
         except CloudError:
             self._unanswered = before
             if not before:
-                self._watch.cleanup_command = None
+                self._abandon()
             raise
         self._created = self._created or created
         self._conflicts = 0 if created else self._conflicts + 1
@@ -139,7 +116,16 @@ class NamedTraining(ABC):
             self._watch.cleanup_command = None
             raise CloudError(f"{self._name}: a {self._resource.noun} of this name exists, but {reason}")
         self._watch.cleanup_command = self._resource.delete_command
-        self._seen, self._unanswered = True, False
+        if self._resource.is_complete(found):
+            self._seen, self._unanswered = True, False
+
+    def _abandon(self) -> None:
+        """Deletes the parts that exist of a resource that is not complete."""
+        if self._resource.in_parts:
+            found = self._watch.retry_until_answered(self._resource.get)
+            if found is not None and self._resource.conflict(found) is None:
+                self._delete(found)
+        self._watch.cleanup_command = None
 
     def _delete(self, found: dict) -> None:
         """Deletes `found` and waits until its name is free for a new one."""

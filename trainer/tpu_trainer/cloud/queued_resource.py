@@ -9,7 +9,7 @@ from tpu_trainer.cloud.api import Api, RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.exits import ContainerExit
 from tpu_trainer.cloud.host_reports import ATTEMPT, REPORT, host_metadata, report_url, reported_exits
-from tpu_trainer.cloud.tpu_phase import Phase
+from tpu_trainer.cloud.tpu_resource import Phase, TpuResource
 
 WAITING_STATES = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 PREEMPTED_STATES = ("SUSPENDING", "SUSPENDED")
@@ -46,7 +46,7 @@ def _parent(config: LaunchConfig) -> str:
     return f"projects/{config.cloud.project}/locations/{config.cloud.zone}"
 
 
-class QueuedResource:
+class QueuedResource(TpuResource):
     """The queued resource of a run. The methods raise the errors of Api.call."""
 
     noun = "queued resource"

@@ -1,7 +1,9 @@
 """The slices of each TPU generation: from an accelerator type to hosts, topology and the names that GKE uses.
 
 Source of names, chips per host and topologies: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, and
-the page of each generation below https://cloud.google.com/tpu/docs/ (v4, v5e, v5p, v6e, tpu7x).
+the page of each generation below https://cloud.google.com/tpu/docs/ (v4, v5e, v5p, v6e, tpu7x). Of machine types,
+images and disks: https://docs.cloud.google.com/compute/docs/tpus/tpu-machines, and https://docs.cloud.google.com/tpu/docs/
+(tpu-os-images, setup-persistent-disk).
 """
 
 from __future__ import annotations
@@ -24,15 +26,35 @@ class _Generation:
     max_chips: int
     """Chips of the largest slice."""
     dimensions: int
+    machines: str | None = None
+    """Begin of the names of Compute Engine's machine types; None: it has none for slices."""
+    boot_image_family: str = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+    boot_disk_type: str = "hyperdisk-balanced"
 
 
 # Accelerator types count TensorCores, except those of v5e and v6e.
 _GENERATIONS = {
     "v4": _Generation(gke_accelerator="tpu-v4-podslice", per_chip=2, max_chips=4096, dimensions=3),
     "v5litepod": _Generation(gke_accelerator="tpu-v5-lite-podslice", per_chip=1, max_chips=256, dimensions=2),
-    "v5p": _Generation(gke_accelerator="tpu-v5p-slice", per_chip=2, max_chips=6144, dimensions=3),
-    "v6e": _Generation(gke_accelerator="tpu-v6e-slice", per_chip=1, max_chips=256, dimensions=2),
-    "tpu7x": _Generation(gke_accelerator="tpu7x", per_chip=2, max_chips=9216, dimensions=3),
+    "v5p": _Generation(
+        gke_accelerator="tpu-v5p-slice",
+        per_chip=2,
+        max_chips=6144,
+        dimensions=3,
+        machines="ct5p-hightpu",
+        boot_disk_type="pd-balanced",
+    ),
+    "v6e": _Generation(
+        gke_accelerator="tpu-v6e-slice", per_chip=1, max_chips=256, dimensions=2, machines="ct6e-standard"
+    ),
+    "tpu7x": _Generation(
+        gke_accelerator="tpu7x",
+        per_chip=2,
+        max_chips=9216,
+        dimensions=3,
+        machines="tpu7x-standard",
+        boot_image_family="ubuntu-accel-2404-amd64-tpu-tpu7x",
+    ),
 }
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 # Smaller than a cube of 4x4x4 chips. Larger slices are multiples of it.
@@ -50,6 +72,11 @@ class Slice:
     """Chips along each side, such as 2x4: the node label cloud.google.com/gke-tpu-topology."""
     hosts: int
     chips_per_host: int
+    machine_type: str | None
+    """Compute Engine's machine type of a host; None: it has none."""
+    boot_image_family: str
+    """Family of Compute Engine's images for the hosts."""
+    boot_disk_type: str
 
     @classmethod
     def parse(cls, accelerator_type: str, topology: str | None = None) -> Slice:
@@ -92,6 +119,9 @@ class Slice:
             topology=chosen,
             hosts=chips // per_host,
             chips_per_host=per_host,
+            machine_type=None if kind.machines is None else f"{kind.machines}-{per_host}t",
+            boot_image_family=kind.boot_image_family,
+            boot_disk_type=kind.boot_disk_type,
         )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from tpu_trainer import files
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.exits import ContainerExit, describe, own_exits
-from tpu_trainer.cloud.named_training import NamedResource, NamedTraining
-from tpu_trainer.cloud.tpu_phase import Phase
+from tpu_trainer.cloud.named_training import NamedTraining
+from tpu_trainer.cloud.tpu_resource import TpuResource
 from tpu_trainer.cloud.watch import Watch
 from tpu_trainer.errors import CloudError, ExitStatus
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
@@ -18,19 +17,6 @@ _log = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 600
 """With --strategy pjrt, all hosts stop at about the same time. Host 0 may have to finish saving."""
-
-
-class TpuResource(NamedResource, Protocol):
-    """A TPU whose hosts start training at boot. The methods raise the errors of Api.call."""
-
-    def new_attempt(self) -> None:
-        """Lets `create` request another TPU than before."""
-
-    def phase(self, found: dict) -> Phase:
-        """Returns how far the TPU is."""
-
-    def exits(self, found: dict) -> list[ContainerExit]:
-        """Returns the container exits that the hosts have reported, by host number."""
 
 
 class TpuTraining(NamedTraining):

@@ -47,6 +47,10 @@ class Watch:
         self._sleep(max(self._seconds, at_least))
         self._lease.renew()
 
+    def pause(self, seconds: float) -> None:
+        """Waits less than a status check."""
+        self._sleep(seconds)
+
     def retry_until_answered(self, call: Callable[[], _Answer]) -> _Answer:
         """Returns the result of `call`, which is retried without limit until Google Cloud responds.
 

@@ -1,0 +1,144 @@
+"""A local stand-in for Compute Engine's instance templates, policies, managed instance groups and operations."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from tests.google_cloud.loopback import Request, Response
+from tests.google_cloud.resource_lives import ResourceLives
+
+_KINDS = {"instanceTemplates": "regions/europe-west4", "resourcePolicies": "regions/europe-west4"}
+_KINDS["instanceGroupManagers"] = "zones/europe-west4-b"
+
+
+class Compute(ResourceLives):
+    """The stand-in. `existing` is the group. A life's states are those of the group's instances in listings of them.
+
+    A state is an instance status of all hosts, or a list of (status, action, error code) of each host. Functions in a
+    life are called with the hosts' metadata.
+
+    Attributes:
+        parts: The resources that exist, by (kind, name).
+        failures: For each kind, the error codes with which its next operations fail.
+        slow: How many times an operation is shown as running.
+    """
+
+    def __init__(self, *lives: Sequence[Any], slow: int = 1, **place: Any):
+        super().__init__(*lives, **place)
+        self.parts: dict[tuple[str, str], dict] = {}
+        self.failures: dict[str, list[str]] = {}
+        self.slow = slow
+        self._operations: dict[str, dict] = {}
+        self._requests: dict[str, dict] = {}
+
+    @property
+    def left(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        name = self.existing["instanceTemplate"].rpartition("/")[2]
+        items = self.parts["instanceTemplates", name]["properties"]["metadata"]["items"]
+        return {item["key"]: item["value"] for item in items}
+
+    def before_state(self) -> dict[str, str]:
+        return self.metadata
+
+    def put(self, kind: str, body: dict) -> None:
+        """Creates a resource, as a request does."""
+        self.parts[kind, body["name"]] = body
+        if kind == "instanceGroupManagers":
+            self.create(body)
+
+    def serve(self, request: Request) -> Response:
+        prefix = f"/compute/v1/projects/{self._project}/"
+        assert request.path.startswith(prefix), request.path
+        scope, place, kind, *rest = request.path.removeprefix(prefix).split("/")
+        if kind == "operations":
+            return self._show_operation(rest[0])
+        assert _KINDS[kind] == f"{scope}/{place}", request.path
+        match request.method, rest:
+            case "POST", []:
+                return self._insert(kind, json.loads(request.body), request.query["requestId"])
+            case _ if (kind, rest[0]) not in self.parts:
+                return Response.error(404, f"The resource {kind}/{rest[0]} was not found")
+            case "GET", [name]:
+                return self._show(kind, name)
+            case "DELETE", [name]:
+                return self._delete(kind, name)
+            case "POST", [_, "listManagedInstances"]:
+                return self._list()
+        return Response.error(404, f"nothing at {request.path}")
+
+    def _insert(self, kind: str, body: dict, request_id: str) -> Response:
+        assert uuid.UUID(request_id)
+        if request_id in self._requests:
+            return Response.of_json(self._requests[request_id])
+        if (kind, body["name"]) in self.parts:
+            return Response.error(409, f"The resource {kind}/{body['name']} already exists")
+        operation = self._operation()
+        if self.failures.get(kind):
+            code = self.failures[kind].pop(0)
+            operation["error"] = {"errors": [{"code": code, "message": f"because of {code}"}]}
+        else:
+            if kind == "instanceGroupManagers":
+                for used in self._used(body):
+                    if used not in self.parts:
+                        return Response.error(404, f"The resource {used} was not found")
+                self.created.append(body)
+            self.put(kind, body)
+        self._requests[request_id] = operation
+        return Response.of_json(operation)
+
+    def _used(self, group: dict) -> list[tuple[str, str]]:
+        urls = [group["instanceTemplate"], group.get("resourcePolicies", {}).get("workloadPolicy")]
+        return [tuple(url.split("/")[-2:]) for url in urls if url]
+
+    def _show(self, kind: str, name: str) -> Response:
+        if kind == "instanceGroupManagers" and self._deleting and not self.still_deleting():
+            del self.parts[kind, name]
+            return Response.error(404, "deleted")
+        return Response.of_json(self.parts[kind, name])
+
+    def _delete(self, kind: str, name: str) -> Response:
+        if kind != "instanceGroupManagers":
+            if self.existing is not None and (kind, name) in self._used(self.existing):
+                return Response.error(400, f"The {kind} resource '{name}' is already being used by '{name}'")
+            del self.parts[kind, name]
+        elif self._deleting:
+            return Response.error(400, f"The resource '{name}' is not ready")
+        else:
+            self._deleting = 2
+        return Response.of_json(self._operation())
+
+    def _list(self) -> Response:
+        state = "STOPPING" if self._deleting else self.next_state()
+        size = self.existing["targetSize"]
+        states = state if isinstance(state, list) else [(state, "NONE", None)] * size
+        instances = []
+        for number, (status, action, code) in enumerate(states):
+            error = [{"code": code, "message": f"because of {code}"}] if code else []
+            instances.append(
+                {
+                    "name": f"{self.existing['baseInstanceName']}-{number:04}",
+                    "currentAction": "DELETING" if self._deleting else action,
+                    "lastAttempt": {"errors": {"errors": error}},
+                }
+                | ({"instanceStatus": status} if status else {})
+            )
+        return Response.of_json({"managedInstances": instances})
+
+    def _operation(self) -> dict:
+        name = f"operation-{len(self._operations)}"
+        self._operations[name] = {"name": name, "status": "RUNNING", "left": self.slow}
+        return self._operations[name]
+
+    def _show_operation(self, name: str) -> Response:
+        operation = self._operations[name]
+        operation["left"] -= 1
+        if operation["left"] < 0:
+            operation["status"] = "DONE"
+        return Response.of_json(operation)

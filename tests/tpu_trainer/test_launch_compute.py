@@ -1,0 +1,215 @@
+"""Launches on Compute Engine, from the instance template to deleting it, against a stand-in."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.google_cloud.compute import Compute
+from tests.google_cloud.gcs import Gcs
+from tests.google_cloud.loopback import Loopback
+from tests.tpu_trainer import launches
+from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config, signals_once
+from tpu_trainer.cloud.instance_group import requests
+from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
+
+ONE_HOST = ("--cloud.accelerator_type", "tpu7x-8")
+KINDS = {"template": "instanceTemplates", "policy": "resourcePolicies", "group": "instanceGroupManagers"}
+
+
+@pytest.fixture
+def ends(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
+    """Makes a host report the exit of its container."""
+    return partial(launches.ends, gcs)
+
+
+@pytest.fixture
+def train(train: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Launches on Compute Engine against a stand-in; returns the lines of stderr."""
+
+    def run(stand_in: Loopback, *more: str, **options: Any) -> list[str]:
+        return train(stand_in, *COMPUTE, *more, **options)
+
+    return run
+
+
+def put(
+    compute: Compute, *more: str, attempt: str = "1234abcd", parts: tuple[str, ...] = tuple(KINDS)
+) -> None:
+    """Creates what a launch with these options creates."""
+    for part, (_, body) in requests(config(*COMPUTE, *more), attempt).items():
+        if part in parts:
+            compute.put(KINDS[part], body)
+
+
+def test_a_slice_is_created_trains_and_is_deleted(gcs: Gcs, train: Any, ends: Any) -> None:
+    line = b'{"step": 50, "loss": 3.25}\n{"step": 1'
+    creating, full = (None, "CREATING", None), (None, "CREATING", "ZONE_RESOURCE_POOL_EXHAUSTED")
+    running = ("RUNNING", "NONE", None)
+    life = [[creating] * 4, [running, full, full, creating], "RUNNING"]
+    life += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "RUNNING", ends(0), "RUNNING"]
+    compute = Compute(life)
+    assert train(compute) == [
+        "launch: first: requesting a v6e-16 in europe-west4-b; if this command is killed, the training goes on; delete "
+        f"it with: {DELETE_GROUP}",
+        "launch: first: 0 of 4 hosts are running",
+        "launch: first: 1 of 4 hosts are running: ZONE_RESOURCE_POOL_EXHAUSTED: because of "
+        "ZONE_RESOURCE_POOL_EXHAUSTED",
+        "launch: first: the TPU is active",
+        "launch: step 50: loss 3.250",
+        "launch: first: finished: gs://bucket/runs/first",
+    ]
+    assert compute.parts == {} and compute.created[0]["targetSize"] == 4
+
+
+def test_one_host_needs_no_policy(train: Any, ends: Any) -> None:
+    compute = Compute(["RUNNING", ends(0), "RUNNING"])
+    assert "resource-policies" not in train(compute, *ONE_HOST)[0]
+    assert "resourcePolicies" not in compute.created[0] and compute.parts == {}
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        [("RUNNING", "NONE", None)] * 3 + [("STOPPING", "NONE", None)],
+        "TERMINATED",
+        [("RUNNING", "NONE", None)] * 3 + [(None, "DELETING", None)],
+        [],
+        [("RUNNING", "NONE", None)] * 3,
+    ],
+)
+def test_a_slice_that_is_taken_away_is_replaced_as_a_whole(taken: Any, train: Any, ends: Any) -> None:
+    compute = Compute(["RUNNING", taken], ["STAGING", "RUNNING", ends(0), "RUNNING"])
+    lines = train(compute, "--cloud.spot", "true")
+    assert lines.count("launch: first: the TPU was preempted; the run continues on a new one") == 1
+    assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
+    assert compute.parts == {} and len(compute.created) == 2
+
+
+def test_a_failed_host_is_named_with_its_log(train: Any, ends: Any) -> None:
+    compute = Compute(["RUNNING", ends(2, "no such folder\n", host=3), "RUNNING"])
+    with pytest.raises(CloudError, match=r"host 3 of the TPU exited with status 2 .*\nno such folder"):
+        train(compute)
+    assert compute.parts == {}
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_an_operation_that_fails_leaves_nothing(kind: str, train: Any, capsys: Any) -> None:
+    compute = Compute()
+    compute.failures[kind] = ["QUOTA_EXCEEDED"]
+    with pytest.raises(CloudError, match="first: the request for a TPU failed: QUOTA_EXCEEDED: because of"):
+        train(compute)
+    assert compute.parts == {} and "may remain" not in capsys.readouterr().err
+
+
+def test_a_lack_of_capacity_and_slow_operations_are_waited_for(train: Any, ends: Any) -> None:
+    compute = Compute(["RUNNING", ends(0), "RUNNING"])
+    compute.failures["instanceGroupManagers"] = ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
+    compute.slow = 40
+    assert train(compute)[-1] == "launch: first: finished: gs://bucket/runs/first"
+    assert compute.parts == {} and len(compute.created) == 1
+
+
+def test_hosts_without_quota_end_the_launch(train: Any) -> None:
+    compute = Compute([[(None, "CREATING", "QUOTA_EXCEEDED")] * 4])
+    with pytest.raises(CloudError, match="the request for a TPU failed: QUOTA_EXCEEDED: because of"):
+        train(compute)
+    assert compute.parts == {}
+
+
+def test_a_second_launch_follows_the_group_of_a_killed_one(train: Any, ends: Any) -> None:
+    compute = Compute(["RUNNING", ends(0), "RUNNING"])
+    put(compute, "--cloud.labels.build", "1")
+    assert (
+        train(compute, "--cloud.labels.build", "2")[-1] == "launch: first: finished: gs://bucket/runs/first"
+    )
+    assert compute.created == [] and compute.parts == {}
+
+
+@pytest.mark.parametrize("part", KINDS)
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        (
+            ("--output_dir", "gs://bucket/other/first"),
+            "exists, but not for gs://bucket/runs/first; choose another",
+        ),
+        (
+            ("--train.steps", "7"),
+            "exists, but with other options, .* delete it: gcloud compute instance-groups",
+        ),
+        (("--cloud.topology", "4x4", "--cloud.spot", "true"), "with other options"),
+    ],
+)
+def test_what_belongs_to_another_run_is_neither_used_nor_deleted(
+    part: str, theirs: tuple[str, ...], message: str, train: Any
+) -> None:
+    compute = Compute(["RUNNING"])
+    put(compute, *theirs, parts=(part,))
+    before = dict(compute.parts)
+    with pytest.raises(CloudError, match=message):
+        train(compute)
+    assert compute.parts == before
+
+
+def test_what_somebody_else_creates_meanwhile_is_left_alone(train: Any) -> None:
+    class Racing(Compute):
+        def _insert(self, kind: str, body: dict, request_id: str) -> Any:
+            if kind == "resourcePolicies":
+                self.put(kind, {"name": "first"})
+            return super()._insert(kind, body, request_id)
+
+    compute = Racing()
+    with pytest.raises(CloudError, match="exists, but not for"):
+        train(compute)
+    assert ("resourcePolicies", "first") in compute.parts and compute.created == []
+
+
+def test_a_group_that_is_deleted_by_hand_is_not_created_again(train: Any) -> None:
+    compute = Compute(["RUNNING"])
+
+    def deleted(seconds: float) -> None:
+        if compute.existing is not None:
+            compute._deleting = 0
+            compute.parts.pop(("instanceGroupManagers", "first"), None)
+            compute.existing = None
+
+    waits = iter([lambda _: None] * 12 + [deleted] * 300)
+    with pytest.raises(CloudError, match="was deleted, but not by this command"):
+        train(compute, sleep=lambda seconds: next(waits)(seconds))
+    assert len(compute.created) == 1 and compute.parts == {}
+
+
+def test_a_signal_deletes_all_parts(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    compute = Compute(["STAGING"])
+    with pytest.raises(InterruptedRun, match="run the same command to continue"):
+        train(compute, sleep=signals_once(signal.SIGTERM))
+    assert compute.parts == {}
+    assert "may remain" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--cloud.accelerator_type", "v5litepod-8"), "Compute Engine has TPUs v5p, v6e and tpu7x"),
+        (
+            ("--cloud.spot", "true", "--cloud.flex_start", "true"),
+            "--cloud.spot and --cloud.flex_start: hosts",
+        ),
+        (("--cloud.boot_image", "ubuntu"), "must be projects/P/global/images/family/F"),
+        (("--cloud.cluster", "c"), "is an option of --cloud.service gke"),
+        (("--cloud.network", "projects/p/global/networks/n"), "--cloud.network is .* must be a name"),
+        (("--strategy", "tpu"), "--cloud.service compute trains with --strategy pjrt"),
+        (
+            ("--cloud.service", "tpu", "--cloud.flex_start", "true"),
+            "an option of --cloud.service compute and gke",
+        ),
+    ],
+)
+def test_options_are_checked_before_any_request(more: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        config(*COMPUTE, *more)
