@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -258,3 +264,21 @@ def test_an_estimate_continues_a_line() -> None:
     assert found["roofline"]["tokens_per_second"] == pytest.approx(whole["roofline"]["tokens_per_second"])
     assert found["hbm"]["needed"] == pytest.approx(whole["hbm"]["needed"])
     assert MeshConfig().fsdp in fsdp_values()
+
+
+def test_a_killed_search_leaves_no_compiler_behind() -> None:
+    search = subprocess.Popen(
+        [sys.executable, "-m", "tests.tpu_trainer.busy_compiler"], stdout=subprocess.PIPE, text=True
+    )
+    compiler = Path("/proc", search.stdout.readline().strip())
+    time.sleep(1)
+    assert compiler.exists()
+    search.kill()
+    search.wait()
+    search.stdout.close()
+    for _ in range(100):
+        if not compiler.exists():
+            return
+        time.sleep(0.2)
+    os.kill(int(compiler.name), signal.SIGKILL)
+    raise AssertionError("it still runs")

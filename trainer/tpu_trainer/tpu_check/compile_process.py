@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import signal
 import threading
@@ -84,9 +85,9 @@ class CompileProcess:
 
 
 def _serve(pipe: Connection, topology: Topology) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the terminal sends it to both; the parent ends this process
+    # The terminal sends it to both; the parent ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # Not one for several processes, which a killed process would not give back.
     tqdm.set_lock(threading.RLock())
     quiet.set_log_levels()
@@ -110,6 +111,12 @@ def _serve(pipe: Connection, topology: Topology) -> None:
             pipe.send((kind, result, memory, hits, misses))
         except OSError:
             return
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent has ended, which may have been killed: a step may take 14 GB for minutes."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _report(config: CompileCheckConfig, topology: Topology) -> tuple[dict[str, Any], int, int]:
