@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -11,7 +10,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.fallbacks import Fallbacks
 from beam_pipeline.tokenization.normalization import cut
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, with_model_of
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, dump_tokenizer, with_model_of
 from beam_pipeline.tokenization.tokenizer_parts import TokenizerParts, split_tokenizer
 
 # An encoding takes about 40 bytes of memory per byte of text, so batches are small and long texts are cut.
@@ -26,7 +25,7 @@ def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> To
         tokenizer: A parsed tokenizer, as `tokenizer_for_text` returns it.
         parse_special_tokens: Whether special tokens in a text are parsed; otherwise they are plain text.
     """
-    reference = Tokenizer.from_str(json.dumps(tokenizer))
+    reference = Tokenizer.from_str(dump_tokenizer(tokenizer))
     reference.encode_special_tokens = not parse_special_tokens
     reference.no_truncation()
     reference.no_padding()

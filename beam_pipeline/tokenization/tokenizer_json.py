@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import orjson
 from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 from tokenizers.pre_tokenizers import ByteLevel
 
 from beam_pipeline.escaping import excerpt
@@ -62,15 +64,20 @@ class LoadedTokenizer:
 def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
     """Loads a `tokenizer.json` of any version. The last result is kept, since a run needs it several times.
 
-    The parsed vocabulary is taken from the JSON text itself. `tokenizers` reads and writes scores with an error of one
-    unit in the last place, which changes how ties between segmentations are broken, and it prints every gap in a
-    vocabulary.
+    The parsed vocabulary is taken from the JSON text itself. `tokenizers` reads scores with an error of one unit in the
+    last place, so writing and reading them again changes how ties between segmentations are broken, and it prints every
+    gap in a vocabulary.
 
     Raises:
         Exception: Whatever `tokenizers` raises if it cannot load the text.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json)
-    given = json.loads(tokenizer_json)["model"]
+    unigram = isinstance(tokenizer.model, Unigram)
+    given = json.loads(tokenizer_json, parse_float=_parse_score if unigram else None)["model"]
+    if unigram:
+        given["vocab"] = [
+            (piece, Score(str(score)) if isinstance(score, int) else score) for piece, score in given["vocab"]
+        ]
     parts = parts_without_model(tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -79,6 +86,37 @@ def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
     if kind == "BPE":
         model["merges"] = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in given["merges"]]
     return LoadedTokenizer(tokenizer, {**parts, "model": model})
+
+
+class Score(float):
+    """A Unigram score that is written as it was spelled.
+
+    `tokenizers` may read two spellings of the same number as different ones, if one has more than 15 digits.
+    """
+
+    def __init__(self, literal: str):
+        self._literal = literal
+
+    def __repr__(self) -> str:
+        return self._literal
+
+
+def _parse_score(literal: str) -> float:
+    score = float(literal)
+    return score if repr(score) == literal else Score(literal)
+
+
+def read_scores(literals: Iterable[str]) -> list[float]:
+    """Reads numbers as `tokenizers` and tokie do: with an error of up to one unit in the last place."""
+    vocab = ",".join(f'["{number}",{literal}]' for number, literal in enumerate(literals))
+    model = f'{{"type":"Unigram","unk_id":0,"vocab":[{vocab}]}}'
+    written = Tokenizer.from_str(f'{{"version":"1.0","added_tokens":[],"model":{model}}}').to_str()
+    return [score for _, score in json.loads(written)["model"]["vocab"]]
+
+
+def dump_tokenizer(tokenizer: Mapping) -> str:
+    """Writes a parsed tokenizer as the `tokenizer.json` that `tokenizers` and tokie read like the original."""
+    return orjson.dumps(tokenizer, default=lambda score: orjson.Fragment(repr(score))).decode()
 
 
 def parts_without_model(tokenizer: Tokenizer) -> dict:

@@ -9,17 +9,15 @@ segmentation wins if sums are equal, or nearly.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.characters import CharacterSet
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
+from beam_pipeline.tokenization.tokenizer_json import Score, UnsupportedComponent, dump_tokenizer, read_scores
 
 _MARK = "▁"
 
@@ -56,7 +54,7 @@ class UnigramModel:
         last = {piece: number for number, (piece, _) in enumerate(pieces)}
         if _MARK not in last:
             raise UnsupportedComponent(f"a Unigram model without the piece {_MARK}")
-        lowest = min(_read_scores(map(repr, sorted({score for _, score in pieces})[:4])))
+        lowest = min(read_scores(map(repr, sorted({score for _, score in pieces})[:4])))
         score = lowest - _UNKNOWN_PENALTY
         if score + max(score, pieces[self._unknown][1]) >= lowest:
             raise UnsupportedComponent("a Unigram model with high positive scores")
@@ -83,11 +81,10 @@ class UnigramModel:
             piece if reachable else secrets.token_hex(16)
             for (piece, _), reachable in zip(pieces, self._reachable, strict=True)
         ]
-        mark = secrets.token_hex(16)
-        vocab = [[name, score] for name, (_, score) in zip(names, pieces, strict=True)]
-        vocab += [[char, mark] for char in self._added]
-        text = json.dumps({**tokenizer, "model": {**self._model, "vocab": vocab}})
-        return text.replace(f'"{mark}"', _literal(self._score))
+        unknown = Score(_literal(self._score))
+        vocab = [(name, score) for name, (_, score) in zip(names, pieces, strict=True)]
+        vocab += [(char, unknown) for char in self._added]
+        return dump_tokenizer({**tokenizer, "model": {**self._model, "vocab": vocab}})
 
     def replace_unknown(self, texts: Sequence[str]) -> list[str]:
         """Replaces the characters that are in no piece of `to_json`."""
@@ -121,14 +118,6 @@ class UnigramModel:
         return np.where(unknown, np.uint32(self._unknown), ids)[kept], before[ends] - before[ends - lengths]
 
 
-def _read_scores(literals: Iterable[str]) -> list[float]:
-    """Reads numbers as `tokenizers` and tokie do: with an error of up to one unit in the last place."""
-    vocab = ",".join(f'["{number}",{literal}]' for number, literal in enumerate(literals))
-    model = f'{{"type":"Unigram","unk_id":0,"vocab":[{vocab}]}}'
-    written = Tokenizer.from_str(f'{{"version":"1.0","added_tokens":[],"model":{model}}}').to_str()
-    return [score for _, score in json.loads(written)["model"]["vocab"]]
-
-
 def _literal(score: float) -> str:
     """Returns a decimal number that they read as exactly this score.
 
@@ -141,7 +130,7 @@ def _literal(score: float) -> str:
         nearest = int(Decimal(score).scaleb(-exponent))
         step = max(1, 10 ** (digits - 17) // 2)
         literals += [f"{nearest + step * offset}e{exponent}" for offset in range(-8, 9)]
-    for literal, found in zip(literals, _read_scores(literals), strict=True):
+    for literal, found in zip(literals, read_scores(literals), strict=True):
         if found == score:
             return literal
     raise UnsupportedComponent(f"a Unigram model with {score!r} as an unknown character's score")

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.fast import FastEngine
 from beam_pipeline.tokenization.hf import HFEngine, reference_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+from beam_pipeline.tokenization.unigram_model import UnigramModel
 
 ALPHABETS = ["ab", "abc", "abcd-_", "ab▁", "aé漢{", "ab\0\ue000", "a😀𝒜\ue000<unk>0x", "ab c"]
 UNKNOWN = ["<unk>", "{", "{{", "\n", "<0x0A>", "x", "xy", " ", "  ", "😀", "\0", "\ue000", "漢"]
@@ -114,3 +117,21 @@ def test_the_lowest_score_is_read_as_tokenizers_reads_it():
         texts = ["ab", "a b", "bab", "aab ba"]
         wanted = [found.ids for found in reference.encode_batch(texts, add_special_tokens=False)]
         assert encode(engine, texts) == wanted
+
+
+@pytest.mark.parametrize("spelling", ["%.17g", "%.18f", "%.25e"])
+def test_scores_that_are_not_in_shortest_form_are_read_as_tokenizers_reads_them(spelling: str):
+    rng = random.Random(0)
+    scores = {f"▁{number}": -rng.uniform(1, 14) for number in range(300)}
+    tokenizer_json = unigram([["<unk>", 0], ["▁", -9], *scores.items()])
+    for score in scores.values():
+        tokenizer_json = tokenizer_json.replace(repr(score), spelling % score)
+    wanted = vocabulary_of(Tokenizer.from_str(tokenizer_json))
+    parsed = load_tokenizer(tokenizer_json).parsed
+    assert vocabulary_of(reference_tokenizer(parsed, parse_special_tokens=False)) == wanted
+    for_tokie = Tokenizer.from_str(UnigramModel(parsed["model"]).to_json(parsed))
+    assert vocabulary_of(for_tokie)[: len(wanted)] == wanted
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
+    return json.loads(tokenizer.to_str())["model"]["vocab"]
