@@ -24,6 +24,7 @@ class Compute(ResourceLives):
         parts: The resources that exist, by (kind, name).
         failures: For each kind, the error codes with which its next operations fail.
         slow: How many times an operation is shown as running.
+        status: The group's status, if it is not stable.
     """
 
     def __init__(self, *lives: Sequence[Any], slow: int = 1, **place: Any):
@@ -31,6 +32,7 @@ class Compute(ResourceLives):
         self.parts: dict[tuple[str, str], dict] = {}
         self.failures: dict[str, list[str]] = {}
         self.slow = slow
+        self.status: dict = {}
         self._operations: dict[str, dict] = {}
         self._requests: dict[str, dict] = {}
 
@@ -101,7 +103,8 @@ class Compute(ResourceLives):
         if kind == "instanceGroupManagers" and self._deleting and not self.still_deleting():
             del self.parts[kind, name]
             return Response.error(404, "deleted")
-        return Response.of_json(self.parts[kind, name])
+        status = {"status": self.status} if self.status else {}
+        return Response.of_json(self.parts[kind, name] | status)
 
     def _delete(self, kind: str, name: str) -> Response:
         if kind != "instanceGroupManagers":

@@ -11,7 +11,7 @@ import pytest
 
 from tests.google_cloud.compute import Compute
 from tests.google_cloud.gcs import Gcs
-from tests.google_cloud.loopback import Loopback
+from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config, signals_once
 from tpu_trainer.cloud.instance_group import requests
@@ -119,6 +119,32 @@ def test_hosts_without_quota_end_the_launch(train: Any) -> None:
     with pytest.raises(CloudError, match="the request for a TPU failed: QUOTA_EXCEEDED: because of"):
         train(compute)
     assert compute.parts == {}
+
+
+def test_a_group_that_waits_for_all_hosts_at_once_is_waited_for(train: Any, ends: Any) -> None:
+    compute = Compute([[]] * 20 + ["RUNNING", ends(0), "RUNNING"])
+    error = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "later"}]}
+    progress = {"inProgress": True, "lastProgressCheck": {"error": error}}
+    compute.status = {"isStable": False, "bulkInstanceOperation": progress}
+    lines = train(compute, "--cloud.flex_start", "true")
+    assert "launch: first: 0 of 4 hosts are running: ZONE_RESOURCE_POOL_EXHAUSTED: later" in lines
+    assert len(compute.created) == 1
+
+
+def test_too_many_requests_in_a_short_time_are_repeated(train: Any, ends: Any) -> None:
+    class Limited(Compute):
+        refusals = 5
+
+        def serve(self, request: Request) -> Response:
+            if "listManagedInstances" in request.path and self.refusals:
+                self.refusals -= 1
+                error = {"message": "Rate Limit Exceeded", "errors": [{"reason": "rateLimitExceeded"}]}
+                return Response.of_json({"error": error}, 403)
+            return super().serve(request)
+
+    lines = train(Limited(["RUNNING", ends(0), "RUNNING"]))
+    assert any("retrying: POST" in line and "Rate Limit Exceeded" in line for line in lines)
+    assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
 
 
 def test_a_second_launch_follows_the_group_of_a_killed_one(train: Any, ends: Any) -> None:

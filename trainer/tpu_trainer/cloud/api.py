@@ -150,7 +150,7 @@ def _checked(response: Response, what: str) -> Response:
     if response.ok:
         return response
     message = f"{what}: {response.status_code}: {_message(response)}"
-    if response.status_code in _TRANSIENT_STATUSES:
+    if response.status_code in _TRANSIENT_STATUSES or _exceeds_rate(response):
         raise UnansweredError(message)
     raise RefusedError(message, response.status_code)
 
@@ -162,6 +162,15 @@ def _json(response: Response, what: str) -> dict:
         return response.json()
     except ValueError as error:  # from a proxy, or truncated
         raise UnansweredError(f"{what}: the response is not JSON: {response.text[:200]!r}") from error
+
+
+def _exceeds_rate(response: Response) -> bool:
+    """Whether there were too many requests in a short time, for which Compute Engine returns status 403."""
+    try:
+        reasons = {each.get("reason", "") for each in response.json()["error"]["errors"]}
+    except (ValueError, KeyError, TypeError, AttributeError):  # Kubernetes', or from a proxy
+        return False
+    return response.status_code == 403 and bool(reasons & {"rateLimitExceeded", "userRateLimitExceeded"})
 
 
 def _message(response: Response) -> str:

@@ -34,7 +34,7 @@ TAKEN_ACTIONS = ("ABANDONING", "DELETING", "RECREATING", "RESTARTING", "RESUMING
 """Actions of a group on an instance that has run, or that is being deleted."""
 CREATING = ("CREATING", "CREATING_WITHOUT_RETRIES")
 # Parts of the codes of errors after which the group tries again. All others end the request.
-_TRANSIENT = ("EXHAUSTED", "STOCKOUT", "INTERNAL", "RATE", "UNAVAILABLE", "TIMEOUT", "NOT_READY")
+_TRANSIENT = ("POOL_EXHAUSTED", "STOCKOUT", "INTERNAL", "RATE", "UNAVAILABLE", "TIMEOUT", "NOT_READY")
 _LOST_CHECKS = 5
 """Status checks in a row without instances that are being created, after which missing ones are lost."""
 _OPERATION_CHECKS, _OPERATION_SECONDS = 30, 2
@@ -278,7 +278,10 @@ class InstanceGroup(TpuResource):
         for error in errors:
             if not any(part in error.get("code", "") for part in _TRANSIENT):
                 return Phase("failed", _describe(error))
-        waiting = errors or any(each.get("currentAction") in CREATING for each in instances)
+        # A group that waits for all hosts at once may list none.
+        waiting = (
+            errors or _is_busy(group) or any(each.get("currentAction") in CREATING for each in instances)
+        )
         self._lost = 0 if waiting else self._lost + 1
         if self._lost >= _LOST_CHECKS:
             return Phase("preempted")
@@ -338,12 +341,19 @@ class InstanceGroup(TpuResource):
         )
 
 
+def _bulk(group: dict) -> dict:
+    return group.get("status", {}).get("bulkInstanceOperation", {})
+
+
+def _is_busy(group: dict) -> bool:
+    return _bulk(group).get("inProgress", False) or not group.get("status", {}).get("isStable", True)
+
+
 def _errors(group: dict, instances: list[dict]) -> list[dict]:
     """Returns why the group has not created its instances: {"code", "message"} each."""
-    bulk = (
-        group.get("status", {}).get("bulkInstanceOperation", {}).get("lastProgressCheck", {}).get("error", {})
-    )
-    places = [bulk, *(each.get("lastAttempt", {}).get("errors", {}) for each in instances)]
+    missing = [each for each in instances if each.get("instanceStatus") != "RUNNING"]
+    places = [_bulk(group).get("lastProgressCheck", {}).get("error", {})]
+    places += [each.get("lastAttempt", {}).get("errors", {}) for each in missing]
     return [error for place in places for error in place.get("errors", [])]
 
 
