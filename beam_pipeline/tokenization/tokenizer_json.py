@@ -76,7 +76,7 @@ def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
     given = json.loads(tokenizer_json, parse_float=_parse_score if unigram else None)["model"]
     if unigram:
         given["vocab"] = [
-            (piece, Score(str(score)) if isinstance(score, int) else score) for piece, score in given["vocab"]
+            [piece, Score(str(score)) if isinstance(score, int) else score] for piece, score in given["vocab"]
         ]
     parts = parts_without_model(tokenizer)
     tokenizer.no_truncation()
