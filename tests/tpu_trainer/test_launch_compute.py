@@ -14,7 +14,7 @@ from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config, signals_once
-from tpu_trainer.cloud.instance_group import requests
+from tpu_trainer.cloud.group_requests import requests
 from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
 
 ONE_HOST = ("--cloud.accelerator_type", "tpu7x-8")

@@ -11,7 +11,8 @@ from typing import Any
 from tpu_trainer.cloud.api import Api, connect
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.gke_training import GkeTraining
-from tpu_trainer.cloud.instance_group import InstanceGroup, requests
+from tpu_trainer.cloud.group_requests import requests
+from tpu_trainer.cloud.instance_group import InstanceGroup
 from tpu_trainer.cloud.jobset_manifest import manifest
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
 from tpu_trainer.cloud.named_training import NamedTraining

@@ -1,15 +1,7 @@
-"""A TPU of Compute Engine: a managed instance group with an instance per host, its instance template, and for several
-hosts a workload policy, which connects their chips to one slice.
-
-Source of the requests: https://docs.cloud.google.com/compute/docs/tpus/ (create-tpu-mig-multi-host-slice,
-tpu-machines), https://docs.cloud.google.com/tpu/docs/ (tpus-and-migs, tpu-os-images, spot-compute,
-consume-reservation-compute) and https://docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode.
-"""
+"""Creates, watches and deletes a TPU of Compute Engine; group_requests.py says what it consists of."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 import time
 import uuid
@@ -20,7 +12,8 @@ from urllib.parse import urlencode
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.exits import ContainerExit
-from tpu_trainer.cloud.host_reports import ATTEMPT, REPORT, host_metadata, reported_exits
+from tpu_trainer.cloud.group_requests import owner, requests
+from tpu_trainer.cloud.host_reports import ATTEMPT, reported_exits
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.cloud.tpu_resource import Phase, TpuResource
 from tpu_trainer.errors import CloudError
@@ -38,108 +31,6 @@ _TRANSIENT = ("POOL_EXHAUSTED", "STOCKOUT", "INTERNAL", "RATE", "UNAVAILABLE", "
 _LOST_CHECKS = 5
 """Status checks in a row without instances that are being created, after which missing ones are lost."""
 _OPERATION_CHECKS, _OPERATION_SECONDS = 30, 2
-_DISK_GB = "200"  # of which the trainer's image needs a few
-_A_WEEK = 7 * 24 * 3600  # flex-start's maximum
-_IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family/"
-
-
-def requests(config: LaunchConfig, attempt: str) -> dict[str, tuple[str, dict]]:
-    """Returns the path and the body of each request of an attempt, in their order: API version v1."""
-    cloud, name = config.cloud, config.name
-    tpu = Slice.parse(cloud.accelerator_type, cloud.topology)
-    project = f"projects/{cloud.project}"
-    region = f"{project}/regions/{cloud.region}"
-    group: dict[str, Any] = {
-        "name": name,
-        "baseInstanceName": name,
-        "instanceTemplate": f"{region}/instanceTemplates/{name}",
-        "targetSize": tpu.hosts,
-        # `launch` replaces the whole group: a slice cannot continue with a new host.
-        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
-        "updatePolicy": {"type": "OPPORTUNISTIC"},
-    }
-    if cloud.flex_start or cloud.reservation:
-        # Only these two can wait for all instances at once.
-        group["targetSizePolicy"] = {"mode": "BULK"}
-    found = {"template": (f"{region}/instanceTemplates", _template(config, attempt, tpu))}
-    if tpu.hosts > 1:
-        policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": tpu.topology}
-        found["policy"] = (f"{region}/resourcePolicies", {"name": name, "workloadPolicy": policy})
-        group["resourcePolicies"] = {"workloadPolicy": f"{region}/resourcePolicies/{name}"}
-    found["group"] = (f"{project}/zones/{cloud.zone}/instanceGroupManagers", group)
-    options = _digest([found["template"][1], group])
-    for _, body in found.values():
-        body["description"] = f"{_owner(config)} {options}"
-    found["template"][1]["properties"]["labels"]["tokenmill-options"] = options
-    return found
-
-
-def _template(config: LaunchConfig, attempt: str, tpu: Slice) -> dict:
-    cloud = config.cloud
-    project = f"projects/{cloud.project}"
-    network: dict[str, Any] = {"nicType": "GVNIC"}
-    if cloud.subnetwork:
-        network["subnetwork"] = f"{project}/regions/{cloud.region}/subnetworks/{cloud.subnetwork}"
-    if cloud.network or not cloud.subnetwork:
-        network["network"] = f"{project}/global/networks/{cloud.network or 'default'}"
-    if not cloud.internal_ips:
-        network["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
-    disk = {
-        "sourceImage": cloud.boot_image or f"{_IMAGES}{tpu.boot_image_family}",
-        "diskSizeGb": _DISK_GB,
-        "diskType": tpu.boot_disk_type,
-    }
-    metadata = host_metadata(config, attempt) | {"tokenmill-hosts": str(tpu.hosts)}
-    properties = {
-        "machineType": tpu.machine_type,
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-        "networkInterfaces": [network],
-        "serviceAccounts": [
-            {
-                "email": cloud.service_account or "default",
-                "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
-            }
-        ],
-        "scheduling": _scheduling(config),
-        "labels": {"run": config.name, **cloud.labels},
-        "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
-    }
-    if cloud.reservation:
-        properties["reservationAffinity"] = {
-            "consumeReservationType": "SPECIFIC_RESERVATION",
-            "key": "compute.googleapis.com/reservation-name",
-            "values": [cloud.reservation],
-        }
-    elif cloud.flex_start:
-        properties["reservationAffinity"] = {"consumeReservationType": "NO_RESERVATION"}
-    return {"name": config.name, "properties": properties}
-
-
-def _scheduling(config: LaunchConfig) -> dict:
-    cloud = config.cloud
-    # TPUs cannot migrate. A host that restarts by itself would find no others.
-    scheduling: dict[str, Any] = {"onHostMaintenance": "TERMINATE", "automaticRestart": False}
-    if cloud.spot:
-        scheduling |= {"provisioningModel": "SPOT", "instanceTerminationAction": "STOP"}
-    elif cloud.flex_start:
-        scheduling |= {"provisioningModel": "FLEX_START", "instanceTerminationAction": "DELETE"}
-        scheduling["maxRunDuration"] = {"seconds": str(_A_WEEK)}
-    elif cloud.reservation:
-        scheduling |= {"provisioningModel": "RESERVATION_BOUND", "instanceTerminationAction": "DELETE"}
-    return scheduling
-
-
-def _owner(config: LaunchConfig) -> str:
-    return f"tokenmill: {config.output_dir.rstrip('/')}"
-
-
-def _digest(bodies: list[dict]) -> str:
-    """Returns a hash of what is requested, without labels and attempt, which differ between two commands of a run."""
-    template, group = json.loads(json.dumps(bodies))
-    del template["properties"]["labels"]
-    items = template["properties"]["metadata"]["items"]
-    template["properties"]["metadata"] = [item for item in items if item["key"] not in (ATTEMPT, REPORT)]
-    return hashlib.sha256(json.dumps([template, group], sort_keys=True).encode()).hexdigest()[:32]
 
 
 class InstanceGroup(TpuResource):
@@ -210,7 +101,7 @@ class InstanceGroup(TpuResource):
             if found[part] is None:
                 continue
             description = found[part].get("description", "")
-            if description.rpartition(" ")[0] != _owner(self._config):
+            if description.rpartition(" ")[0] != owner(self._config):
                 return f"not for {self._config.output_dir}; choose another --cloud.name"
             if description != self._ours[part][1]["description"]:
                 return (
