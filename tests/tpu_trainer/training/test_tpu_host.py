@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,20 @@ def test_the_attention_kernel_needs_the_generation(serving: Any, capsys: pytest.
             train._generation(kernel)
     with serving(Metadata(answer("v3-8"))):
         assert kernel_dtype("mixed_bfloat16", train._generation(kernel)) == tf.float32
+
+
+def test_a_mesh_tells_the_generation_and_refuses_kernels_for_others() -> None:
+    kernel = FitConfig(output_dir="run", data=DataConfig(train="d"), train=TrainConfig(attention_kernel=True))
+    for kind, expected in (("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU7x", "tpu7x")):
+        assert train._mesh_generation(kernel, SimpleNamespace(platform="tpu", kind=kind)) == expected
+    assert train._mesh_generation(kernel, SimpleNamespace(platform="cpu", kind="cpu")) is None
+    later = SimpleNamespace(platform="tpu", kind="TPU9")
+    with pytest.raises(
+        UsageError, match=r"--train.attention_kernel: for this TPU, 'TPU9', there is no kernel"
+    ):
+        train._mesh_generation(kernel, later)
+    plain = FitConfig(output_dir="run", data=DataConfig(train="d"))
+    assert train._mesh_generation(plain, later) is None
 
 
 def test_a_tpu_vms_log_has_its_mfu(

@@ -98,7 +98,9 @@ def train_run(
     replicas = mesh.data if mesh else strategy.num_replicas_in_sync
     with ends_if_lost(remote_hosts(strategy)):
         data = _load(config, train=train, validation=validation, replicas=replicas, hosts=num_hosts(strategy))
-        tpu = _generation(config, strategy, mesh)
+        tpu = _mesh_generation(config, mesh) if mesh else None
+        if is_tpu(strategy):
+            tpu = _generation(config)
         with elapsed("fit: building the model"):
             task, initial = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
         executor = _executor(config, task, strategy, mesh, peers, initial)
@@ -183,17 +185,18 @@ def _deterministic(config: FitConfig, strategy: tf.distribute.Strategy) -> bool:
     return config.train.deterministic and not is_tpu(strategy)
 
 
-def _generation(config: FitConfig, strategy: tf.distribute.Strategy, mesh: DeviceMesh | None) -> str | None:
-    """Returns the TPU's generation; None without a TPU, or, with a line on stderr, if only MFU needs it."""
-    if mesh is not None and mesh.platform == "tpu":
-        if config.train.attention_kernel and mesh.kind not in KINDS:
-            raise UsageError(
-                f"--train.attention_kernel: for this TPU, {mesh.kind!r}, there is no kernel; use "
-                "--train.recompute_attention instead"
-            )
-        return KINDS.get(mesh.kind)
-    if not is_tpu(strategy):
-        return None
+def _mesh_generation(config: FitConfig, mesh: DeviceMesh) -> str | None:
+    """Returns the generation of a mesh of TPUs; None if its devices are others, or if only MFU needs it."""
+    if config.train.attention_kernel and mesh.platform == "tpu" and mesh.kind not in KINDS:
+        raise UsageError(
+            f"--train.attention_kernel: for this TPU, {mesh.kind!r}, there is no kernel; use "
+            "--train.recompute_attention instead"
+        )
+    return KINDS.get(mesh.kind)
+
+
+def _generation(config: FitConfig) -> str | None:
+    """Returns the TPU's generation; None, with a line on stderr, if it is unknown and only MFU needs it."""
     try:
         return tpu_generation(config.tpu)
     except UnknownTpuError as error:
