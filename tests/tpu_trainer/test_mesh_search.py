@@ -266,19 +266,27 @@ def test_an_estimate_continues_a_line() -> None:
     assert MeshConfig().fsdp in fsdp_values()
 
 
+def runs(process: int) -> bool:
+    """Whether a process exists and is no zombie, which nobody has waited for."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_a_killed_search_leaves_no_compiler_behind() -> None:
     search = subprocess.Popen(
         [sys.executable, "-m", "tests.tpu_trainer.busy_compiler"], stdout=subprocess.PIPE, text=True
     )
-    compiler = Path("/proc", search.stdout.readline().strip())
+    compiler = int(search.stdout.readline())
     time.sleep(1)
-    assert compiler.exists()
+    assert runs(compiler)
     search.kill()
     search.wait()
     search.stdout.close()
     for _ in range(600):  # it may still be importing TensorFlow
-        if not compiler.exists():
+        if not runs(compiler):
             return
         time.sleep(0.2)
-    os.kill(int(compiler.name), signal.SIGKILL)
+    os.kill(compiler, signal.SIGKILL)
     raise AssertionError("it still runs")
