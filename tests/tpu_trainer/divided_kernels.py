@@ -14,79 +14,59 @@ import tensorflow as tf
 
 from tests.tpu_trainer import kernel_reference
 from tpu_trainer.__main__ import main
-from tpu_trainer.training import partitioning, pjrt
-from tpu_trainer.training.stablehlo import Program, main_function
+from tpu_trainer.training import partitioning, pjrt, stablehlo
 
 
-def with_references(artifact: bytes, wrong: bool) -> bytes:
+def use_references(module: Any, wrong: bool) -> None:
     """Replaces the kernels in a program by functions that compute the same."""
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import func, stablehlo
+    from jaxlib.mlir.dialects import func
+    from jaxlib.mlir.dialects.stablehlo import deserialize_portable_artifact
 
-    def edit(module: ir.Module) -> None:
-        kernels, functions = [], set()
-
-        def visit(operation: ir.Operation) -> ir.WalkResult:
-            if operation.name == "stablehlo.custom_call" and "tpu_custom_call" in str(
-                operation.attributes["call_target_name"]
-            ):
-                kernels.append(operation)
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(visit)
-        for kernel in kernels:
-            arrays = list(kernel.operands)[2:]
-            shapes = [tuple(ir.RankedTensorType(array.type).shape) for array in arrays]
-            numbers = [
-                int(ir.DenseIntElementsAttr(each.owner.attributes["value"])[0])
-                for each in list(kernel.operands)[:2]
-            ]
-            # The numbers of rows and of pairs of heads that a kernel processes are those of its arrays.
-            assert numbers == [shapes[-1][0], shapes[-1][2] // 128], (numbers, shapes)
-            name = "forward" if len(arrays) == 7 else "backward"
-            if name not in functions:
-                reference = stablehlo.deserialize_portable_artifact(
-                    module.context, reference_artifact(name, shapes, dtype_of(arrays[-1]), wrong)
-                )
-                main = main_function(reference)
-                main.attributes["sym_name"] = ir.StringAttr.get(name)
-                main.attributes["sym_visibility"] = ir.StringAttr.get("private")
-                for operation in reference.body.operations:
-                    module.body.append(operation.operation.clone())
-                functions.add(name)
-            with ir.InsertionPoint(kernel):
-                call = func.CallOp([result.type for result in kernel.results], name, arrays)
-            for old, new in zip(kernel.results, call.results, strict=True):
-                old.replace_all_uses_with(new)
-            kernel.erase()
-
-    return partitioning._edited(artifact, edit)
+    functions = set()
+    for kernel in partitioning.kernels_of(module):
+        rows, pairs, *arrays = kernel.operands
+        shape, _ = stablehlo._array(str(arrays[-1].type))
+        numbers = [int(ir.DenseIntElementsAttr(size.owner.attributes["value"])[0]) for size in (rows, pairs)]
+        # The numbers of rows and of pairs of heads that a kernel processes are those of its arrays.
+        assert numbers == [shape[0], shape[2] // 128], (numbers, shape)
+        name = "forward" if len(arrays) == 7 else "backward"
+        if name not in functions:
+            reference = deserialize_portable_artifact(module.context, reference_artifact(name, arrays, wrong))
+            function = stablehlo.main_function(reference)
+            function.attributes["sym_name"] = ir.StringAttr.get(name)
+            function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+            for operation in reference.body.operations:
+                module.body.append(operation.operation.clone())
+            functions.add(name)
+        with ir.InsertionPoint(kernel):
+            call = func.CallOp([result.type for result in kernel.results], name, arrays)
+        for old, new in zip(kernel.results, call.results, strict=True):
+            old.replace_all_uses_with(new)
+        kernel.erase()
 
 
-def dtype_of(array: Any) -> tf.DType:
-    """Returns the dtype of a value in a program."""
-    return {"f32": tf.float32, "bf16": tf.bfloat16}[str(array.type).rpartition("x")[2].rstrip(">")]
-
-
-def reference_artifact(name: str, shapes: list[tuple[int, ...]], dtype: tf.DType, wrong: bool) -> bytes:
-    """Returns kernel_reference.run as a program of arrays of these shapes."""
-    dtypes = [tf.int32, tf.float32, tf.int32, tf.float32, *[dtype] * (len(shapes) - 4)]
-    specs = {str(i): tf.TensorSpec(shape, dtypes[i]) for i, shape in enumerate(shapes)}
+def reference_artifact(name: str, arrays: list[Any], wrong: bool) -> bytes:
+    """Returns kernel_reference.run as a program of values like these."""
+    specs = {str(i): tf.TensorSpec(*stablehlo._array(str(array.type))) for i, array in enumerate(arrays)}
 
     def function(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         threshold, scale, lines, *rest = batch.values()
         lines = tf.reverse(lines, [0]) if wrong else lines
         return kernel_reference.run(name, True, threshold, scale, lines, *rest)
 
-    return Program(function, specs).lower().artifact
+    return stablehlo.Program(function, specs).lower().artifact
 
 
 def train(kind: str, arguments: list[str]) -> None:
     """Runs `fit` with these arguments."""
     divide, create = partitioning.divide_kernels, pjrt.DeviceMesh.__init__
-    partitioning.divide_kernels = lambda artifact, axes: with_references(
-        divide(artifact, axes), kind == "wrong"
-    )
+
+    def divide_and_replace(module: Any, axes: dict[str, int]) -> None:
+        divide(module, axes)
+        use_references(module, wrong=kind == "wrong")
+
+    partitioning.divide_kernels = divide_and_replace
 
     def init(self: pjrt.DeviceMesh, *arguments: Any) -> None:
         create(self, *arguments)
