@@ -36,13 +36,17 @@ class Size:
     """The part in HBM. The rest is in on-chip memory."""
 
 
+def _sides(dimensions: str) -> list[int]:
+    """Parses the shape in an array's type, such as `16,<=32`."""
+    return [int(side.lstrip("<=")) for side in dimensions.split(",") if side]
+
+
 def _size(arrays: Iterable[tuple[str, str, str]]) -> Size:
     """Returns the size of matches of _ARRAY."""
     total = hbm = 0
     for dtype, dimensions, layout in arrays:
         bits = _BITS.get(dtype) or (int(match[0]) if (match := re.search(r"\d+", dtype)) else 0)
-        sides = [int(side.lstrip("<=")) for side in dimensions.split(",") if side]
-        size = math.prod(sides) * bits // 8
+        size = math.prod(_sides(dimensions)) * bits // 8
         total += size
         hbm += 0 if "S(" in layout else size  # S(1): vector memory, S(2) and up: scalar memory and flags
     return Size(total, hbm)
@@ -103,11 +107,6 @@ class Instruction:
     def op_name(self) -> str:
         """The TensorFlow operation it was lowered from; empty if the compiler added it."""
         return self.attribute(r'op_name="([^"]*)"') or ""
-
-
-def _sides(type_: str) -> list[int]:
-    """Returns the shape of an array's type."""
-    return [int(side.lstrip("<=")) for side in _ARRAY.search(type_)[2].split(",") if side]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,8 +253,9 @@ class HloModule:
         return sum(map(self.flops, self.computations[called])) if called else 0.0
 
     def _product_flops(self, instruction: Instruction) -> float:
-        operands = [self.by_name[name].type for name in instruction.operands[:2]]
-        return convolution_flops(instruction.rest, *map(_sides, (*operands, instruction.type)))
+        arrays = (*(self.by_name[name] for name in instruction.operands[:2]), instruction)
+        shapes = [_sides(_ARRAY.search(array.type)[2]) for array in arrays]
+        return convolution_flops(instruction.rest, *shapes)
 
     def loops(self) -> list[Loop]:
         """Returns the loops, outermost first."""
