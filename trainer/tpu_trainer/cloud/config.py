@@ -140,15 +140,18 @@ class CloudConfig:
             self._check_compute()
 
     def _check_compute(self) -> None:
-        for name, pattern in (
-            ("reservation", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
-            ("network", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
-            ("subnetwork", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
-            ("boot_image", r"projects/[-a-z0-9.:]+/global/images/(family/)?[-a-z0-9]+"),
+        name, image = (
+            r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?",
+            r"projects/[-a-z0-9.:]+/global/images/(family/)?[-a-z0-9]+",
+        )
+        for option, pattern, rule in (
+            ("reservation", name, "must be a name"),
+            ("network", name, "must be a name"),
+            ("subnetwork", name, "must be a name"),
+            ("boot_image", image, "must be projects/P/global/images/family/F"),
         ):
-            value = getattr(self, name)
-            rule = "must be a name" if name != "boot_image" else "must be projects/P/global/images/family/F"
-            require(value is None or bool(re.fullmatch(pattern, value)), f"cloud.{name}", value, rule)
+            value = getattr(self, option)
+            require(value is None or bool(re.fullmatch(pattern, value)), f"cloud.{option}", value, rule)
         self._check_one_kind("hosts")
         machine = Slice.parse(self.accelerator_type, self.topology).machine_type
         rule = "Compute Engine has TPUs v5p, v6e and tpu7x, such as v6e-8; use --cloud.service tpu or gke for others"
