@@ -186,7 +186,7 @@ def _deterministic(config: FitConfig, strategy: tf.distribute.Strategy) -> bool:
 
 
 def _mesh_generation(config: FitConfig, mesh: DeviceMesh) -> str | None:
-    """Returns the generation of a mesh of TPUs; None if its devices are others, or if only MFU needs it."""
+    """Returns the generation of a mesh of TPUs; None for other devices, and if it is unknown and only MFU needs it."""
     if config.train.attention_kernel and mesh.platform == "tpu" and mesh.kind not in KINDS:
         raise UsageError(
             f"--train.attention_kernel: for this TPU, {mesh.kind!r}, there is no kernel; use "
