@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 
-from tpu_trainer.cloud.api import UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.named_resource import NamedResource
-from tpu_trainer.cloud.watch import Watch
+from tpu_trainer.cloud.watch import CHECKS_OF_UNANSWERED, Watch
 from tpu_trainer.errors import CloudError
 
-_log = logging.getLogger(__name__)
-
-_CHECKS = 3
-"""How often to check, after a signal, whether an unanswered request was executed."""
 _MAX_CONFLICTS = 10
 
 
@@ -31,7 +25,6 @@ class NamedTraining(ABC):
         self._name = config.name
         self._seen = False  # whether the resource has existed since the last request
         self._created = False  # whether a request was answered with success
-        self._unanswered = False  # whether the last request had no response
         self._conflicts = 0
 
     def run(self) -> None:
@@ -56,8 +49,8 @@ class NamedTraining(ABC):
         if self._watch.cleanup_command is None:
             return
         # A request without an answer may still be executed, and one with an answer may not be visible yet.
-        uncertain = self._unanswered or (self._created and not self._seen)
-        for _ in range(_CHECKS if uncertain else 1):
+        uncertain = self._watch.unanswered or (self._created and not self._seen)
+        for _ in range(CHECKS_OF_UNANSWERED if uncertain else 1):
             found = self._watch.retry_until_answered(self._resource.get)
             if found is not None and self._resource.conflict(found) is None:
                 uncertain = False
@@ -84,25 +77,19 @@ class NamedTraining(ABC):
             raise CloudError(
                 f"{self._name}: the {noun} was deleted, but not by this command; run the same command to continue"
             )
-        if self._watch.cleanup_command is None:
-            _log.info(
-                f"launch: {self._name}: requesting {self._requested()}; if this command is killed, the training goes "
-                f"on; delete it with: {self._resource.delete_command}"
-            )
-        self._watch.cleanup_command = self._resource.delete_command
-        before, self._unanswered = self._unanswered, True
         try:
-            with self._watch.signals.deferred():
-                created = self._resource.create()
-                self._unanswered = False
-        except UnansweredError as error:
-            self._watch.log_state(f"{self._name}: checking whether the request was executed: {error}")
-            return
+            created = self._watch.request(
+                self._resource.create,
+                what=self._requested(),
+                if_killed="the training goes on; delete it with",
+                cleanup_command=self._resource.delete_command,
+            )
         except CloudError:
-            self._unanswered = before
-            if not before:
+            if not self._watch.unanswered:
                 self._abandon()
             raise
+        if created is None:
+            return
         self._created = self._created or created
         self._conflicts = 0 if created else self._conflicts + 1
         if self._conflicts > _MAX_CONFLICTS:
@@ -117,7 +104,7 @@ class NamedTraining(ABC):
             raise CloudError(f"{self._name}: a {self._resource.noun} of this name exists, but {reason}")
         self._watch.cleanup_command = self._resource.delete_command
         if self._resource.is_complete(found):
-            self._seen, self._unanswered = True, False
+            self._seen, self._watch.unanswered = True, False
 
     def _abandon(self) -> None:
         """Deletes the parts that exist of a resource that is not complete."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from tpu_trainer.cloud.api import Api, UnansweredError
+from tpu_trainer.cloud.api import Api
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.vertex import CANCELLING, RUNNING, CustomJobs, state_of
-from tpu_trainer.cloud.watch import Watch
+from tpu_trainer.cloud.watch import CHECKS_OF_UNANSWERED, Watch
 from tpu_trainer.errors import CloudError
 
 _log = logging.getLogger(__name__)
-
-_CHECKS = 3
-"""How often to check, after a signal, whether an unanswered request was executed."""
 
 
 class VertexTraining:
@@ -23,7 +20,6 @@ class VertexTraining:
         self._config = config
         self._jobs = CustomJobs(api, config)
         self._watch = watch
-        self._unanswered = False  # whether the last request had no response
 
     def run(self) -> None:
         """Trains to the end; raises CloudError if training fails."""
@@ -45,12 +41,12 @@ class VertexTraining:
         """Cancels all jobs of the run that may exist."""
         if self._watch.cleanup_command is None:
             return
-        for _ in range(_CHECKS if self._unanswered else 1):
+        for _ in range(CHECKS_OF_UNANSWERED if self._watch.unanswered else 1):
             if self._cancel_others(None):
-                self._unanswered = False
+                self._watch.unanswered = False
             self._watch.wait(at_least=1)
         # An unanswered request may still be executed.
-        if not self._unanswered:
+        if not self._watch.unanswered:
             self._watch.cleanup_command = None
 
     def _find_or_create(self) -> str:
@@ -59,7 +55,7 @@ class VertexTraining:
             jobs = self._watch.retry_until_answered(self._jobs.active)
             if jobs:
                 self._watch.cleanup_command = self._jobs.cancel_commands
-                self._unanswered = False
+                self._watch.unanswered = False
             for job in jobs:
                 if state_of(job) != CANCELLING:
                     return job["name"]
@@ -71,25 +67,16 @@ class VertexTraining:
 
     def _request(self) -> dict | None:
         """Returns a new job; None if there is no response, so that the caller lists the run's jobs again."""
-        if self._watch.cleanup_command is None:
-            cloud = self._config.cloud
-            _log.info(
-                f"launch: {self._config.name}: requesting a {cloud.machine_type} in {cloud.region}; if this command is "
-                f"killed, cancel the job with: {self._jobs.cancel_commands}"
-            )
-        self._watch.cleanup_command = self._jobs.cancel_commands
-        before, self._unanswered = self._unanswered, True
+        cloud = self._config.cloud
         try:
-            with self._watch.signals.deferred():
-                job = self._jobs.create()
-                self._unanswered = False
-                return job
-        except UnansweredError as error:
-            self._watch.log_state(f"{self._config.name}: checking whether the request was executed: {error}")
-            return None
+            return self._watch.request(
+                self._jobs.create,
+                what=f"a {cloud.machine_type} in {cloud.region}",
+                if_killed="cancel the job with",
+                cleanup_command=self._jobs.cancel_commands,
+            )
         except CloudError:
-            self._unanswered = before
-            if not before:
+            if not self._watch.unanswered:
                 self._watch.cleanup_command = None
             raise
 

@@ -12,10 +12,14 @@ from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.lease import Lease
 from tpu_trainer.cloud.signals import Signals
+from tpu_trainer.errors import CloudError
 
 _log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
+
+CHECKS_OF_UNANSWERED = 3
+"""How often to check, after a signal, whether an unanswered request was executed."""
 
 
 class Watch:
@@ -25,11 +29,14 @@ class Watch:
         self._api = api
         self._lease = lease
         self._sleep = sleep
+        self._name = config.name
         self._seconds = config.cloud.poll_seconds
         self._metrics = files.join(config.output_dir, "metrics.jsonl")
         self._logged: dict[str, str] = {}
         self.cleanup_command: str | None = None
         """The command that deletes resources that may exist and be billed; None: there are none."""
+        self.unanswered = False
+        """Whether the last request for a resource had no response: it may still be executed."""
         self.signals = Signals(exit_message=self.cleanup_hint)
         """In this context, signals interrupt."""
 
@@ -41,6 +48,38 @@ class Watch:
             "resources may remain on Google Cloud and be billed; run the same command to monitor them again, or delete "
             f"them with: {self.cleanup_command}"
         )
+
+    def request(
+        self, create: Callable[[], _Answer], *, what: str, if_killed: str, cleanup_command: str
+    ) -> _Answer | None:
+        """Requests a resource and returns the answer; None if there is no response. A signal waits for the response.
+
+        Args:
+            create: Sends the request.
+            what: What is requested, for the log of the first request.
+            if_killed: What to do if this command is killed, in words before `cleanup_command`.
+            cleanup_command: Deletes what may exist from now on.
+
+        Raises:
+            CloudError: The request is refused. An earlier one without response may still be executed.
+        """
+        if self.cleanup_command is None:
+            _log.info(
+                f"launch: {self._name}: requesting {what}; if this command is killed, {if_killed}: {cleanup_command}"
+            )
+        self.cleanup_command = cleanup_command
+        before, self.unanswered = self.unanswered, True
+        try:
+            with self.signals.deferred():
+                answer = create()
+                self.unanswered = False
+            return answer
+        except UnansweredError as error:
+            self.log_state(f"{self._name}: checking whether the request was executed: {error}")
+            return None
+        except CloudError:
+            self.unanswered = before
+            raise
 
     def wait(self, *, at_least: float = 0) -> None:
         """Waits until the next status check, at least `at_least` seconds, and renews the lease."""
