@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from multiprocessing.connection import Connection
 
@@ -22,10 +21,9 @@ def serve(pipe: Connection, topology: Topology) -> None:
 def main() -> None:
     compile_process._serve = serve
     process = compile_process.CompileProcess(Topology.parse("v5e:1x1"))
-    threading.Thread(target=process.report, args=[CompileCheckConfig()]).start()
-    while process._process is None or process._process.pid is None:
-        time.sleep(0.1)
+    process._start()
     print(process._process.pid, flush=True)
+    process.report(CompileCheckConfig())
 
 
 if __name__ == "__main__":

@@ -267,7 +267,7 @@ def test_an_estimate_continues_a_line() -> None:
 
 
 def runs(process: int) -> bool:
-    """Whether a process exists and is no zombie, which nobody has waited for."""
+    """Whether a process exists and has not ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.ports import free_ports
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
@@ -32,18 +32,15 @@ FSDP = {"mesh.model": 2, "mesh.fsdp": True}
 TENSOR = {"mesh.model": 4}
 
 
-def devices(count: int) -> dict[str, str]:
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
-    return {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-
-
 @pytest.fixture(scope="module")
 def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Name → the run's folder, and exit status and output of each of its processes."""
     root = tmp_path_factory.mktemp("hosts")
 
     def alone(run: str, options: dict[str, Any]) -> Any:
-        return fit_arguments(dataset, root / run, OPTIONS | options), {"environment": devices(4)}
+        return fit_arguments(dataset, root / run, OPTIONS | options), {
+            "environment": cpu_devices.environment(4)
+        }
 
     def together(run: str, options: dict[str, Any], *processes: tuple[Fault, dict[str, Any]]) -> list[Any]:
         meeting = {
@@ -55,7 +52,7 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
                 fit_arguments(
                     dataset, root / run, OPTIONS | options | meeting | {"mesh.process_id": index} | own
                 ),
-                {"environment": devices(2), "lost_after": 10} | fault,
+                {"environment": cpu_devices.environment(2), "lost_after": 10} | fault,
             )
             for index, (fault, own) in enumerate(processes)
         ]
@@ -71,7 +68,7 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "process 1": [lost[1], terminated[1]],
         "different 0": [different[0]],
         "different 1": [different[1]],
-        "alone": [alone("alone", FSDP), (evaluate, {"environment": devices(4)})],
+        "alone": [alone("alone", FSDP), (evaluate, {"environment": cpu_devices.environment(4)})],
     }
     results = run_all(root, list(chains.values()))
     return {"folder": root} | dict(zip(chains, results, strict=True))

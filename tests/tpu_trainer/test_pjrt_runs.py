@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.faults import run_all
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.test_never_losing_work import (
@@ -22,12 +22,7 @@ from tests.tpu_trainer.test_never_losing_work import (
 )
 from tpu_trainer.errors import ExitStatus
 
-DEVICES = {
-    "environment": {
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4",
-        "JAX_PLATFORMS": "cpu",
-    }
-}
+DEVICES = {"environment": cpu_devices.environment(4)}
 PJRT: dict[str, Any] = {"strategy": "pjrt", "mesh.model": 2, "mesh.fsdp": True}
 # A small epsilon would turn rounding into full steps.
 OPTIONS = SMALL | MLM | {"optimizer.epsilon": 1e-3, "model.config.num_attention_heads": 2}

@@ -6,14 +6,11 @@ CPU programs have all-reduces where TPUs have reduce-scatters: bytes are compare
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.mesh_collectives import GROUP_ROWS, HIDDEN, LAYERS, LENGTH, VOCABULARY
 
 TABLE = 4 * VOCABULARY * HIDDEN
@@ -26,15 +23,7 @@ EXCESS = 1.2
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The results of mesh_collectives.py."""
     pytest.importorskip("jax")
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    found = subprocess.run(
-        [sys.executable, "-m", "tests.tpu_trainer.mesh_collectives", tmp_path_factory.mktemp("cache")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[3],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-    )
+    found = cpu_devices.run_module("mesh_collectives", tmp_path_factory.mktemp("cache"))
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout.splitlines()[-1])
 

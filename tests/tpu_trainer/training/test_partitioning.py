@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.small_runs import fit_arguments, metrics
 from tests.tpu_trainer.tiny import write_split
 
@@ -29,17 +28,8 @@ OPTIONS = {
 
 def fit(folder: Path, run: str, kind: str = "right", **options: str) -> subprocess.CompletedProcess[str]:
     """Runs divided_kernels.py on eight devices."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     arguments = fit_arguments(folder / "data", folder / run, OPTIONS | options)
-    return subprocess.run(
-        [sys.executable, "-m", "tests.tpu_trainer.divided_kernels", kind, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[3],
-        env=os.environ
-        | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(folder / "cache")},
-    )
+    return cpu_devices.run_module("divided_kernels", kind, *arguments, XDG_CACHE_HOME=str(folder / "cache"))
 
 
 @pytest.fixture

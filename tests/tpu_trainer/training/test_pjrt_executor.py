@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.pjrt_plans import PLANS, TESTED
 from tests.tpu_trainer.step_digests import CONFIGS, step_digest
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
@@ -49,18 +49,7 @@ def report(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             position_ids=positions,
             segment_ids=segments,
         )
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    found = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.tpu_trainer.pjrt_plans"),
-            *(dataset, tmp_path_factory.mktemp("cache"), EXTENT),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[3],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-    )
+    found = cpu_devices.run_module("pjrt_plans", dataset, tmp_path_factory.mktemp("cache"), EXTENT)
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout.splitlines()[-1])
 
