@@ -180,6 +180,38 @@ def test_a_signal_at_any_request_leaves_nothing(service: str, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("service", SERVICES)
+def test_a_signal_during_a_request_whose_resource_is_not_visible_yet_leaves_nothing(
+    service: str, gcs: Gcs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = {"compute": "instanceGroupManagers", "gke": "jobsets", "tpu": "queuedResources"}.get(
+        service, "customJobs"
+    )
+    hidden: list[None] = []
+
+    def invisible(serve: Callable[[Request], Response], request: Request) -> Response:
+        response = serve(request)
+        if creates(request):
+            hidden.append(None)
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif request.method == "GET" and hidden:
+            hidden.pop()
+            return Response.of_json({}) if service == "vertex" else Response.error(404, "not yet")
+        return response
+
+    with stand_in_for(service, gcs) as stand_in:
+        # A list of custom jobs may lack a new one; a request for the job itself does not.
+        on_request(
+            [stand_in],
+            invisible,
+            lambda _, request: part in request.path.split("/")[-2 + (service == "vertex") :],
+        )
+        with pytest.raises(InterruptedRun):
+            run_launch(stand_in, gcs, *options(service))
+        assert not hidden and not left(stand_in)
+    assert "may remain" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("service", SERVICES)
 def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
     service: str, gcs: Gcs, capsys: pytest.CaptureFixture[str]
 ) -> None:

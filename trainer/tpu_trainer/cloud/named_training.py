@@ -79,7 +79,7 @@ class NamedTraining(ABC):
             )
         try:
             created = self._watch.request(
-                self._resource.create,
+                self._create,
                 what=self._requested(),
                 if_killed="the training goes on; delete it with",
                 cleanup_command=self._resource.delete_command,
@@ -90,13 +90,18 @@ class NamedTraining(ABC):
             raise
         if created is None:
             return
-        self._created = self._created or created
         self._conflicts = 0 if created else self._conflicts + 1
         if self._conflicts > _MAX_CONFLICTS:
             raise CloudError(
                 f"{self._name}: Google Cloud reports that the {noun} is missing, but refuses to create it because it "
                 "exists; choose another --cloud.name"
             )
+
+    def _create(self) -> bool:
+        created = self._resource.create()
+        # Here, since a signal that came meanwhile interrupts before the caller goes on.
+        self._created = self._created or created
+        return created
 
     def _check_owner(self, found: dict) -> None:
         if (reason := self._resource.conflict(found)) is not None:
