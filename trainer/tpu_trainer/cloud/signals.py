@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -58,7 +58,10 @@ class Signals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received is not None:
-            os.write(sys.__stderr__.fileno(), f"launch: exiting at once; {self._exit_message()}\n".encode())
+            with suppress(OSError):  # the terminal may be closed
+                os.write(
+                    sys.__stderr__.fileno(), f"launch: exiting at once; {self._exit_message()}\n".encode()
+                )
             os._exit(128 + number)
         self._received = signal.Signals(number).name
         if not self._deferred:
