@@ -49,8 +49,10 @@ def reported_exits(api: Api, config: LaunchConfig, attempt: str) -> list[Contain
     exits = []
     for url in api.list_objects(prefix):
         name = re.fullmatch(r"(?:-(\d+))?\.txt", url.removeprefix(prefix))
-        text = api.read_object(url) if name else None
-        if text is not None:
+        if name:
+            text = api.read_object(url) or ""
             status, _, log = text.partition("\n")
+            if not re.fullmatch(r"\d{1,3}", status):  # a disk was full, or somebody else has written it
+                status, log = "1", f"{url} does not begin with an exit status:\n{text}"
             exits.append(ContainerExit(host=int(name[1] or 0), status=int(status), log=log))
     return sorted(exits, key=lambda container: container.host)
