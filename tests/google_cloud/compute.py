@@ -23,6 +23,8 @@ class Compute(ResourceLives):
     Attributes:
         parts: The resources that exist, by (kind, name).
         failures: For each kind, the error codes with which its next operations fail.
+        failed_deletions: For each kind, the error code with which all operations that delete it fail.
+        used_by_others: Resources, by (kind, name), that a resource of another user needs.
         slow: How many times an operation is shown as running.
         status: The group's status, if it is not stable.
     """
@@ -31,6 +33,8 @@ class Compute(ResourceLives):
         super().__init__(*lives, **place)
         self.parts: dict[tuple[str, str], dict] = {}
         self.failures: dict[str, list[str]] = {}
+        self.failed_deletions: dict[str, str] = {}
+        self.used_by_others: set[tuple[str, str]] = set()
         self.slow = slow
         self.status: dict = {}
         self._operations: dict[str, dict] = {}
@@ -108,14 +112,25 @@ class Compute(ResourceLives):
 
     def _delete(self, kind: str, name: str) -> Response:
         if kind != "instanceGroupManagers":
-            if self.existing is not None and (kind, name) in self._used(self.existing):
-                return Response.error(400, f"The {kind} resource '{name}' is already being used by '{name}'")
+            used = self.existing is not None and (kind, name) in self._used(self.existing)
+            if used or (kind, name) in self.used_by_others:
+                message = f"The {kind} resource '{name}' is already being used by '{name}'"
+                return Response.error(400, message, "resourceInUseByAnotherResource")
+            if failing := self._failing_deletion(kind):
+                return failing
             del self.parts[kind, name]
         elif self._deleting:
             return Response.error(400, f"The resource '{name}' is not ready")
         else:
             self._deleting = 2
         return Response.of_json(self._operation())
+
+    def _failing_deletion(self, kind: str) -> Response | None:
+        if (code := self.failed_deletions.get(kind)) is None:
+            return None
+        operation = self._operation()
+        operation["error"] = {"errors": [{"code": code, "message": f"because of {code}"}]}
+        return Response.of_json(operation)
 
     def _list(self) -> Response:
         state = "STOPPING" if self._deleting else self.next_state()

@@ -47,9 +47,9 @@ class Response:
         return cls(status, json.dumps(data).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
     @classmethod
-    def error(cls, status: int, message: str) -> Response:
+    def error(cls, status: int, message: str, reason: str = "standIn") -> Response:
         """Returns an error in the format of Google's JSON APIs."""
-        errors = [{"message": message, "domain": "global", "reason": "standIn"}]
+        errors = [{"message": message, "domain": "global", "reason": reason}]
         return cls.of_json({"error": {"code": status, "message": message, "errors": errors}}, status)
 
 

@@ -218,6 +218,33 @@ def test_a_signal_deletes_all_parts(train: Any, capsys: pytest.CaptureFixture[st
     assert "may remain" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("fault", ["in use", "failed operation"])
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_part_that_cannot_be_deleted_ends_the_command_and_does_not_hide_a_failure(
+    fault: str, status: int, train: Any, ends: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compute = Compute(["RUNNING", ends(status, log="the loss is NaN"), "RUNNING"])
+    if fault == "in use":
+        compute.used_by_others.add(("instanceTemplates", "first"))
+    else:
+        compute.failed_deletions["instanceTemplates"] = "PERMISSIONS_ERROR"
+    message = {0: "cannot be deleted: .*(being used by|PERMISSIONS_ERROR)", 1: "the loss is NaN"}[status]
+    with pytest.raises(CloudError, match=f"(?s){message}"):
+        train(compute)
+    assert list(compute.parts) == [("instanceTemplates", "first")]
+    told = capsys.readouterr().err
+    assert "resources may remain" in told and "gcloud compute instance-templates delete first" in told
+    assert ("cannot be deleted" in told) == (status == 1)
+
+
+@pytest.mark.parametrize("report", [b"", b"no number\nat all"])
+def test_a_report_without_a_status_is_a_failure(report: bytes, gcs: Gcs, train: Any) -> None:
+    compute = Compute(["RUNNING", lambda metadata: gcs.put(metadata["tokenmill-report"], report), "RUNNING"])
+    with pytest.raises(CloudError, match="does not begin with an exit status"):
+        train(compute)
+    assert compute.parts == {}
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -23,11 +23,12 @@ _TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
 
 
 class RefusedError(CloudError):
-    """A permanent error of the API. `code` is the HTTP status."""
+    """A permanent error of the API. `code` is the HTTP status, `reasons` are the API's names of the error."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: int, reasons: frozenset[str] = frozenset()) -> None:
         super().__init__(message)
         self.code = code
+        self.reasons = reasons
 
 
 class UnansweredError(CloudError):
@@ -152,7 +153,7 @@ def _checked(response: Response, what: str) -> Response:
     message = f"{what}: {response.status_code}: {_message(response)}"
     if response.status_code in _TRANSIENT_STATUSES or _exceeds_rate(response):
         raise UnansweredError(message)
-    raise RefusedError(message, response.status_code)
+    raise RefusedError(message, response.status_code, _reasons(response))
 
 
 def _json(response: Response, what: str) -> dict:
@@ -166,11 +167,16 @@ def _json(response: Response, what: str) -> dict:
 
 def _exceeds_rate(response: Response) -> bool:
     """Whether there were too many requests in a short time, for which Compute Engine returns status 403."""
+    return response.status_code == 403 and bool(
+        _reasons(response) & {"rateLimitExceeded", "userRateLimitExceeded"}
+    )
+
+
+def _reasons(response: Response) -> frozenset[str]:
     try:
-        reasons = {each.get("reason", "") for each in response.json()["error"]["errors"]}
+        return frozenset(each.get("reason", "") for each in response.json()["error"]["errors"])
     except (ValueError, KeyError, TypeError, AttributeError):  # Kubernetes', or from a proxy
-        return False
-    return response.status_code == 403 and bool(reasons & {"rateLimitExceeded", "userRateLimitExceeded"})
+        return frozenset()
 
 
 def _message(response: Response) -> str:

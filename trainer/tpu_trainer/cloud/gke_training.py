@@ -11,7 +11,6 @@ from tpu_trainer.cloud.exits import MAX_LOGS, ContainerExit, describe, own_exits
 from tpu_trainer.cloud.jobset import JobSet
 from tpu_trainer.cloud.named_training import NamedTraining
 from tpu_trainer.cloud.watch import Watch
-from tpu_trainer.errors import CloudError
 
 _START_CHECKS = 5
 """Number of status checks in a row in which a container cannot start before the training fails."""
@@ -57,9 +56,7 @@ class GkeTraining(NamedTraining):
             self._delete(found)
             return True
         if failed := conditions.get("Failed"):
-            message = self._failure(failed)
-            self._delete(found)
-            raise CloudError(f"{self._name}: {message}")
+            self._fail(found, self._failure(failed))
         if found["spec"].get("suspend"):
             warning = self._watch.retry_until_answered(self._jobset.warning)
             self._watch.log_state(f"{self._name}: {self._suspended()}{f': {warning}' if warning else ''}")
@@ -95,8 +92,7 @@ class GkeTraining(NamedTraining):
             self._watch.log_state(f"{self._name}: {pods.running} of {hosts} hosts are running{after}{reason}")
         self._cannot_start = self._cannot_start + 1 if pods.cannot_start else 0
         if self._cannot_start >= _START_CHECKS:
-            self._delete(found)
-            raise CloudError(f"{self._name}: the container cannot start: {pods.waits[0]}")
+            self._fail(found, f"the container cannot start: {pods.waits[0]}")
 
     def _failure(self, condition: dict) -> str:
         """Returns why the JobSet has failed."""

@@ -31,6 +31,9 @@ _TRANSIENT = ("POOL_EXHAUSTED", "STOCKOUT", "INTERNAL", "RATE", "UNAVAILABLE", "
 _LOST_CHECKS = 5
 """Status checks in a row without instances that are being created, after which missing ones are lost."""
 _OPERATION_CHECKS, _OPERATION_SECONDS = 30, 2
+_MAX_FAILED_DELETIONS = 10
+"""Of a part, which is in use for a moment after the group has been deleted."""
+_IN_USE = "resourceInUseByAnotherResource"
 
 
 class InstanceGroup(TpuResource):
@@ -45,6 +48,7 @@ class InstanceGroup(TpuResource):
         self._pause = pause
         self._base = f"{api.compute}/compute/v1"
         self._deletion: str | None = None  # the operation of the last DELETE
+        self._failed_deletions = 0  # since one has succeeded
         self.new_attempt()
         cloud, name = config.cloud, config.name
         region = f"--project {cloud.project} --region {cloud.region} --quiet"
@@ -76,8 +80,11 @@ class InstanceGroup(TpuResource):
         if not any(found.values()):
             self._deletion = None
             return None
-        if self._deletion is not None and self._operation(self._deletion).get("status") in (None, "DONE"):
-            self._deletion = None
+        if self._deletion is not None:
+            operation = self._operation(self._deletion)
+            if operation.get("status") in (None, "DONE"):
+                self._deletion = None
+                self._count_deletion("; ".join(map(_describe, _errors_of(operation))))
         found["deleting"] = self._deletion is not None
         found["instances"] = self._instances() if found["group"] else []
         found["reported"] = not found["group"] and bool(self.exits(found))
@@ -144,8 +151,16 @@ class InstanceGroup(TpuResource):
             # Being deleted by another request, or still used by a part whose deletion has not ended.
             if error.code not in (400, 409):
                 raise
+            if _IN_USE in error.reasons:
+                self._count_deletion(str(error))
             return
         self._deletion = operation and operation.get("name") and self._operation_url(part, operation["name"])
+
+    def _count_deletion(self, error: str) -> None:
+        """Counts a deletion that has ended. Raises RefusedError if too many have failed."""
+        self._failed_deletions = self._failed_deletions + 1 if error else 0
+        if self._failed_deletions >= _MAX_FAILED_DELETIONS:
+            raise RefusedError(f"{self._config.name}: cannot be deleted: {error}", 400)
 
     def phase(self, found: dict) -> Phase:
         """Returns how far the TPU is."""
@@ -221,7 +236,7 @@ class InstanceGroup(TpuResource):
             operation = self._operation(url)
         else:
             raise UnansweredError(f"the operation {name} has not ended")
-        errors = operation.get("error", {}).get("errors", [])
+        errors = _errors_of(operation)
         if not errors:
             return
         del self._request_ids[part]  # so that the next request is a new one
@@ -230,6 +245,10 @@ class InstanceGroup(TpuResource):
         raise (UnansweredError if transient else CloudError)(
             f"{self._config.name}: the request for a TPU failed: {text}"
         )
+
+
+def _errors_of(operation: dict) -> list[dict]:
+    return operation.get("error", {}).get("errors", [])
 
 
 def _bulk(group: dict) -> dict:

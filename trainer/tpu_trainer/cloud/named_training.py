@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from typing import NoReturn
 
+from tpu_trainer.cloud.api import RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.named_resource import NamedResource
 from tpu_trainer.cloud.watch import CHECKS_OF_UNANSWERED, Watch
 from tpu_trainer.errors import CloudError
+
+_log = logging.getLogger(__name__)
 
 _MAX_CONFLICTS = 10
 
@@ -118,6 +123,14 @@ class NamedTraining(ABC):
             if found is not None and self._resource.conflict(found) is None:
                 self._delete(found)
         self._watch.cleanup_command = None
+
+    def _fail(self, found: dict, reason: str) -> NoReturn:
+        """Deletes `found` and raises CloudError with the reason, also if Google Cloud refuses to delete it."""
+        try:
+            self._delete(found)
+        except RefusedError as refusal:
+            _log.info(f"launch: {refusal}")
+        raise CloudError(f"{self._name}: {reason}")
 
     def _delete(self, found: dict) -> None:
         """Deletes `found` and waits until its name is free for a new one."""

@@ -36,8 +36,9 @@ class TpuTraining(NamedTraining):
         """Returns whether the training is done; after a preemption, deletes the TPU, so that a new one is requested."""
         preempted, exits = self._look(found)
         if exits:
+            if failure := self._failure(exits):
+                self._fail(found, failure)
             self._delete(found)
-            self._raise_if_failed(exits)
         elif preempted:
             self._restart(found)
         return bool(exits)
@@ -49,8 +50,7 @@ class TpuTraining(NamedTraining):
             self._watch.log_state(f"{self._name}: {phase.text}")
             return False, []
         if phase.name == "failed":
-            self._delete(found)
-            raise CloudError(f"{self._name}: the request for a TPU failed: {phase.text}")
+            self._fail(found, f"the request for a TPU failed: {phase.text}")
         if phase.name == "unknown":
             raise CloudError(
                 f"{self._name}: the {self._resource.noun} is in an unknown state: {phase.text!r}; check it in the "
@@ -77,21 +77,22 @@ class TpuTraining(NamedTraining):
     def _restart(self, found: dict) -> None:
         self._preemptions += 1
         limit = self._config.cloud.max_preemptions
-        if self._preemptions <= limit:
-            _log.info(f"launch: {self._name}: the TPU was preempted; the run continues on a new one")
-        self._delete(found)
         if self._preemptions > limit:
-            raise CloudError(
-                f"{self._name}: the TPU was preempted {self._preemptions} times (--cloud.max_preemptions is {limit}); "
-                "run the same command to continue"
+            self._fail(
+                found,
+                f"the TPU was preempted {self._preemptions} times (--cloud.max_preemptions is {limit}); run the same "
+                "command to continue",
             )
+        _log.info(f"launch: {self._name}: the TPU was preempted; the run continues on a new one")
+        self._delete(found)
         self._resource.new_attempt()
         self._seen = self._created = False
         self._silent_seconds = 0.0
 
-    def _raise_if_failed(self, exits: list[ContainerExit]) -> None:
+    def _failure(self, exits: list[ContainerExit]) -> str | None:
+        """Returns why the training has failed; None if it is done."""
         cause = exits[0]
         if cause.host == 0 and cause.status == ExitStatus.DONE:
-            return
+            return None
         folder = files.join(self._config.output_dir, LAUNCH_FOLDER)
-        raise CloudError(f"{self._name}: {describe(exits, others=f'their reports are in {folder}')}")
+        return describe(exits, others=f"their reports are in {folder}")
