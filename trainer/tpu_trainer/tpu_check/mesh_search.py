@@ -32,8 +32,9 @@ _ESTIMATE_ERROR = 0.03
 """How much faster, relative to the others, than its estimate a step can be."""
 _MEMORY_ERROR = 0.15
 """An estimate of more memory than available by this share means that the step does not fit."""
-_NEIGHBOUR_GAIN = 1.25
-"""The most by which the next larger or smaller micro-batch can be faster."""
+_NEIGHBOUR_GAIN = 1.6
+"""The most by which the next larger or smaller micro-batch can be faster. GPT-2 small on v5e:2x4 gains 1.5 (estimated)
+from 6 to 4 rows, of which more stays in on-chip memory."""
 
 FITS, TOO_LARGE, SLOWER, REFUSED = "fits", "does not fit", "cannot be faster", "refused"
 
