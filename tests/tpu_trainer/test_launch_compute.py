@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config, signals_once
 from tpu_trainer.cloud.group_requests import requests
+from tpu_trainer.cloud.lease import Lease, LostLeaseError
 from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
 
 ONE_HOST = ("--cloud.accelerator_type", "tpu7x-8")
@@ -235,6 +237,28 @@ def test_a_part_that_cannot_be_deleted_ends_the_command_and_does_not_hide_a_fail
     told = capsys.readouterr().err
     assert "resources may remain" in told and "gcloud compute instance-templates delete first" in told
     assert ("cannot be deleted" in told) == (status == 1)
+
+
+def test_a_slow_creation_renews_the_lease(train: Any, ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, renewed = [0.0], [0.0]
+    monkeypatch.setattr(Lease, "renew", lambda lease: renewed.append(sum(seconds)))
+    train(Compute(["RUNNING", ends(0), "RUNNING"], slow=25), sleep=seconds.append)
+    assert sum(seconds) > 120
+    # Another launch takes a lease over that has not been renewed for a minute and two status checks.
+    assert max(later - earlier for earlier, later in pairwise(renewed)) < 60
+
+
+def test_a_launch_that_has_lost_its_lease_while_it_creates_deletes_nothing(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(lease: Lease) -> None:
+        raise LostLeaseError("another launch has taken this run over")
+
+    monkeypatch.setattr(Lease, "renew", lose)
+    compute = Compute(["RUNNING"])
+    with pytest.raises(LostLeaseError):
+        train(compute)
+    assert compute.parts
 
 
 @pytest.mark.parametrize("report", [b"", b"no number\nat all"])

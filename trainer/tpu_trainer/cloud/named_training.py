@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from tpu_trainer.cloud.api import RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.lease import LostLeaseError
 from tpu_trainer.cloud.named_resource import NamedResource
 from tpu_trainer.cloud.watch import CHECKS_OF_UNANSWERED, Watch
 from tpu_trainer.errors import CloudError
@@ -89,6 +90,8 @@ class NamedTraining(ABC):
                 if_killed="the training goes on; delete it with",
                 cleanup_command=self._resource.delete_command,
             )
+        except LostLeaseError:  # another launch goes on with what exists
+            raise
         except CloudError:
             if not self._watch.unanswered:
                 self._abandon()

@@ -87,8 +87,9 @@ class Watch:
         self._lease.renew()
 
     def pause(self, seconds: float) -> None:
-        """Waits less than a status check."""
+        """Waits less than a status check, and renews the lease: many pauses may follow each other."""
         self._sleep(seconds)
+        self._lease.renew()
 
     def retry_until_answered(self, call: Callable[[], _Answer]) -> _Answer:
         """Returns the result of `call`, which is retried without limit until Google Cloud responds.
