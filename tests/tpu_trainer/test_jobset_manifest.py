@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.tpu_trainer.launches import GKE, RUN, config
-from tpu_trainer.cloud.jobset_manifest import differences, manifest, same_content
+from tpu_trainer.cloud.differences import differences
+from tpu_trainer.cloud.jobset_manifest import compared, manifest, same_content
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.command_line import parse
 from tpu_trainer.config import FitConfig
@@ -168,4 +169,4 @@ def test_labels_do_not_count_as_content_but_everything_else_does() -> None:
     for more in (("--seed", "1"), ("--cloud.spot", "true"), ("--cloud.queue", "q"), ("--cloud.slices", "2")):
         other = manifest(config(*GKE, *more))
         assert not same_content(ours, other)
-        assert differences(other, ours)
+        assert differences(compared(other), compared(ours))

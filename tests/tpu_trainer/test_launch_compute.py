@@ -168,9 +168,9 @@ def test_a_second_launch_follows_the_group_of_a_killed_one(train: Any, ends: Any
         ),
         (
             ("--train.steps", "7"),
-            "exists, but with other options, .* delete it: gcloud compute instance-groups",
+            "exists, but with (other|further) options.* delete it: gcloud compute instance-groups",
         ),
-        (("--cloud.topology", "4x4", "--cloud.spot", "true"), "with other options"),
+        (("--cloud.topology", "4x4", "--cloud.spot", "true"), "with (other|further) options"),
     ],
 )
 def test_what_belongs_to_another_run_is_neither_used_nor_deleted(
@@ -182,6 +182,29 @@ def test_what_belongs_to_another_run_is_neither_used_nor_deleted(
     with pytest.raises(CloudError, match=message):
         train(compute)
     assert compute.parts == before
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        (("--train.steps", "7"), "train.steps is 7 there and 10000 here. Use"),
+        (("--cloud.reservation", "other"), "with further options, or of another release of the trainer. Use"),
+        (
+            ("--cloud.accelerator_type", "v6e-32"),
+            "targetSize is 8 there and 4 here; workloadPolicy.acceleratorTopology is .4x8. there",
+        ),
+        (
+            ("--cloud.image", f"europe-docker.pkg.dev/p/r/i@sha256:{'1' * 64}"),
+            "metadata.tokenmill-image is .*1. there and",
+        ),
+    ],
+)
+def test_other_options_are_named(theirs: tuple[str, ...], message: str, train: Any) -> None:
+    compute = Compute(["RUNNING"])
+    put(compute, *theirs)
+    with pytest.raises(CloudError, match=message) as error:
+        train(compute)
+    assert "tokenmill-attempt" not in str(error.value)
 
 
 def test_what_somebody_else_creates_meanwhile_is_left_alone(train: Any) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.differences import parsed
 from tpu_trainer.cloud.host_reports import ATTEMPT, REPORT, host_metadata
 from tpu_trainer.cloud.slices import Slice
 
@@ -105,6 +107,22 @@ def _scheduling(config: LaunchConfig) -> dict:
     elif cloud.reservation:
         scheduling |= {"provisioningModel": "RESERVATION_BOUND", "instanceTerminationAction": "DELETE"}
     return scheduling
+
+
+def compared(part: str, body: dict) -> dict:
+    """Returns what another command may request otherwise of a part, with the options of `fit` parsed."""
+    # Answers have whole URLs, requests the paths in them.
+    body = json.loads(re.sub(r'"https://[^/"]+/compute/v1/', '"', json.dumps(body)))
+    found = {key: value for key, value in body.items() if key not in ("name", "description")}
+    if part == "template":
+        items = found["properties"].get("metadata", {}).get("items", [])
+        metadata = {item["key"]: item.get("value", "") for item in items}
+        fit = parsed(metadata.pop("tokenmill-config", ""))
+        for key in (ATTEMPT, REPORT, "startup-script"):
+            metadata.pop(key, None)
+        found["properties"]["metadata"] = metadata
+        found = {**(fit if isinstance(fit, dict) else {}), **found["properties"]}
+    return found
 
 
 def owner(config: LaunchConfig) -> str:

@@ -12,13 +12,14 @@ from urllib.parse import urlencode
 
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.differences import MAX_DIFFERENCES, differences
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster, location
 from tpu_trainer.cloud.jobset_manifest import (
     API_VERSION,
     CONTAINER,
     JOB,
     OUTPUT_DIR,
-    differences,
+    compared,
     manifest,
     same_content,
 )
@@ -33,7 +34,6 @@ INSTALL = (
 _GROUP = API_VERSION.partition("/")[0]
 _LOG_LINES = 60
 _LOG_CHARACTERS = 10_000
-_MAX_DIFFERENCES = 5
 _INDEX, _SLICE = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
 RIGHTS = (
     ("get", _GROUP, "jobsets", ""),
@@ -172,8 +172,9 @@ class JobSet(NamedResource):
             return f"not for {self._config.output_dir}; choose another --cloud.name"
         if same_content(self.manifest, found):
             return None
-        different = differences(self.manifest, found)[:_MAX_DIFFERENCES] or ["it has further options"]
-        return f"with other options: {'; '.join(different)}. Use the same options, or delete it: {self.delete_command}"
+        different = differences(compared(self.manifest), compared(found)) or ["it has further options"]
+        shown = "; ".join(different[:MAX_DIFFERENCES])
+        return f"with other options: {shown}. Use the same options, or delete it: {self.delete_command}"
 
     def pods(self) -> Pods:
         """Returns the state of the JobSet's pods."""

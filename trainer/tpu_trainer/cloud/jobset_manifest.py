@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import Any
-
-import yaml
 
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.exits import ABORTED, SIGTERMED
@@ -29,7 +25,6 @@ _CONTENT = "tokenmill-content"
 GRACE_SECONDS = 120
 """Time to save after SIGTERM. Spot nodes give less."""
 _COORDINATOR_PORT = 8476
-_SHOWN = 200  # characters of a value in a message
 _A_WEEK = 7 * 24 * 3600
 _RETRIED = sorted((ExitStatus.INTERRUPTED, ABORTED, SIGTERMED))
 """Exit statuses of a host that was stopped, or has lost another one."""
@@ -214,49 +209,11 @@ def same_content(ours: dict, found: dict) -> bool:
     return annotations.get(_CONTENT) == ours["metadata"]["annotations"][_CONTENT]
 
 
-def differences(ours: dict, found: dict) -> list[str]:
-    """Returns what a JobSet of the cluster has that `ours` does not, as `name is A there and B here`.
-
-    Only the values that `ours` sets are compared: the cluster adds its defaults.
-    """
-    here, there = (
-        {
-            "annotations": each["metadata"].get("annotations") or {},
-            "queue": _queue(each),
-            "spec": each["spec"],
-        }
-        for each in (ours, found)
-    )
-    return [
-        f"{name} is {_shown(other)} there and {_shown(own)} here"
-        for name, other, own in _compare("", there, here)
-        if name != f"annotations.{_CONTENT}"
-    ]
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _compare(name: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key, value in ours.items():
-            if key == "labels":
-                continue
-            yield from _compare(f"{name}.{key}" if name else key, theirs.get(key), value)
-    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        for number, (there, here) in enumerate(zip(theirs, ours, strict=True)):
-            if ours[number - 1] == "--config" and there != here:
-                yield from _compare("", _config(there), _config(here))
-            else:
-                yield from _compare(f"{name}[{number}]", there, here)
-    elif ours != theirs:
-        yield name, theirs, ours
-
-
-def _config(argument: str) -> Any:
-    try:
-        return yaml.safe_load(argument.replace("$$", "$"))
-    except yaml.YAMLError:
-        return argument
+def compared(body: dict) -> dict:
+    """Returns the parts of a JobSet in which another command's may differ."""
+    annotations = body["metadata"].get("annotations") or {}
+    return {
+        "annotations": {name: value for name, value in annotations.items() if name != _CONTENT},
+        "queue": _queue(body),
+        "spec": body["spec"],
+    }

@@ -1,0 +1,53 @@
+"""What a resource that exists has that a command would request otherwise, for its message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+MAX_DIFFERENCES = 5
+"""In a message."""
+_SHOWN = 200  # characters of a value in a message
+
+
+def differences(ours: Any, theirs: Any) -> list[str]:
+    """Returns where two JSON values differ, as `name is A there and B here`.
+
+    Only what `ours` has is compared, without labels: Google Cloud adds its defaults.
+    """
+    return [
+        f"{name} is {_shown(there)} there and {_shown(here)} here"
+        for name, there, here in _compare("", theirs, ours)
+    ]
+
+
+def parsed(text: str) -> Any:
+    """Returns the options in a configuration of `fit`; the text itself if it is not YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _compare(name: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key, value in ours.items():
+            if key != "labels":
+                yield from _compare(f"{name}.{key}" if name else key, theirs.get(key), value)
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for number, (there, here) in enumerate(zip(theirs, ours, strict=True)):
+            if ours[number - 1] == "--config" and there != here:
+                # In a manifest, $ is written twice.
+                yield from _compare("", *(parsed(text.replace("$$", "$")) for text in (there, here)))
+            else:
+                yield from _compare(f"{name}[{number}]", there, here)
+    elif ours != theirs:
+        yield name, theirs, ours
