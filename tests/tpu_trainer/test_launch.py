@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -179,6 +180,21 @@ def test_reports_are_found_on_all_pages_and_among_other_files(ends: Any) -> None
         tpu._lives[0].insert(1, report)
         run_launch(tpu, gcs)
         assert tpu.existing is None
+
+
+def test_a_queued_resource_without_a_state_is_waited_for(train: Any, ends: Any) -> None:
+    class New(Tpu):
+        def serve(self, request: Request) -> Response:
+            response = super().serve(request)
+            if b'"STATELESS"' not in response.body:
+                return response
+            found = json.loads(response.body)
+            del found["state"]
+            return Response.of_json(found)
+
+    tpu = New(["STATELESS", "ACTIVE", ends(0), "ACTIVE"])
+    assert "launch: first: STATE_UNSPECIFIED" in train(tpu)
+    assert tpu.existing is None
 
 
 def test_a_second_launch_monitors_the_tpu_of_a_killed_one(train: Any, ends: Any) -> None:

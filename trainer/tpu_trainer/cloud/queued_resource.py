@@ -11,7 +11,7 @@ from tpu_trainer.cloud.exits import ContainerExit
 from tpu_trainer.cloud.host_reports import ATTEMPT, REPORT, host_metadata, report_url, reported_exits
 from tpu_trainer.cloud.tpu_resource import Phase, TpuResource
 
-WAITING_STATES = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+WAITING_STATES = ("STATE_UNSPECIFIED", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 PREEMPTED_STATES = ("SUSPENDING", "SUSPENDED")
 PREEMPTED_NODE_STATES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
 
@@ -134,7 +134,8 @@ class QueuedResource(TpuResource):
 
 
 def _state_of(found: dict) -> str:
-    return found.get("state", {}).get("state", "")
+    # A new one may have none yet.
+    return found.get("state", {}).get("state", "STATE_UNSPECIFIED")
 
 
 def _metadata(found: dict) -> dict[str, str]:
