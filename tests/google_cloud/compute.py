@@ -85,11 +85,9 @@ class Compute(ResourceLives):
             return Response.of_json(self._requests[request_id])
         if (kind, body["name"]) in self.parts:
             return Response.error(409, f"The resource {kind}/{body['name']} already exists")
-        operation = self._operation()
-        if self.failures.get(kind):
-            code = self.failures[kind].pop(0)
-            operation["error"] = {"errors": [{"code": code, "message": f"because of {code}"}]}
-        else:
+        code = self.failures[kind].pop(0) if self.failures.get(kind) else None
+        operation = self._operation(code)
+        if code is None:
             if kind == "instanceGroupManagers":
                 for used in self._used(body):
                     if used not in self.parts:
@@ -116,21 +114,14 @@ class Compute(ResourceLives):
             if used or (kind, name) in self.used_by_others:
                 message = f"The {kind} resource '{name}' is already being used by '{name}'"
                 return Response.error(400, message, "resourceInUseByAnotherResource")
-            if failing := self._failing_deletion(kind):
-                return failing
+            if code := self.failed_deletions.get(kind):
+                return Response.of_json(self._operation(code))
             del self.parts[kind, name]
         elif self._deleting:
             return Response.error(400, f"The resource '{name}' is not ready")
         else:
             self._deleting = 2
         return Response.of_json(self._operation())
-
-    def _failing_deletion(self, kind: str) -> Response | None:
-        if (code := self.failed_deletions.get(kind)) is None:
-            return None
-        operation = self._operation()
-        operation["error"] = {"errors": [{"code": code, "message": f"because of {code}"}]}
-        return Response.of_json(operation)
 
     def _list(self) -> Response:
         state = "STOPPING" if self._deleting else self.next_state()
@@ -149,9 +140,13 @@ class Compute(ResourceLives):
             )
         return Response.of_json({"managedInstances": instances})
 
-    def _operation(self) -> dict:
+    def _operation(self, code: str | None = None) -> dict:
+        """Returns a new operation, which fails if there is an error code."""
         name = f"operation-{len(self._operations)}"
         self._operations[name] = {"name": name, "status": "RUNNING", "left": self.slow}
+        if code is not None:
+            error = {"code": code, "message": f"because of {code}"}
+            self._operations[name]["error"] = {"errors": [error]}
         return self._operations[name]
 
     def _show_operation(self, name: str) -> Response:
