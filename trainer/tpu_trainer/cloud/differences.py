@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import yaml
 
-MAX_DIFFERENCES = 5
-"""In a message."""
-_SHOWN = 200  # characters of a value in a message
+_MAX_DIFFERENCES = 5
+_SHOWN = 200  # characters of a value
 
 
-def differences(ours: Any, theirs: Any) -> list[str]:
-    """Returns where two JSON values differ, as `name is A there and B here`.
+def differences(ours: Any, theirs: Any) -> str:
+    """Returns where two JSON values differ first, as `name is A there and B here; …`; empty if they do not.
 
     Only what `ours` has is compared, without labels: Google Cloud adds its defaults.
     """
-    return [
-        f"{name} is {_shown(there)} there and {_shown(here)} here"
-        for name, there, here in _compare("", theirs, ours)
-    ]
+    first = islice(_compare("", theirs, ours), _MAX_DIFFERENCES)
+    return "; ".join(
+        f"{name} is {_shown(there)} there and {_shown(here)} here" for name, there, here in first
+    )
 
 
 def parsed(text: str) -> Any:

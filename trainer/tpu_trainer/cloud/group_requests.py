@@ -109,20 +109,20 @@ def _scheduling(config: LaunchConfig) -> dict:
     return scheduling
 
 
-def compared(part: str, body: dict) -> dict:
-    """Returns what another command may request otherwise of a part, with the options of `fit` parsed."""
+def compared(parts: dict[str, dict]) -> dict:
+    """Returns what another command may request otherwise of some parts, with the options of `fit` parsed."""
     # Answers have whole URLs, requests the paths in them.
-    body = json.loads(re.sub(r'"https://[^/"]+/compute/v1/', '"', json.dumps(body)))
-    found = {key: value for key, value in body.items() if key not in ("name", "description")}
-    if part == "template":
-        items = found["properties"].get("metadata", {}).get("items", [])
-        metadata = {item["key"]: item.get("value", "") for item in items}
-        fit = parsed(metadata.pop("tokenmill-config", ""))
-        for key in (ATTEMPT, REPORT, "startup-script"):
-            metadata.pop(key, None)
-        found["properties"]["metadata"] = metadata
-        found = {**(fit if isinstance(fit, dict) else {}), **found["properties"]}
-    return found
+    parts = json.loads(re.sub(r'"https://[^/"]+/compute/v1/', '"', json.dumps(parts)))
+    found: dict[str, Any] = {}
+    for body in parts.values():
+        found |= body.pop("properties", {}) | body
+    metadata = {item["key"]: item.get("value", "") for item in found.pop("metadata", {}).get("items", [])}
+    options = parsed(metadata.pop("tokenmill-config", ""))
+    for key in (ATTEMPT, REPORT, "startup-script"):
+        metadata.pop(key, None)
+    for key in ("name", "description"):
+        found.pop(key, None)
+    return (options if isinstance(options, dict) else {}) | {"metadata": metadata} | found
 
 
 def owner(config: LaunchConfig) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.differences import MAX_DIFFERENCES, differences
+from tpu_trainer.cloud.differences import differences
 from tpu_trainer.cloud.exits import ContainerExit
 from tpu_trainer.cloud.group_requests import compared, owner, requests
 from tpu_trainer.cloud.host_reports import ATTEMPT, reported_exits
@@ -112,21 +112,14 @@ class InstanceGroup(TpuResource):
             if description.rpartition(" ")[0] != owner(self._config):
                 return f"not for {self._config.output_dir}; choose another --cloud.name"
             if description != self._ours[part][1]["description"]:
+                there = {part: found[part] for part in self._parts if found[part] is not None}
+                here = {part: self._ours[part][1] for part in there}
+                different = differences(compared(here), compared(there))
                 return (
-                    f"with {self._differences(found)}. Use the same ones, or delete it: {self.delete_command}"
+                    f"with other options, or of another release of the trainer{different and f': {different}'}. Use "
+                    f"the same ones, or delete it: {self.delete_command}"
                 )
         return None
-
-    def _differences(self, found: dict) -> str:
-        different = [
-            difference
-            for part in self._parts
-            if found[part] is not None
-            for difference in differences(compared(part, self._ours[part][1]), compared(part, found[part]))
-        ]
-        if not different:
-            return "further options, or of another release of the trainer"
-        return f"other options: {'; '.join(different[:MAX_DIFFERENCES])}"
 
     def create(self) -> bool:
         """Creates the parts that are missing, one after the other. Returns False if a part exists meanwhile.

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.differences import MAX_DIFFERENCES, differences
+from tpu_trainer.cloud.differences import differences
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster, location
 from tpu_trainer.cloud.jobset_manifest import (
     API_VERSION,
@@ -172,9 +172,8 @@ class JobSet(NamedResource):
             return f"not for {self._config.output_dir}; choose another --cloud.name"
         if same_content(self.manifest, found):
             return None
-        different = differences(compared(self.manifest), compared(found)) or ["it has further options"]
-        shown = "; ".join(different[:MAX_DIFFERENCES])
-        return f"with other options: {shown}. Use the same options, or delete it: {self.delete_command}"
+        different = differences(compared(self.manifest), compared(found)) or "it has further options"
+        return f"with other options: {different}. Use the same options, or delete it: {self.delete_command}"
 
     def pods(self) -> Pods:
         """Returns the state of the JobSet's pods."""
