@@ -253,6 +253,7 @@ def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None
         (["--data.train", "/data/train"], "must be a gs:// path"),
         (["--output_dir", "gs://bucket/runs/My_Run"], "set --cloud.name"),
         (["--cloud.zone", "europe-west4"], "must be a zone, such as europe-west4-b"),
+        (["--cloud.project", "p; rm -rf ~"], "must be a project's ID"),
         (["--cloud.valid_for", "6 hours"], "such as 6h"),
         (["--cloud.poll_seconds", "-1"], "--cloud.poll_seconds is -1.0: must not be negative"),
         (["--optimizer.learning_rate", ".inf"], "must be positive and finite"),
@@ -265,6 +266,10 @@ def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None
 def test_options_are_checked_before_any_request(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         config(*arguments)
+
+
+def test_a_zone_of_ai_hardware_alone_belongs_to_the_region_of_its_name() -> None:
+    assert config("--cloud.zone", "us-central1-ai1a").cloud.region == "us-central1"
 
 
 def test_dry_run_prints_the_request(run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,14 @@ class CloudConfig:
             bool(_IMAGE.fullmatch(self.image)), "cloud.image", self.image, "must be HOST/PATH@sha256:DIGEST"
         )
         require(
-            bool(re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", self.zone)),
+            bool(re.fullmatch(r"[a-z0-9][a-z0-9.:-]*", self.project)),
+            "cloud.project",
+            self.project,
+            "must be a project's ID, such as my-project-123",
+        )
+        # The zones of AI hardware alone are named like us-central1-ai1a.
+        require(
+            bool(re.fullmatch(r"[a-z]+-[a-z]+\d+-(ai\d+)?[a-z]", self.zone)),
             "cloud.zone",
             self.zone,
             "must be a zone, such as europe-west4-b",
@@ -178,7 +185,7 @@ class CloudConfig:
             require(bool(valid), f"cloud.{name}", value, rule)
         location = self.cluster_location
         rule = "must be a region or a zone, such as europe-west4"
-        valid = location is None or re.fullmatch(r"[a-z]+-[a-z]+\d+(-[a-z])?", location)
+        valid = location is None or re.fullmatch(r"[a-z]+-[a-z]+\d+(-(ai\d+)?[a-z])?", location)
         require(bool(valid), "cloud.cluster_location", location, rule)
         for key, value in self.labels.items():
             rule = "keys and values must begin and end with a letter or digit, for Kubernetes"
