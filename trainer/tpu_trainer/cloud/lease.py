@@ -101,7 +101,23 @@ class Lease:
         self._generation = None
 
     def _holder(self) -> dict[str, Any]:
-        return json.loads(self._api.read_object(self._url) or "{}")
+        """Returns what the file says of its writer; nothing if it is gone.
+
+        Raises:
+            LostLeaseError: If no `launch` has written the file.
+        """
+        text = self._api.read_object(self._url) or "{}"
+        try:
+            holder = json.loads(text)
+            if holder:
+                _describe_holder(holder)
+                float(holder.get("poll_seconds", 0))
+        except (ValueError, TypeError, KeyError) as error:
+            raise LostLeaseError(
+                f"{self._url}: not a file that `launch` writes: {text[:80]!r}; "
+                "delete it if no `launch` manages this run"
+            ) from error
+        return holder
 
     def _write(self, generation: str) -> None:
         content = {

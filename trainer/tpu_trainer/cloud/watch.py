@@ -112,11 +112,16 @@ class Watch:
         text = self.retry_until_answered(lambda: self._api.read_object(self._metrics, last_bytes=4096)) or ""
         lines = text.split("\n")[:-1]
         if lines and lines[-1].startswith("{"):
-            record = json.loads(lines[-1])
-            figures = record.get("eval", record)
-            kind = "validation loss" if "eval" in record else "loss"
-            if "loss" in figures:
-                self._log_if_changed("progress", f"step {record['step']}: {kind} {figures['loss']:.3f}")
+            try:
+                record = json.loads(lines[-1])
+                figures = record.get("eval", record)
+                kind = "validation loss" if "eval" in record else "loss"
+                if "loss" in figures:
+                    self._log_if_changed("progress", f"step {record['step']}: {kind} {figures['loss']:.3f}")
+            except (ValueError, TypeError, KeyError, AttributeError):
+                # A damaged log is no reason to leave a TPU unwatched.
+                text = f"{self._metrics}: the last line is not a record of `fit`: {lines[-1][:80]!r}"
+                self._log_if_changed("progress", text)
 
     def _log_if_changed(self, topic: str, text: str) -> None:
         if self._logged.get(topic) != text:
