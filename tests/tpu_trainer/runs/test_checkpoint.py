@@ -103,6 +103,15 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_an_error(tmp_path: Pa
         checkpoints.restore(1, value=tf.Variable([1.0, 2.0]))
 
 
+@pytest.mark.parametrize("content", [b"", b'{"step": 1', b"[]", b'{"step": 2}', b"\xff\xfe"])
+def test_damaged_metadata_is_an_error_that_names_the_remedy(tmp_path: Path, content: bytes) -> None:
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    save(checkpoints, 1, {"value": tf.Variable(1.0)})
+    (tmp_path / "step-00000001" / "complete.json").write_bytes(content)
+    with pytest.raises(UsageError, match=r"complete.json: cannot be read .* remove .*step-00000001"):
+        checkpoints.best()
+
+
 def test_a_run_without_checkpoints_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no complete checkpoint"):
         Checkpoints(str(tmp_path / "checkpoints")).latest()

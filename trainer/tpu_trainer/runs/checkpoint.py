@@ -88,8 +88,22 @@ class Checkpoints:
         return min(((loss, step) for loss, step in losses if loss is not None), default=(None, None))[1]
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """Returns the checkpoint's metadata from `write` and `record`."""
-        return json.loads(files.read_text(self._marker(step)))
+        """Returns the checkpoint's metadata from `write` and `record`.
+
+        Raises:
+            UsageError: If the file is damaged.
+        """
+        try:
+            found = json.loads(files.read_text(self._marker(step)))
+            if isinstance(found, dict) and found.get("step") == step:
+                return found
+            problem = f"it is not of step {step}"
+        except ValueError as error:  # not JSON, or not UTF-8
+            problem = str(error)
+        raise UsageError(
+            f"{self._marker(step)}: cannot be read ({problem}); if it is damaged, remove {self.path(step)} to use the "
+            "previous checkpoint"
+        )
 
     def write(self, step: int, values: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any]) -> None:
         """Writes a checkpoint after `step` updates, then removes old and unfinished ones.
