@@ -12,6 +12,9 @@ from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, check_ranges, re
 from tpu_trainer.errors import UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
+_REGION = r"[a-z]+-[a-z]+\d+"
+# The zones of AI hardware alone are named like us-central1-ai1a.
+_ZONE = rf"{_REGION}-(ai\d+)?[a-z]"
 _MAX_LABEL = 63  # characters of a DNS label
 # Machine type families and their TPU generations.
 _MACHINES = {"ct4p": "v4", "ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e"}
@@ -103,9 +106,8 @@ class CloudConfig:
             self.project,
             "must be a project's ID, such as my-project-123",
         )
-        # The zones of AI hardware alone are named like us-central1-ai1a.
         require(
-            bool(re.fullmatch(r"[a-z]+-[a-z]+\d+-(ai\d+)?[a-z]", self.zone)),
+            bool(re.fullmatch(_ZONE, self.zone)),
             "cloud.zone",
             self.zone,
             "must be a zone, such as europe-west4-b",
@@ -185,7 +187,7 @@ class CloudConfig:
             require(bool(valid), f"cloud.{name}", value, rule)
         location = self.cluster_location
         rule = "must be a region or a zone, such as europe-west4"
-        valid = location is None or re.fullmatch(r"[a-z]+-[a-z]+\d+(-(ai\d+)?[a-z])?", location)
+        valid = location is None or re.fullmatch(f"{_REGION}|{_ZONE}", location)
         require(bool(valid), "cloud.cluster_location", location, rule)
         for key, value in self.labels.items():
             rule = "keys and values must begin and end with a letter or digit, for Kubernetes"

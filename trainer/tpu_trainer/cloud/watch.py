@@ -113,17 +113,22 @@ class Watch:
         lines = text.split("\n")[:-1]
         if lines and lines[-1].startswith("{"):
             try:
-                record = json.loads(lines[-1])
-                figures = record.get("eval", record)
-                kind = "validation loss" if "eval" in record else "loss"
-                if "loss" in figures:
-                    self._log_if_changed("progress", f"step {record['step']}: {kind} {figures['loss']:.3f}")
+                text = _progress(lines[-1])
             except (ValueError, TypeError, KeyError, AttributeError):
                 # A damaged log is no reason to leave a TPU unwatched.
                 text = f"{self._metrics}: the last line is not a record of `fit`: {lines[-1][:80]!r}"
+            if text:
                 self._log_if_changed("progress", text)
 
     def _log_if_changed(self, topic: str, text: str) -> None:
         if self._logged.get(topic) != text:
             _log.info(f"launch: {text}")
             self._logged[topic] = text
+
+
+def _progress(line: str) -> str:
+    """Returns the step and loss in a line of metrics.jsonl; nothing if it has none."""
+    record = json.loads(line)
+    figures = record.get("eval", record)
+    kind = "validation loss" if "eval" in record else "loss"
+    return f"step {record['step']}: {kind} {figures['loss']:.3f}" if "loss" in figures else ""

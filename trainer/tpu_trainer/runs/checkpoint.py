@@ -100,9 +100,12 @@ class Checkpoints:
             problem = f"it is not of step {step}"
         except ValueError as error:  # not JSON, or not UTF-8
             problem = str(error)
-        raise UsageError(
-            f"{self._marker(step)}: cannot be read ({problem}); if it is damaged, remove {self.path(step)} to use the "
-            "previous checkpoint"
+        raise self._unreadable(self._marker(step), step, problem)
+
+    def _unreadable(self, path: str, step: int, problem: str) -> UsageError:
+        return UsageError(
+            f"{path}: cannot be read ({problem}); if it is damaged, remove {self.path(step)} to use the previous "
+            "checkpoint"
         )
 
     def write(self, step: int, values: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any]) -> None:
@@ -171,10 +174,7 @@ class Checkpoints:
                     )
                 yield name, reader.get_tensor(name)
         except tf.errors.OpError as error:
-            raise UsageError(
-                f"{prefix}: cannot be read ({error.message}); if it is damaged, remove {self.path(step)} to use the "
-                "previous checkpoint"
-            ) from error
+            raise self._unreadable(prefix, step, error.message) from error
 
     def restore(self, step: int, **state: Any) -> None:
         """Loads a checkpoint into `state`, which can be a subset of its parts.
