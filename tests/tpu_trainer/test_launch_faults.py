@@ -398,3 +398,24 @@ def test_if_credentials_expire_the_message_has_the_command_that_deletes_the_tpu(
     with Tpu(["ACTIVE"]) as stand_in, pytest.raises(CloudError, match="Reauthentication is needed"):
         run_launch(stand_in, gcs)
     assert capsys.readouterr().err.rstrip().endswith(DELETE)
+
+
+@pytest.mark.parametrize("content", [b'{"host":', b"[1]", b'{"pid": 1}', b"\xff", b"[]", b"null", b"0"])
+def test_a_lease_that_no_launch_has_written_is_not_replaced(gcs: Gcs, content: bytes) -> None:
+    gcs.put(LEASE, content)
+    with stand_in_for("tpu", gcs) as stand_in:
+        with pytest.raises(CloudError, match=r"not a file that `launch` writes: .*; delete it"):
+            run_launch(stand_in, gcs, sleep=lambda seconds: None)
+        assert asked_for(stand_in) == 0
+    assert gcs.below(RUN)["launch/launcher.json"] == content
+
+
+@pytest.mark.parametrize("line", [b"{broken\n", b'{"loss": 1}\n', b'{"step": 1, "loss": "x"}\n'])
+def test_a_damaged_log_does_not_end_the_watch(
+    gcs: Gcs, line: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gcs.put(f"{RUN}/metrics.jsonl", line)
+    with stand_in_for("tpu", gcs) as stand_in:
+        run_launch(stand_in, gcs, sleep=lambda seconds: None)
+        assert not left(stand_in)
+    assert "the last line is not a record of `fit`" in capsys.readouterr().err

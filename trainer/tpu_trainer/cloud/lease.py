@@ -109,10 +109,10 @@ class Lease:
         text = self._api.read_object(self._url) or "{}"
         try:
             holder = json.loads(text)
-            if holder:
+            if holder != {}:
                 _describe_holder(holder)
                 float(holder.get("poll_seconds", 0))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise LostLeaseError(
                 f"{self._url}: not a file that `launch` writes: {text[:80]!r}; "
                 "delete it if no `launch` manages this run"
@@ -150,4 +150,4 @@ def _place(config: LaunchConfig) -> str:
 
 
 def _describe_holder(holder: dict[str, Any]) -> str:
-    return f"process {holder['pid']} on {holder['host']}" if holder else "unknown process"
+    return f"process {holder['pid']} on {holder['host']}" if holder != {} else "unknown process"
