@@ -48,7 +48,7 @@ $(UV):
 	$(PIPELINE) -m pip install --quiet uv==$(UV_VERSION)
 
 # A change to a lock or to the metadata reinstalls the environment from the lock.
-.venv/.ready: $(UV) requirements-dev.lock setup.py reader/pyproject.toml
+.venv/.ready: $(UV) requirements-dev.lock setup.py beam_pipeline/native/rows.c reader/pyproject.toml
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader
 	@touch $@

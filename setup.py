@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 setup(
     name="tokenmill",
@@ -14,6 +14,15 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
     package_data={"beam_pipeline.report_page": ["page.css", "page.html.jinja"]},
+    # Without a C compiler, it is left out, with a warning: NumPy and Arrow then do its work.
+    ext_modules=[
+        Extension(
+            "beam_pipeline.native._rows",
+            ["beam_pipeline/native/rows.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        )
+    ],
     entry_points={"console_scripts": ["tokenmill = beam_pipeline.__main__:main"]},
     install_requires=[
         "apache-beam[gcp]>=2.77,<3",

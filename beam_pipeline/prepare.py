@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from beam_pipeline import __version__, beam_options, filesystem, graph, launching, memory
+from beam_pipeline import __version__, beam_options, filesystem, graph, launching, memory, native
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataset import manifest, output_folder
 from beam_pipeline.dataset.lock_holder import Lock
@@ -132,6 +132,10 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
         _log.warning(
             f"--tokenizer {config.tokenizer}: Hugging Face's tokenizers encodes all text, at about {HF_SPEED} per "
             f"core, since no faster engine gives its ids exactly: {slow}"
+        )
+    if native.rows_library() is None:
+        _log.info(
+            "records are encoded without compiled code, more slowly: tokenmill was installed without a C compiler"
         )
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:

@@ -26,7 +26,7 @@ import numpy as np
 import orjson
 from measure import measure, table
 
-from beam_pipeline.dataset.records import ExampleEncoder
+from beam_pipeline.dataset.encoders import make_encoder
 from beam_pipeline.dataset.sections import create_sections, open_sections, read_section
 from beam_pipeline.dataset.shards import assemble, write_shard
 from beam_pipeline.input_options import InputConfig
@@ -155,7 +155,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
 
         shard, seconds = timed(gather)
         found[GATHER] = timed(lambda: ids[order])[1], seconds
-        encoder = ExampleEncoder(
+        encoder = make_encoder(
             max_length=MAX_LENGTH,
             max_value=tokenizer.vocab_size - 1,
             features=("attention_mask", "input_ids"),

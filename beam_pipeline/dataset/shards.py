@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
@@ -80,36 +81,69 @@ class ShardInfo:
         }
 
 
-def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
-    """Puts the rows of a shard into their slots. The blocks may come in any order.
+class Assembly:
+    """Puts the rows of shards into their slots. Several threads may add blocks at the same time.
 
-    Raises:
-        AssertionError: If a slot is not filled exactly once, so a row was lost or duplicated.
+    Args:
+        records: The number of slots.
+        place: What the slots belong to, for messages.
     """
-    filled = np.zeros(records, np.int64)
-    whole: RowBlock | None = None
-    for block in blocks:
-        if whole is None:
-            starts = None if block.starts is None else np.zeros((records, block.starts.shape[1]), np.uint8)
-            ids = np.zeros((records, block.ids.shape[1]), block.ids.dtype)
-            whole = RowBlock(ids, np.zeros(records, np.uint32), starts)
-        slots = block.slots
+
+    def __init__(self, records: int, place: str):
+        self._records = records
+        self._place = place
+        self._filled = np.zeros(records, np.int64)
+        self._whole: RowBlock | None = None
+        self._lock = threading.Lock()
+
+    def add(self, block: RowBlock) -> None:
+        """Copies the rows of a block into their slots.
+
+        Raises:
+            AssertionError: If there is no such slot.
+        """
+        slots, records = block.slots, self._records
         if slots.size and int(slots.max()) >= records:
             raise AssertionError(
-                f"{place}: a row has slot {int(slots.max())}, but the shard has {records} slots"
+                f"{self._place}: a row has slot {int(slots.max())}, but the shard has {records} slots"
             )
+        with self._lock:
+            self._filled += np.bincount(slots, minlength=records)
+            if self._whole is None:
+                self._whole = _empty_rows(block, records)
+        whole = self._whole
+        # Outside of the lock: threads write to different slots, or a slot is filled twice, which `rows` reports.
         whole.ids[slots] = block.ids
         whole.lengths[slots] = block.lengths
         if whole.starts is not None:
             whole.starts[slots] = block.starts
-        filled += np.bincount(slots, minlength=records)
-    if whole is None or (filled != 1).any():
-        wrong = np.flatnonzero(filled != 1)
-        raise AssertionError(
-            f"{place}: {len(wrong)} of {records} slots were not filled exactly once, the first is "
-            f"{int(wrong[0])}, filled {int(filled[wrong[0]])} times: rows were lost or duplicated"
-        )
-    return whole
+
+    def rows(self) -> RowBlock:
+        """Returns all rows, in the order of their slots.
+
+        Raises:
+            AssertionError: If a slot is not filled exactly once, so a row was lost or duplicated.
+        """
+        if self._whole is None or (self._filled != 1).any():
+            wrong = np.flatnonzero(self._filled != 1)
+            raise AssertionError(
+                f"{self._place}: {len(wrong)} of {self._records} slots were not filled exactly once, the first is "
+                f"{int(wrong[0])}, filled {int(self._filled[wrong[0]])} times: rows were lost or duplicated"
+            )
+        return self._whole
+
+
+def _empty_rows(like: RowBlock, rows: int) -> RowBlock:
+    starts = None if like.starts is None else np.zeros((rows, like.starts.shape[1]), np.uint8)
+    return RowBlock(np.zeros((rows, like.ids.shape[1]), like.ids.dtype), np.zeros(rows, np.uint32), starts)
+
+
+def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
+    """Puts the rows of a shard into their slots; see `Assembly`. The blocks may come in any order."""
+    assembly = Assembly(records, place)
+    for block in blocks:
+        assembly.add(block)
+    return assembly.rows()
 
 
 def write_shard(

@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from beam_pipeline.dataset.records import ExampleEncoder, decode_frames, max_record_bytes, read_frames
+from beam_pipeline.dataset.encoders import ArrowEncoder, CompiledEncoder, make_encoder
+from beam_pipeline.dataset.records import decode_frames, max_record_bytes, read_frames
 from beam_pipeline.formats.base import RowFormat
 from beam_pipeline.rows.blocks import RowBlock
 
@@ -22,10 +23,10 @@ class TFRecord(RowFormat):
     has_offsets = True
 
     @cached_property
-    def _encoder(self) -> ExampleEncoder:
+    def _encoder(self) -> CompiledEncoder | ArrowEncoder:
         form = self.form
         has_positions = not {"segment_ids", "position_ids"}.isdisjoint(form.features)
-        return ExampleEncoder(
+        return make_encoder(
             max_length=form.max_length,
             max_value=max(form.vocab_size - 1, form.max_length if has_positions else 1),
             features=form.features,

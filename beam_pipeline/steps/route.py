@@ -136,22 +136,31 @@ def _gathered_shards(job: Job, layout: Layout) -> int:
     return max(1, job.gathered_bytes // (layout.records_in(0) * row_bytes))
 
 
-def gather_rows(
+def find_rows(
     job: Job, split: int, shards: list[int], *, table: RowTable, blocks: BlockTable
-) -> Iterator[RowBlock]:
-    """Yields the rows of shards, from the local files of the units. The slots are numbered through all these shards."""
+) -> Iterator[tuple[BlockPlace, np.ndarray, np.ndarray]]:
+    """Finds the rows of shards in the blocks of the units. The slots are numbered through all these shards.
+
+    Yields:
+        The place of a block, the numbers of the rows wanted from it, and their slots: int64 [rows wanted].
+    """
     layout = layout_of(job, split, table)
     records = np.array([layout.records_in(shard) for shard in shards])
     slots = np.arange(records.sum()) - np.repeat(np.cumsum(records) - records, records)
     ranks = layout.rank(np.repeat(shards, records), slots)
     for place, indices, rows in blocks.find(split, ranks):
-        path = block_path(job, place)
-        if len(rows) < _WORTH_READING * place.rows:
-            block = open_block(path, place.section)
-        else:
-            with open_sections(path) as file:
-                block = RowBlock.from_bytes(read_section(file, place.section, path))
-        yield block.take(rows, indices)
+        yield place, rows, indices
+
+
+def read_rows(job: Job, place: BlockPlace, rows: np.ndarray, slots: np.ndarray) -> RowBlock:
+    """Reads some rows of a block from the local file of its unit."""
+    path = block_path(job, place)
+    if len(rows) < _WORTH_READING * place.rows:
+        block = open_block(path, place.section)
+    else:
+        with open_sections(path) as file:
+            block = RowBlock.from_bytes(read_section(file, place.section, path))
+    return block.take(rows, slots)
 
 
 def gather_documents(

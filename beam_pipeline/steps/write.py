@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
@@ -13,7 +13,8 @@ from apache_beam.metrics import Metrics
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.document_shards import write_documents
-from beam_pipeline.dataset.shards import ShardInfo, assemble, shard_name, write_shard
+from beam_pipeline.dataset.finished_units import BlockPlace
+from beam_pipeline.dataset.shards import Assembly, ShardInfo, assemble, shard_name, write_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
@@ -21,7 +22,7 @@ from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
-from beam_pipeline.steps.route import gather_documents, gather_rows, layout_of, open_block
+from beam_pipeline.steps.route import find_rows, gather_documents, layout_of, open_block, read_rows
 from beam_pipeline.steps.tables import BlockTable
 from beam_pipeline.tokenization.fallbacks import EngineUse
 
@@ -81,19 +82,25 @@ class GatherShards(WriteShard):
     ) -> Iterator[ShardInfo]:
         split, shards = element
         layout = layout_of(self._job, split, table)
-        write = self._writer(layout, split, shards, table=table, blocks=blocks)
         with ThreadPoolExecutor(min(len(shards), self._job.threads, MOST_THREADS)) as threads:
+            write = self._writer(threads, layout, split, shards, table=table, blocks=blocks)
             for info in threads.map(write, shards):
                 yield self._count(info)
 
     def _writer(
-        self, layout: Layout, split: int, shards: list[int], **tables: Any
+        self, threads: Executor, layout: Layout, split: int, shards: list[int], **tables: Any
     ) -> Callable[[int], ShardInfo]:
         """Returns a function that writes one of the shards."""
         ends = np.cumsum([layout.records_in(shard) for shard in shards]).tolist()
         spans = dict(zip(shards, map(slice, [0, *ends], ends), strict=False))
-        gathered = gather_rows(self._job, split, shards, **tables)
-        rows = assemble(gathered, ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
+        gathered = Assembly(ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
+
+        def gather(found: tuple[BlockPlace, np.ndarray, np.ndarray]) -> None:
+            gathered.add(read_rows(self._job, *found))
+
+        for _ in threads.map(gather, find_rows(self._job, split, shards, **tables)):
+            pass
+        rows = gathered.rows()
         return lambda shard: self._write_rows(rows.take(spans[shard]), **self._place(layout, split, shard))
 
     def teardown(self) -> None:
@@ -104,7 +111,7 @@ class GatherDocuments(GatherShards):
     """As GatherShards, for files of documents, which it reads from the units' files, wherever these are."""
 
     def _writer(
-        self, layout: Layout, split: int, shards: list[int], **tables: Any
+        self, threads: Executor, layout: Layout, split: int, shards: list[int], **tables: Any
     ) -> Callable[[int], ShardInfo]:
         def write(shard: int) -> ShardInfo:
             documents = gather_documents(self._job, split, shard, **tables)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from beam_pipeline import native
+from beam_pipeline.dataset.encoders import ArrowEncoder, CompiledEncoder, make_encoder
 from beam_pipeline.dataset.records import (
-    ExampleEncoder,
     RecordError,
     decode_examples,
     decode_frames,
@@ -26,8 +27,12 @@ PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False
 
 
 def encode(block: RowBlock, features, max_value=2**21 - 1) -> bytes:
-    encoder = ExampleEncoder(max_length=block.ids.shape[1], max_value=max_value, features=features)
-    return encoder.encode(block)
+    """Returns the bytes that all encoders of this installation give."""
+    form = {"max_length": block.ids.shape[1], "features": features}
+    data = ArrowEncoder(max_value=max_value, **form).encode(block)
+    if native.rows_library() is not None:
+        assert CompiledEncoder(native.rows_library(), **form).encode(block) == data
+    return data
 
 
 def frames(data: bytes) -> list[bytes]:
@@ -125,7 +130,7 @@ def test_masks_of_long_rows_are_not_cached():
     import tracemalloc
 
     max_length = 1 << 17
-    encoder = ExampleEncoder(max_length=max_length, max_value=300, features=PLAIN)
+    encoder = ArrowEncoder(max_length=max_length, max_value=300, features=PLAIN)
     row = np.zeros((1, max_length), np.uint16)
     encoder.encode(RowBlock(row, np.array([1], np.uint32)))
     tracemalloc.start()
@@ -138,12 +143,12 @@ def test_masks_of_long_rows_are_not_cached():
 
 def test_values_above_21_bits_are_rejected():
     with pytest.raises(ValueError, match="2097151"):
-        ExampleEncoder(max_length=8, max_value=2**21, features=PLAIN)
+        make_encoder(max_length=8, max_value=2**21, features=PLAIN)
 
 
 def test_long_rows_are_decoded_a_few_at_a_time():
     max_length, features = 1 << 17, ("attention_mask", "input_ids")
-    encoder = ExampleEncoder(max_length=max_length, max_value=1, features=features)
+    encoder = make_encoder(max_length=max_length, max_value=1, features=features)
     frame = encoder.encode(RowBlock(np.ones((1, max_length), np.uint16), np.array([max_length], np.uint32)))
     record = frame[12:-4]
     assert len(record) <= max_record_bytes(max_length, features)
@@ -155,7 +160,7 @@ def test_long_rows_are_decoded_a_few_at_a_time():
 
 
 def test_a_record_that_is_too_large_is_not_read():
-    frame = ExampleEncoder(max_length=8, max_value=1, features=("input_ids",)).encode(
+    frame = make_encoder(max_length=8, max_value=1, features=("input_ids",)).encode(
         RowBlock(np.ones((1, 8), np.uint16), np.array([8], np.uint32))
     )
     most = len(frame) - 16

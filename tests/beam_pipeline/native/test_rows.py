@@ -1,0 +1,117 @@
+"""The compiled functions. `dataset/test_records.py` compares their records with TensorFlow's."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline import native
+from beam_pipeline.dataset.encoders import ArrowEncoder, make_encoder
+from beam_pipeline.rows.blocks import RowBlock
+
+SOURCE = Path(native.__file__).with_name("rows.c")
+has_compiler = shutil.which("cc") is not None
+compiled = pytest.mark.skipif(not has_compiler, reason="there is no C compiler")
+
+
+@compiled
+def test_an_installation_with_a_compiler_has_them():
+    assert native.rows_library() is not None
+
+
+@compiled
+@settings(max_examples=100)
+@given(st.binary(max_size=100), st.integers(0, 9))
+def test_checksums_with_and_without_the_instruction_are_those_of_google_crc32c(data, start):
+    library = native.rows_library()
+    expected = google_crc32c.value(data[start:])
+    for portable in (0, 1):
+        assert library.tokenmill_crc32c(data[start:], len(data[start:]), portable) == expected
+
+
+@compiled
+@settings(max_examples=100)
+@given(
+    st.integers(0, 4),
+    st.integers(1, 300),
+    st.sampled_from([np.uint16, np.uint32]),
+    st.sampled_from(
+        [("input_ids",), ("attention_mask", "input_ids"), ("input_ids", "position_ids", "segment_ids")]
+    ),
+    st.integers(0, 2**32),
+)
+def test_records_of_any_shape_are_those_of_the_encoder_in_python(rows, max_length, dtype, features, seed):
+    rng = np.random.default_rng(seed)
+    largest = min(np.iinfo(dtype).max, 2**21 - 1)
+    ids = rng.integers(
+        0, rng.choice([1, 127, 128, 16383, 16384, largest]), (rows, max_length), dtype, endpoint=True
+    )
+    starts = rng.integers(0, 256, (rows, -(-max_length // 8)), np.uint8)
+    block = RowBlock(ids, rng.integers(0, max_length, rows, np.uint32, endpoint=True), starts)
+    # Also of rows that are not adjacent in memory.
+    block = RowBlock(np.repeat(ids, 2, axis=0)[::2], block.lengths, starts)
+    form = {"max_length": max_length, "max_value": 2**21 - 1, "features": features}
+    assert make_encoder(**form).encode(block) == ArrowEncoder(**form).encode(block)
+
+
+@compiled
+def test_rows_that_cannot_be_encoded_are_refused():
+    library, ids = native.rows_library(), np.zeros((3, 4), np.uint32)
+    lengths = np.full(3, 4, np.uint32)
+    ids[1, 3] = 2**21
+    with pytest.raises(ValueError, match="row 1 has a value of 2097152 or more, or more than 4 tokens"):
+        native.encode_rows(library, [("input_ids", ids)], lengths, 4)
+    lengths[2] = 5
+    with pytest.raises(ValueError, match="row 2 "):
+        native.encode_rows(library, [("attention_mask", None)], lengths, 4)
+    with pytest.raises(ValueError, match=r"input_ids has the shape \(3, 4\), not \(3, 5\)"):
+        native.encode_rows(library, [("input_ids", ids)], np.full(3, 5, np.uint32), 5)
+    with pytest.raises(ValueError, match="9 features are more than 8"):
+        native.encode_rows(
+            library, [(f"f{number}", None) for number in range(9)], np.full(3, 4, np.uint32), 4
+        )
+
+
+@compiled
+def test_functions_of_another_version_are_refused(tmp_path):
+    source, library = tmp_path / "rows.c", tmp_path / "_rows.so"
+    source.write_text(SOURCE.read_text().replace("INTERFACE = 1", "INTERFACE = 0"))
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    with pytest.raises(ImportError, match=r"_rows\.so is of another version; install again"):
+        native.load(str(library))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's library has another name")
+@compiled
+def test_records_stay_within_their_memory(tmp_path):
+    """Compiled with the address sanitizer, in a process of its own; the arrays have the sizes that Python gives."""
+    library = tmp_path / "_rows.so"
+    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["cc", *flags, "-shared", "-fPIC", str(SOURCE), "-o", str(library)], check=True)
+    runtime = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    code = f"""
+import ctypes, numpy as np
+from beam_pipeline import native
+library = native.load({str(library)!r})
+for max_length in (1, 7, 512):
+    for value in (0, 2**7, 2**14, 2**21 - 1):
+        ids = np.full((5, max_length), value, np.uint32)
+        for features in (["input_ids"], ["input_ids", "position_ids"], ["attention_mask", "input_ids"]):
+            columns = [(name, None if name == "attention_mask" else ids) for name in features]
+            native.encode_rows(library, columns, np.full(5, max_length, np.uint32), max_length)
+"""
+    environment = {
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": str(SOURCE.parents[2]),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
