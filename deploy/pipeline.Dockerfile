@@ -14,8 +14,9 @@ FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER}
 
 FROM apache/beam_python3.11_sdk:${BEAM}
 
-# For the launcher: the first process of a container would ignore a SIGTERM that arrives before it has a handler for it.
-RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
+# tini for the launcher: the first process of a container would ignore a SIGTERM that arrives before it has a handler for
+# it. The compiler, which Beam's image has, for the encoder of rows.
+RUN apt-get update && apt-get install --yes --no-install-recommends tini gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
@@ -31,7 +32,8 @@ COPY beam_pipeline /opt/tokenmill/beam_pipeline
 COPY deploy/template_main.py /opt/tokenmill/
 RUN pip install --no-cache-dir --no-deps --no-build-isolation /opt/tokenmill \
     && rm -rf /opt/tokenmill/beam_pipeline /opt/tokenmill/build /opt/tokenmill/*.egg-info \
-    && python -m beam_pipeline --help
+    && python -m beam_pipeline --help \
+    && python -c "import sys; from beam_pipeline import native; sys.exit(native.rows_library() is None)"
 
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/tokenmill/template_main.py \
     # Workers need no virtual environments of their own, since they install nothing. The workers of a pool would create
