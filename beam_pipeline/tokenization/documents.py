@@ -12,7 +12,7 @@ from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.fallbacks import EngineUse
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
 from beam_pipeline.tokenization.template import Template
-from beam_pipeline.tokenization.token_arrays import Documents, id_dtype, ranges
+from beam_pipeline.tokenization.token_arrays import Documents, id_dtype
 
 _MAX_RUNS = 4
 
@@ -78,15 +78,18 @@ class DocumentTokenizer:
         around = len(self._prefix) + len(self._suffix)
         if not around:
             return Documents(ids, lengths)
-        # Copy the ids to where each document's prefix ends, then fill in prefixes and suffixes token by token.
+        # The places and values of the template's tokens, [documents, tokens], then the text's ids in all other places.
         full = lengths + around
+        ends = np.cumsum(full)[:, None]
+        starts = ends - full[:, None]
+        places = np.hstack(
+            [starts + np.arange(len(self._prefix)), ends - np.arange(len(self._suffix), 0, -1)]
+        )
         out = np.empty(int(full.sum()), self._dtype)
-        starts = np.cumsum(full) - full
-        out[ranges(starts + len(self._prefix), lengths)] = ids
-        for offset, token in enumerate(self._prefix):
-            out[starts + offset] = token
-        for offset, token in enumerate(self._suffix):
-            out[starts + full - len(self._suffix) + offset] = token
+        is_text = np.ones(len(out), bool)
+        is_text[places] = False
+        out[is_text] = ids
+        out[places] = np.concatenate([self._prefix, self._suffix])
         return Documents(out, full)
 
     def _refuse_control_tokens(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:

@@ -43,9 +43,9 @@ class Documents:
 
     def select(self, chosen: np.ndarray) -> Documents:
         """Returns the documents at the indices or the boolean mask `chosen`, in that order."""
-        if chosen.dtype == bool and chosen.all():
-            return self
         lengths = self.lengths[chosen]
+        if chosen.dtype == bool:  # a mask of the ids is faster than their numbers
+            return self if chosen.all() else Documents(self.ids[np.repeat(chosen, self.lengths)], lengths)
         return Documents(self.ids[ranges(self.starts[chosen], lengths)], lengths)
 
 
