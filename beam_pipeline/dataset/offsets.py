@@ -7,11 +7,13 @@ from array import array
 
 import numpy as np
 
+from beam_pipeline import native
+
 FOLDER = "offsets"
 """Below the folder of the split."""
 _LENGTH = struct.Struct("<Q")
 _FRAMING_BYTES = 16
-_FAR = 2**62  # more than any file has
+_BEYOND = 2**62  # more than any file has
 
 
 def offsets_name(shard_name: str) -> str:
@@ -38,11 +40,22 @@ class OffsetFinder:
         base = self._position - len(self._rest)
         self._position += len(piece)
         place = self._places[-1] - base
-        while place + _LENGTH.size <= len(data):
-            place += min(_LENGTH.unpack_from(data, place)[0], _FAR) + _FRAMING_BYTES
-            self._places.append(base + place)
+        library = native.rows_library()
+        ends = _record_ends(data, place) if library is None else native.record_ends(library, data, place)
+        if len(ends):
+            self._places.frombytes((ends + base).astype(np.uint64).tobytes())
+            place = int(ends[-1])
         self._rest = data[place:]
 
     def to_bytes(self) -> bytes:
         """Returns the content of the file with the offsets."""
         return np.array(self._places, "<u8").tobytes()
+
+
+def _record_ends(data: bytes, place: int) -> np.ndarray:
+    """`native.record_ends` without compiled code."""
+    ends = []
+    while place + _LENGTH.size <= len(data):
+        place += min(_LENGTH.unpack_from(data, place)[0], _BEYOND) + _FRAMING_BYTES
+        ends.append(place)
+    return np.array(ends, np.int64)

@@ -18,7 +18,7 @@ static uint32_t crc_table[8][256]; /* crc_table[k][b]: the CRC of byte b and the
 
 /* Raise it with each change to the arguments of a function, also in `__init__.py`: an installation in place can have compiled
  * functions of an earlier version. */
-enum { INTERFACE = 1 };
+enum { INTERFACE = 2 };
 
 /* Prepares the other functions, and returns INTERFACE. */
 int tokenmill_initialize(void) {
@@ -84,6 +84,7 @@ typedef struct {
 } Feature;
 
 enum { MOST_FEATURES = 8 };
+static const uint64_t BEYOND = (uint64_t)1 << 62; /* more than any file has */
 
 static uint8_t *put_little_endian(uint8_t *out, uint64_t value, int bytes) {
     for (int byte = 0; byte < bytes; byte++) *out++ = (uint8_t)(value >> 8 * byte);
@@ -187,4 +188,21 @@ int64_t tokenmill_encode(int64_t rows, int64_t max_length, const uint32_t *lengt
         out = put_little_endian(out, masked_crc(data, (size_t)(out - data)), 4);
     }
     return out - begin;
+}
+
+/* Follows the lengths of framed records, the first of which begins at `place`, as far as the data contain them.
+ *
+ * most: the room in `ends`; size / 16 + 1 is enough.
+ *
+ * Returns the number of ends found, which are places as `place` is. The last one can be beyond the data.
+ */
+int64_t tokenmill_record_ends(const uint8_t *data, int64_t size, int64_t place, int64_t most, int64_t *ends) {
+    int64_t count = 0;
+    for (; count < most && place <= size - 8; count++) {
+        uint64_t length = 0;
+        for (int byte = 0; byte < 8; byte++) length |= (uint64_t)data[place + byte] << 8 * byte;
+        if (length > BEYOND) length = BEYOND;
+        ends[count] = place += (int64_t)length + 16;
+    }
+    return count;
 }

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline import native
 from beam_pipeline.dataset.encoders import ArrowEncoder, make_encoder
+from beam_pipeline.dataset.offsets import _record_ends
 from beam_pipeline.rows.blocks import RowBlock
 
 SOURCE = Path(native.__file__).with_name("rows.c")
@@ -79,9 +80,23 @@ def test_rows_that_cannot_be_encoded_are_refused():
 
 
 @compiled
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from([0, 1, 15, 16, 40, 2**32, 2**62, 2**63, 2**64 - 1]), max_size=8),
+    st.binary(max_size=30),
+    st.integers(0, 40),
+)
+def test_the_ends_of_records_are_those_found_in_python(lengths, rest, place):
+    library = native.rows_library()
+    data = b"".join(length.to_bytes(8, "little") + bytes(min(length, 40) + 8) for length in lengths) + rest
+    for some in (data, data[:-3], data[:7], b""):
+        assert native.record_ends(library, some, place).tolist() == _record_ends(some, place).tolist()
+
+
+@compiled
 def test_functions_of_another_version_are_refused(tmp_path):
     source, library = tmp_path / "rows.c", tmp_path / "_rows.so"
-    source.write_text(SOURCE.read_text().replace("INTERFACE = 1", "INTERFACE = 0"))
+    source.write_text(SOURCE.read_text().replace("enum { INTERFACE = ", "enum { INTERFACE = 1000 + "))
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     with pytest.raises(ImportError, match=r"_rows\.so is of another version; install again"):
         native.load(str(library))
@@ -106,7 +121,9 @@ for max_length in (1, 7, 512):
         ids = np.full((5, max_length), value, np.uint32)
         for features in (["input_ids"], ["input_ids", "position_ids"], ["attention_mask", "input_ids"]):
             columns = [(name, None if name == "attention_mask" else ids) for name in features]
-            native.encode_rows(library, columns, np.full(5, max_length, np.uint32), max_length)
+            data = native.encode_rows(library, columns, np.full(5, max_length, np.uint32), max_length)
+            assert len(native.record_ends(library, data, 0)) == 5
+            assert len(native.record_ends(library, bytes(len(data)), 0)) == -(-(len(data) - 7) // 16)
 """
     environment = {
         "LD_PRELOAD": runtime,
