@@ -12,26 +12,32 @@ ARG LAUNCHER=20230622_RC00
 
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER} AS launcher
 
-FROM apache/beam_python3.11_sdk:${BEAM}
+FROM apache/beam_python3.11_sdk:${BEAM} AS packages
 
-# tini for the launcher: the first process of a container would ignore a SIGTERM that arrives before it has a handler for
-# it. The compiler, which Beam's image has, for the encoder of rows.
-RUN apt-get update && apt-get install --yes --no-install-recommends tini gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+# For the launcher: the first process of a container would ignore a SIGTERM that arrives before it has a handler for it.
+RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
 # The largest layer. It changes only with the lock. 0.4 GB are only for building custom operations of TensorFlow: its
-# headers, and libclang.
+# headers, and libclang. --no-deps, because the lock is complete: before version 23.3, pip looks for the newest release of a
+# package of which another one requires an extra, and finds one that the lock does not have.
 COPY requirements.lock /opt/tokenmill/
-RUN pip install --no-cache-dir --require-hashes --requirement /opt/tokenmill/requirements.lock \
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement /opt/tokenmill/requirements.lock \
     && cd "$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" \
     && rm -r tensorflow/include clang
 
-COPY setup.py pyproject.toml README.md /opt/tokenmill/
-COPY beam_pipeline /opt/tokenmill/beam_pipeline
+FROM packages AS wheel
+# Beam's image has a compiler; this makes sure.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
+COPY setup.py pyproject.toml README.md /source/
+COPY beam_pipeline /source/beam_pipeline
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel /source
+
+FROM packages
 COPY deploy/template_main.py /opt/tokenmill/
-RUN pip install --no-cache-dir --no-deps --no-build-isolation /opt/tokenmill \
-    && rm -rf /opt/tokenmill/beam_pipeline /opt/tokenmill/build /opt/tokenmill/*.egg-info \
+COPY --from=wheel /wheel /opt/tokenmill/wheel
+RUN pip install --no-cache-dir --no-deps --no-index /opt/tokenmill/wheel/*.whl \
     && python -m beam_pipeline --help \
     && python -c "import sys; from beam_pipeline import native; sys.exit(native.rows_library() is None)"
 
