@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_trainer import files
+from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
 
@@ -50,6 +51,30 @@ def test_a_continued_log_drops_records_of_repeated_steps(folder: RunFolder, tmp_
     log.close()
     assert folder.metrics() == [{"step": step, "loss": float(step)} for step in (1, 10, 15)]
     assert [step for _, step, _ in events(tmp_path / "run" / "tensorboard")] == [1, 10, 15]
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"step": 2, "lo', b"", b"\x00\x00", b"\xff", b"2", b'{"loss": 1.0}', b'{"step": "2"}']
+)
+def test_a_damaged_line_of_the_log_is_an_error_that_names_it(
+    folder: RunFolder, tmp_path: Path, line: bytes
+) -> None:
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "loss": 1.0}\n' + line + b'\n{"step": 3, "loss": 3.0}\n')
+    with pytest.raises(UsageError, match=r"metrics.jsonl, line 2: damaged \(.*\); remove this line"):
+        MetricsLog(folder, last_step=1, tensorboard=False)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"7", b'{"steps": 1', b'{"steps": "1", "data": ""}', b"[1]"]
+)
+def test_other_damaged_files_are_errors_that_name_them(
+    folder: RunFolder, tmp_path: Path, content: bytes
+) -> None:
+    for name, read in (("summary.json", folder.summary), ("data.json", folder.data)):
+        (tmp_path / "run" / name).write_bytes(content)
+        with pytest.raises(UsageError, match=rf"{name}: damaged \(.*\); remove it"):
+            read()
 
 
 def test_an_evaluation_replaces_that_of_the_same_step(folder: RunFolder) -> None:

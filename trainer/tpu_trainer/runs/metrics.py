@@ -22,7 +22,11 @@ class MetricsLog:
     """The records of a run, in order; each has a step."""
 
     def __init__(self, folder: RunFolder, *, last_step: int, tensorboard: bool) -> None:
-        """Continues the log in `folder` after `last_step`. Removes later records: their steps will be repeated."""
+        """Continues the log in `folder` after `last_step`. Removes later records: their steps will be repeated.
+
+        Raises:
+            UsageError: If the log there is damaged.
+        """
         self._folder = folder
         self.records = [record for record in folder.metrics() if record["step"] <= last_step]
         self._whole = False

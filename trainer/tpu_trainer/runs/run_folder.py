@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 from tpu_trainer import files
@@ -127,28 +128,87 @@ class RunFolder:
         files.write_text(self._data, json.dumps(entries, indent=1) + "\n")
 
     def data(self) -> list[dict[str, Any]]:
-        """Reads the entries of data.json; empty if there is none."""
-        return json.loads(files.read_text(self._data)) if files.is_file(self._data) else []
+        """Reads the entries of data.json; empty if there is none.
+
+        Raises:
+            UsageError: If the file is damaged.
+        """
+        if not files.is_file(self._data):
+            return []
+        return _parse(
+            files.read_bytes(self._data),
+            place=self._data,
+            valid=lambda found: isinstance(found, list) and all(isinstance(each, dict) for each in found),
+            remedy="remove it; `fit` writes it again when the run continues",
+        )
 
     def figures_at(self, step: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Returns the last training figures up to `step` and the evaluation of `step`; None for missing ones."""
+        """Returns the last training figures up to `step` and the evaluation of `step`; None for missing ones.
+
+        Raises:
+            UsageError: If metrics.jsonl is damaged.
+        """
         records = self.metrics()
         training = [record for record in records if "loss" in record and record["step"] <= step]
         evaluations = [record["eval"] for record in records if "eval" in record and record["step"] == step]
         return training[-1] if training else None, evaluations[-1] if evaluations else None
 
     def summary(self) -> dict[str, Any] | None:
-        """Reads summary.json; None before the end of training."""
-        return json.loads(files.read_text(self._summary)) if files.is_file(self._summary) else None
+        """Reads summary.json; None before the end of training.
+
+        Raises:
+            UsageError: If the file is damaged.
+        """
+        if not files.is_file(self._summary):
+            return None
+        return _parse(
+            files.read_bytes(self._summary),
+            place=self._summary,
+            valid=lambda found: isinstance(found, dict) and "data" in found and _is_step(found.get("steps")),
+            remedy="remove it; the same `fit` command writes it again",
+        )
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         if self.writable:
             files.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Reads the records of metrics.jsonl."""
+        """Reads the records of metrics.jsonl.
+
+        Raises:
+            UsageError: If a line is damaged.
+        """
         if not files.is_file(self.metrics_log):
             return []
         # A killed process may leave an incomplete last line.
-        lines = files.read_text(self.metrics_log).split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        lines = files.read_bytes(self.metrics_log).split(b"\n")[:-1]
+        return [
+            _parse(
+                line,
+                place=f"{self.metrics_log}, line {number}",
+                valid=lambda found: isinstance(found, dict) and _is_step(found.get("step")),
+                remedy="remove this line to continue without its figures",
+            )
+            for number, line in enumerate(lines, 1)
+        ]
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int
+
+
+def _parse(data: bytes, *, place: str, valid: Callable[[Any], bool], remedy: str) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+        UsageError: If it is not JSON, or not `valid`.
+    """
+    problem = "not what `fit` writes there"
+    try:
+        found = json.loads(data)
+    except ValueError as error:  # not JSON, or not UTF-8
+        problem = str(error)
+    else:
+        if valid(found):
+            return found
+    raise UsageError(f"{place}: damaged ({problem}); {remedy}")
