@@ -181,3 +181,23 @@ def test_a_failed_save_is_reported_and_leaves_nothing(
     saver.wait()
     assert not saver.failed
     assert checkpoints.steps() == [3]
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), UsageError("a damaged complete.json")])
+def test_an_error_that_is_no_write_error_is_raised_in_the_training_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    checkpoints = Checkpoints(str(tmp_path), keep=1)
+    saver = BackgroundSaver(checkpoints, report=lambda step, message: pytest.fail(message))
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "write", broken)
+        saver.save(1, dict, metadata={})
+        with pytest.raises(type(error), match=str(error)):
+            saver.wait()
+    assert saver.failed
+    saver.save(2, lambda: snapshot({"value": tf.Variable(1.0)}), metadata={})
+    saver.wait()
+    assert not saver.failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -177,6 +178,25 @@ def test_a_signal_saves_the_step_and_the_next_process_ends_like_an_uninterrupted
     second.train()
     np.testing.assert_array_equal(executor.values["weights"], whole.values["weights"])
     assert learnt(metrics(tmp_path / "run")) == learnt(metrics(tmp_path / "undisturbed"))
+
+
+def test_a_save_that_raises_ends_training_before_the_next_save(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise ValueError("a bug")
+
+    class Waiting(NumpyExecutor):
+        def train(self, batches: Iterator[Any], steps: range) -> StepOutput:
+            while any(thread.name == "checkpoint" for thread in threading.enumerate()):
+                pass
+            return super().train(batches, steps)
+
+    monkeypatch.setattr(Checkpoints, "write", broken)
+    run, executor = run_of(dataset, vocabulary, tmp_path, Waiting(), evaluate_every=None)
+    with pytest.raises(ValueError, match="a bug"):
+        run.train()
+    assert executor.calls[-1].stop == 8  # the one after that of the save
 
 
 def test_a_step_that_diverges_ends_the_run_before_anything_is_saved(

@@ -189,7 +189,7 @@ class Checkpoints:
 
 
 class BackgroundSaver:
-    """Writes checkpoints in the background, one at a time. Reports failures without raising an error."""
+    """Writes checkpoints in the background, one at a time. Reports write errors instead of raising them."""
 
     def __init__(
         self,
@@ -208,6 +208,7 @@ class BackgroundSaver:
         self._report = report
         self._saved = saved
         self._thread: Thread | None = None
+        self._error: Exception | None = None
         self.failed = False
         """Whether the last finished save failed."""
 
@@ -232,9 +233,16 @@ class BackgroundSaver:
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits for the current save."""
+        """Waits for the current save, then does what `check` does."""
         if self._thread is not None:
             self._thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raises, once, an error that has ended a save and is no write error."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _write(self, step: int, values: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
         try:
@@ -243,6 +251,9 @@ class BackgroundSaver:
         except WriteErrors as error:
             self.failed = True
             self._report(step, str(error))
+        except Exception as error:  # raised in the training thread
+            self.failed = True
+            self._error = error
         else:
             if self._saved is not None:
                 self._saved(step)

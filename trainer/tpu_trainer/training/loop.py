@@ -68,6 +68,7 @@ class TrainingLoop:
                 self._steps = steps
                 self._profiler.before(steps)
                 output = self._executor.train(batches, steps)
+                self._saver.check()
                 self._log(steps, output)
                 self._evaluate_if_due(steps)
                 stops = self._stops(output)

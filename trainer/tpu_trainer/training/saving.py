@@ -105,8 +105,12 @@ class Saver:
             self.save(step, validation_loss=validation_loss)
 
     def wait(self) -> None:
-        """Waits for the current save."""
+        """Waits for the current save, then does what `check` does."""
         self._background.wait()
+
+    def check(self) -> None:
+        """Raises an error that has ended a save and is no write error: no later save may succeed."""
+        self._background.check()
 
     def ensure_saved(self, step: int) -> None:
         """Waits for the save of the last step, and retries it once: these weights are the run's result.
