@@ -84,6 +84,10 @@ def environment(values: dict[str, str]) -> None:
     os.environ.update(values)
 
 
+def in_folder(path: str) -> None:
+    os.chdir(path)
+
+
 def lost_after(seconds: float) -> None:
     from tpu_trainer.training import peers
 

@@ -16,7 +16,10 @@ from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.ports import free_ports
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.test_never_losing_work import CLM, SMALL
+from tpu_trainer.command_line import parse
+from tpu_trainer.data.dataset import open_split
 from tpu_trainer.errors import ExitStatus
+from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.interruption import AgreedEnd
 
 # A small epsilon would turn rounding into full steps.
@@ -61,6 +64,18 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     lost = together("run", by_clock, ({}, {}), ({"kill_at": 8}, {}))
     terminated = together("run", TENSOR, ({}, {}), ({"terminate_at": 13}, {}))
     different = together("different", FSDP, ({}, {}), ({}, {"train.batch_size": 16}))
+    # Each on a disk of its own: relative paths.
+    for number, name in enumerate(("validation", "train")):
+        (root / f"host{number}").mkdir()
+        (root / f"host{number}" / "validation").symlink_to(dataset / name)
+    finished = RunFolder(str(root / "host0" / "run"))
+    arguments = fit_arguments(dataset, "run", OPTIONS)
+    finished.start(parse([str(each) for each in arguments])[1], str(dataset / "tokenizer"))
+    finished.write_summary({"steps": 24, "data": open_split(str(dataset / "train")).fingerprint})
+    relative = {"output_dir": "run", "data.validation": "validation"}
+    disks = together(
+        "run", relative, *(({"in_folder": str(root / f"host{number}")}, {}) for number in (0, 1))
+    )
     evaluate = ["evaluate", "--run", root / "alone", "--strategy", "pjrt", "--mesh.fsdp", True]
     # Two at a time, so those that meet start together.
     chains = {
@@ -68,6 +83,8 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "process 1": [lost[1], terminated[1]],
         "different 0": [different[0]],
         "different 1": [different[1]],
+        "disk 0": [disks[0]],
+        "disk 1": [disks[1]],
         "alone": [alone("alone", FSDP), (evaluate, {"environment": cpu_devices.environment(4)})],
     }
     results = run_all(root, list(chains.values()))
@@ -115,6 +132,18 @@ def test_different_options_are_found_before_training(outcomes: dict[str, Any]) -
         assert status == ExitStatus.USAGE, output
         assert "--train.batch_size is 8 in process 0 and 16 in process 1" in output
     assert not (outcomes["folder"] / "different").exists()
+
+
+def test_folders_that_are_not_shared_are_found_before_training(outcomes: dict[str, Any]) -> None:
+    """One host would end and another train, or they would evaluate different numbers of batches: all would wait."""
+    for name in ("disk 0", "disk 1"):
+        [(status, output)] = outcomes[name]
+        assert status == ExitStatus.USAGE, output
+        assert re.search(
+            r"the validation data is '\w+/validation' in process 0 and '\w+/train' in process 1", output
+        )
+        assert "the last step of a finished run in --output_dir is 24 in process 0 and None in" in output
+        assert "--output_dir on a shared disk or in a bucket" in output
 
 
 def test_evaluate_on_a_mesh_repeats_the_last_evaluation(outcomes: dict[str, Any]) -> None:

@@ -64,12 +64,19 @@ def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
     if config.data.validation is not None:
         validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)
         check_same_rows(train.splits[0], validation)
-    if peers is not None:
-        peers.check_same(
-            _options(config) | {"the data": train.fingerprint, "tokenmill-trainer": __version__},
-            remedy="start all with the same options, data and releases",
-        )
     summary = folder.summary()
+    if peers is not None:
+        found = {
+            "the data": train.fingerprint,
+            "the validation data": None if validation is None else validation.fingerprint,
+            "the last step of a finished run in --output_dir": None if summary is None else summary["steps"],
+            "tokenmill-trainer": __version__,
+        }
+        peers.check_same(
+            _options(config) | found,
+            remedy="start all with the same options, data and releases, and --output_dir on a shared disk or in a "
+            "bucket",
+        )
     if summary is not None:
         if summary["data"] != train.fingerprint:
             raise UsageError(
