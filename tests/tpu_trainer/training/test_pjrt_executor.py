@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,13 @@ def test_a_mesh_that_is_larger_than_the_machine_is_rejected() -> None:
         UsageError, match=r"--mesh.data 4 times --mesh.model 2 are 8 devices, but JAX finds 1"
     ):
         DeviceMesh(MeshConfig(data=4, model=2))
+
+
+def test_processes_with_different_numbers_of_devices_are_rejected() -> None:
+    pytest.importorskip("jax")
+    devices = [SimpleNamespace(platform="gpu", device_kind="x", process_index=number) for number in (0, 1, 1)]
+    with pytest.raises(UsageError, match="process 0 has 1 and process 1 2"):
+        DeviceMesh(MeshConfig(), devices)
 
 
 def test_without_jax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

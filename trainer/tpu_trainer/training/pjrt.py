@@ -7,6 +7,7 @@ TensorFlow and JAX. Written for JAX 0.10; 0.11 has dropped one field of `jax.exp
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class DeviceMesh:
             devices: JAX's devices; None: those of this machine.
 
         Raises:
-            UsageError: If JAX is not installed, or the machine has too few devices.
+            UsageError: If JAX is not installed, or there are too few devices, or not as many in each process.
         """
         self._jax = import_jax()
         try:
@@ -69,6 +70,7 @@ class DeviceMesh:
         """What the compiler and the devices raise."""
         self.processes: int = self._jax.process_count()
         """Processes whose devices are in the mesh."""
+        self._check_divided_equally(found)
         self.data = config.data or max(1, len(found) // config.model)
         self.model = config.model
         self._keep = config.fsdp == "keep"
@@ -87,6 +89,15 @@ class DeviceMesh:
         self._summed = self._jax.jit(_sum, out_shardings=self.sharding((None,)))
         # Several devices of a CPU that execute several programs at a time confuse Gloo's messages between processes.
         self._waits = self.platform == "cpu" and self.processes > 1
+
+    def _check_divided_equally(self, found: Sequence[Any]) -> None:
+        counts = dict.fromkeys(range(self.processes), 0) | Counter(device.process_index for device in found)
+        if len(set(counts.values())) > 1:
+            least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+            raise UsageError(
+                f"--strategy pjrt needs the same number of devices in each process, but process {least} has "
+                f"{counts[least]} and process {most} {counts[most]} ({self.kind}); check the devices of these hosts"
+            )
 
     def sharding(self, placement: Placement) -> Any:
         """Returns JAX's form of a placement."""
