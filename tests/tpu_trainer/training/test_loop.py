@@ -21,7 +21,7 @@ from tpu_trainer.data.batches import DatasetFunction, RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import DivergedError, InterruptedRun
+from tpu_trainer.errors import DivergedError, InterruptedRun, UsageError
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
@@ -109,11 +109,12 @@ def run_of(
     writable: bool = True,
     **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
-    options = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9} | train
+    defaults = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9}
+    options = {"steps": STEPS} | defaults | train
     config = FitConfig(
         output_dir=str(path),
         data=DataConfig(train=str(dataset / "train")),
-        train=TrainConfig(steps=STEPS, batch_size=ROWS, tensorboard=False, **options),
+        train=TrainConfig(batch_size=ROWS, tensorboard=False, **options),
     )
     data = open_mixture({str(dataset / "train"): None})
     run = Run(
@@ -197,6 +198,38 @@ def test_a_save_that_raises_ends_training_before_the_next_save(
     with pytest.raises(ValueError, match="a bug"):
         run.train()
     assert executor.calls[-1].stop == 8  # the one after that of the save
+
+
+def test_hosts_that_find_another_log_or_best_checkpoint_do_not_train(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """They would evaluate or save alone, and the others would never join them."""
+    first, _ = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), steps=12)
+    first.train()
+
+    class Peer(NumpyExecutor):
+        def same_in_all_processes(self, value: int) -> bool:
+            compared.append(value)
+            return len(compared) < 2
+
+    def found() -> list[int]:
+        run, _ = run_of(dataset, vocabulary, tmp_path, Peer(), writable=False)
+        compared.clear()
+        with pytest.raises(UsageError, match="this host found other evaluations in its log and checkpoints"):
+            run.train()
+        return list(compared)
+
+    compared: list[int] = []
+    expected = found()
+    assert found() == expected
+    log = tmp_path / "metrics.jsonl"
+    text = log.read_text()
+    log.write_text("".join(line for line in text.splitlines(keepends=True) if "eval" not in line))
+    assert found() != expected
+    log.write_text(text)
+    best = tmp_path / "checkpoints" / "step-00000012" / "complete.json"
+    best.write_text(json.dumps(json.loads(best.read_text()) | {"validation_loss": 0.5}))
+    assert found() != expected
 
 
 def test_a_step_that_diverges_ends_the_run_before_anything_is_saved(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,11 +95,7 @@ class Run:
     def train(self) -> dict[str, Any]:
         """Trains, evaluates, and writes and returns the summary. Raises the exceptions of `train_run`."""
         steps = self._config.train.steps
-        if not self._executor.same_in_all_processes(self.first_step):
-            raise UsageError(
-                f"--output_dir is {self._folder.path!r}: this host found step {self.first_step} there and another "
-                "host a different one; all must use the same folder, on a shared disk or in a bucket"
-            )
+        self._check_same_folder()
         self._announce()
         with Interruption() as interruption:
             loop = self._loop(interruption)
@@ -121,6 +119,20 @@ class Run:
         self._saver.push_last(steps)
         _report(summary, self._folder)
         return summary
+
+    def _check_same_folder(self) -> None:
+        """Checks that all processes found the same in the run's folder: it determines when all evaluate and save."""
+        evaluated = [record["step"] for record in self._log.records if "eval" in record]
+        log = zlib.crc32(json.dumps([evaluated, self._saver.best_loss]).encode()) & 0xFFFFFF
+        for value, found in (
+            (self.first_step, f"step {self.first_step} there and another host a different one"),
+            (log, "other evaluations in its log and checkpoints than another host"),
+        ):
+            if not self._executor.same_in_all_processes(value):
+                raise UsageError(
+                    f"--output_dir is {self._folder.path!r}: this host found {found}; all must use the same folder, "
+                    "on a shared disk or in a bucket"
+                )
 
     def _loop(self, interruption: Interruption) -> TrainingLoop:
         profiler = Profiler(

@@ -45,7 +45,8 @@ class Saver:
             self.checkpoints, report=self._report_failure, saved=self._push_in_background
         )
         best = self.checkpoints.best()
-        self._best_loss = math.inf if best is None else self.checkpoints.metadata(best)["validation_loss"]
+        self.best_loss = math.inf if best is None else self.checkpoints.metadata(best)["validation_loss"]
+        """The lowest validation loss of a checkpoint."""
         self._saved_at = time.monotonic()
 
     def restore(self) -> int:
@@ -100,8 +101,8 @@ class Saver:
 
     def save_if_best(self, step: int, validation_loss: float) -> None:
         """Saves the state after `step` updates if its validation loss is the lowest so far."""
-        if validation_loss < self._best_loss:
-            self._best_loss = validation_loss
+        if validation_loss < self.best_loss:
+            self.best_loss = validation_loss
             self.save(step, validation_loss=validation_loss)
 
     def wait(self) -> None:
