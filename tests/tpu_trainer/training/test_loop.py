@@ -232,6 +232,28 @@ def test_hosts_that_find_another_log_or_best_checkpoint_do_not_train(
     assert found() != expected
 
 
+def test_only_the_process_that_writes_saves_by_the_clock(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """Another one cannot know whether the previous save is finished, and training would wait for it."""
+
+    class Gathering(NumpyExecutor):
+        gathers_state = True
+        processes = 2
+
+        def request_save(self) -> None:
+            requests.append(1)
+
+    for writable in (True, False):
+        requests: list[int] = []
+        options = {"checkpoint_minutes": 1e-9, "evaluate_every": None}
+        run, _ = run_of(
+            dataset, vocabulary, tmp_path / str(writable), Gathering(), writable=writable, **options
+        )
+        run.train()
+        assert bool(requests) == writable
+
+
 def test_a_step_that_diverges_ends_the_run_before_anything_is_saved(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:

@@ -84,7 +84,12 @@ class Saver:
         return passes(steps, self._config.train.checkpoint_every)
 
     def due_by_clock(self) -> bool:
-        """Whether to save the state because of `checkpoint_minutes` and the previous save is finished."""
+        """Whether to save the state because of `checkpoint_minutes` and the previous save is finished.
+
+        Only in the process that writes: others do not know whether it is finished.
+        """
+        if not self._folder.writable:
+            return False
         minutes = self._config.train.checkpoint_minutes
         seconds = math.inf if minutes is None else 60 * minutes
         return time.monotonic() - self._saved_at >= seconds and not self._background.busy
