@@ -23,7 +23,7 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 from tpu_trainer.training.lowering_cache import LoweringCache
 from tpu_trainer.training.pjrt import DeviceMesh
-from tpu_trainer.training.stablehlo import Program
+from tpu_trainer.training.stablehlo import Lowered, Program
 
 # Of float32. The order of sums differs between plans.
 TOLERANCE = 1e-5
@@ -113,6 +113,23 @@ def test_a_damaged_or_unwritable_cache_does_not_matter(
     (tmp_path / "file").write_text("")
     assert LoweringCache(tmp_path / "file").lower(Program(function, specs)).aliases == first.aliases
     assert "cannot be written" in caplog.text
+
+
+def test_any_damaged_bit_of_a_cached_program_makes_it_lowered_again(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    lowered = Lowered(
+        artifact=bytes(range(256)) * 4, arguments=(((4,), "float32"),), results=(((), "float32"),), aliases={}
+    )
+    program = SimpleNamespace(digest=lambda: "", lower=lambda: lowered)
+    cache = LoweringCache(tmp_path)
+    cache.lower(program)
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    for bit in np.random.default_rng(0).permutation(8 * len(data))[:2000].tolist():
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert cache.lower(program) == lowered
 
 
 def test_a_mesh_that_is_larger_than_the_machine_is_rejected() -> None:

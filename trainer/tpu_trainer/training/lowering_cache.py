@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ARTIFACT, _SIGNATURE = "program.mlirbc", "signature.json"
+# What zipfile raises if an archive is missing or damaged, wherever the damage is.
+_UNREADABLE = (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def cache_folder(name: str) -> Path:
@@ -52,7 +55,7 @@ class LoweringCache:
             found = unpacked(path.read_bytes())
             self.hits += 1
             return found
-        except (OSError, zipfile.BadZipFile, KeyError):  # missing, or damaged by a full disk
+        except _UNREADABLE:
             self.misses += 1
         lowered = program.lower()
         try:
@@ -80,7 +83,7 @@ def unpacked(data: bytes) -> Lowered:
     """Reads an archive that `packed` returned.
 
     Raises:
-        zipfile.BadZipFile, KeyError: If it is damaged.
+        Exceptions of `_UNREADABLE`: If it is damaged.
     """
     from tpu_trainer.training.stablehlo import Lowered
 
