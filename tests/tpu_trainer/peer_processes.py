@@ -73,6 +73,10 @@ def alone(found: Peers) -> None:
     raise AssertionError("it joined")
 
 
+def flags(found: Peers) -> None:
+    raise AssertionError("it joined")
+
+
 def killed_after_meeting(found: Peers) -> None:
     raise AssertionError("it joined")
 
@@ -89,10 +93,12 @@ def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) ->
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    if case is alone:
+    if case in (alone, flags):
         peers.CONNECT_SECONDS = 3
-        if index == 1:
-            return 0
+    if case is alone and index == 1:
+        return 0
+    if case is flags:
+        os.environ["XLA_FLAGS"] = f"--xla_dump_to=/{index} --xla_a=1 --xla_b={index}"
     if KILLED.get(case) == index:
         jax.distributed.initialize = lambda *arguments, **options: os.kill(os.getpid(), signal.SIGKILL)
     os.environ["PORT"] = str(port)
@@ -109,7 +115,7 @@ def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) ->
 def main() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     peers.LOST_AFTER_SECONDS, peers.GRACE_SECONDS = 10, 3
-    cases = [same, different, fails, lost, first_lost, alone, *KILLED]
+    cases = [same, different, fails, lost, first_lost, alone, flags, *KILLED]
     ports = free_ports(len(cases))
     with tempfile.TemporaryDirectory() as folder:
         started = {}

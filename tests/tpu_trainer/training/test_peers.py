@@ -64,6 +64,13 @@ def test_a_process_does_not_wait_forever_for_the_others(report: dict[str, Any]) 
     assert "process(es) 1 did not come to 127.0.0.1:" in output
 
 
+def test_other_flags_of_the_compiler_are_rejected(report: dict[str, Any]) -> None:
+    """The processes would compile other programs, whose results differ or whose devices wait for each other."""
+    (waiting, _), (status, output) = report["flags"]
+    assert (waiting, status) == (ExitStatus.INTERRUPTED, ExitStatus.USAGE), output
+    assert "XLA_FLAGS is '--xla_a=1 --xla_b=0' in process 0 and '--xla_a=1 --xla_b=1' in process 1" in output
+
+
 def test_a_loss_between_meeting_and_training_is_an_error_of_one_line(report: dict[str, Any]) -> None:
     for case, killed in (("killed_after_meeting", 1), ("first_killed_after_meeting", 0)):
         assert report[case][killed][0] == -signal.SIGKILL

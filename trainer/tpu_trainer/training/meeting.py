@@ -98,7 +98,7 @@ class Meeting:
             if run.get(name) != own:
                 return (
                     f"{name} is {own!r} in process 0 and {_shown(run.get(name))} in process {index}; start all with "
-                    "the same options and releases, and give each run a port of its own"
+                    "the same options, releases and compiler flags, and give each run a port of its own"
                 )
         if count != self.count:
             return f"--mesh.num_processes is {self.count} in process 0 and {count} in process {index}"

@@ -186,7 +186,7 @@ def joined(config: MeshConfig, *, run: Mapping[str, str] | None = None) -> Itera
         address=place.address,
         count=place.count,
         index=place.index,
-        run=dict(run or {}) | _releases(),
+        run=dict(run or {}) | _releases() | _compiler_flags(),
         seconds=CONNECT_SECONDS,
     ).hold()
 
@@ -255,6 +255,16 @@ def _releases() -> dict[str, str]:
     for package in ("jax", "jaxlib", "transformers"):
         found[package] = metadata.version(package)
     return found
+
+
+def _compiler_flags() -> dict[str, str]:
+    """Returns variable → flags of XLA's compilers, which determine the compiled program, without those of its dumps."""
+    return {
+        name: " ".join(
+            sorted(flag for flag in os.environ.get(name, "").split() if not flag.startswith("--xla_dump"))
+        )
+        for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+    }
 
 
 class _Place(NamedTuple):
