@@ -77,6 +77,10 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "run", relative, *(({"in_folder": str(root / f"host{number}")}, {}) for number in (0, 1))
     )
     evaluate = ["evaluate", "--run", root / "alone", "--strategy", "pjrt", "--mesh.fsdp", True]
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    meeting = ["--mesh.coordinator_address", address, "--mesh.num_processes", 2, "--mesh.process_id"]
+    devices = {"environment": cpu_devices.environment(2), "lost_after": 10}
+    other_mesh = [([*evaluate[:-1], index == 0, *meeting, index], devices) for index in range(2)]
     # Two at a time, so those that meet start together.
     chains = {
         "process 0": [lost[0], terminated[0], alone("run", FSDP)],
@@ -85,7 +89,12 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "different 1": [different[1]],
         "disk 0": [disks[0]],
         "disk 1": [disks[1]],
-        "alone": [alone("alone", FSDP), (evaluate, {"environment": cpu_devices.environment(4)})],
+        "alone": [
+            alone("alone", FSDP),
+            (evaluate, {"environment": cpu_devices.environment(4)}),
+            other_mesh[0],
+        ],
+        "other mesh": [other_mesh[1]],  # waits for the first
     }
     results = run_all(root, list(chains.values()))
     return {"folder": root} | dict(zip(chains, results, strict=True))
@@ -93,7 +102,7 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 def test_a_run_of_several_processes_has_the_losses_and_weights_of_one(outcomes: dict[str, Any]) -> None:
     """Also if a process is killed, another mesh is terminated by a signal to one, and one process finishes."""
-    (status, output), _ = outcomes["alone"]
+    (status, output), *_ = outcomes["alone"]
     assert status == 0, output
     (lost, terminated, finished), (killed, signalled) = outcomes["process 0"], outcomes["process 1"]
     assert killed[0] == -signal.SIGKILL, killed[1]
@@ -154,3 +163,9 @@ def test_evaluate_on_a_mesh_repeats_the_last_evaluation(outcomes: dict[str, Any]
     expected = json.loads((run / "summary.json").read_text())["eval"]
     assert found["step"] == 24
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+
+
+def test_evaluate_rejects_processes_with_different_meshes(outcomes: dict[str, Any]) -> None:
+    for status, output in (outcomes["alone"][2], outcomes["other mesh"][0]):
+        assert status == ExitStatus.USAGE, output
+        assert "--mesh.fsdp is True in process 0 and False in process 1; start all with" in output

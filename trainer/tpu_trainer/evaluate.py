@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from tpu_trainer import files
@@ -57,7 +57,8 @@ def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
         )
     batch_size = config.batch_size or run.train.evaluation_batch_size or run.train.batch_size
     peers.check_same(
-        {"the split": split.fingerprint, "the step of the checkpoint": step, "--batch_size": batch_size},
+        {"the split": split.fingerprint, "the step of the checkpoint": step, "--batch_size": batch_size}
+        | {f"--mesh.{name}": value for name, value in asdict(config.mesh).items()},
         remedy="start all with the same options, split and run",
     )
     vocabulary = load_vocabulary(split, run.objective)
