@@ -123,7 +123,7 @@ class Run:
     def _check_same_folder(self) -> None:
         """Checks that all processes found the same in the run's folder: it determines when all evaluate and save."""
         evaluated = [record["step"] for record in self._log.records if "eval" in record]
-        log = zlib.crc32(json.dumps([evaluated, self._saver.best_loss]).encode()) & 0xFFFFFF
+        log = zlib.crc32(json.dumps([evaluated, self._saver.best_loss]).encode()) & 0xFFFF
         for value, found in (
             (self.first_step, f"step {self.first_step} there and another host a different one"),
             (log, "other evaluations in its log and checkpoints than another host"),
