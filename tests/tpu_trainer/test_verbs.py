@@ -206,6 +206,11 @@ def test_evaluate_repeats_the_final_figures(
     assert {k: figures[k] for k in ("accuracy", "targets", "rows")} == {
         k: expected[k] for k in ("accuracy", "targets", "rows")
     }
+    output = tmp_path / "missing" / "figures.json"
+    assert run_verb("evaluate", "--run", run_folder, "--output", output, "--strategy", "cpu") == 74
+    out, err = capsys.readouterr()
+    assert json.loads(out) == figures
+    assert f"{output}: cannot be written" in err
     shorter = write_split(tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer")
     assert run_verb("evaluate", "--run", run_folder, "--data", shorter) == 2
     assert "rows of 8 tokens; the run was trained on rows of 16" in capsys.readouterr().err

@@ -40,7 +40,7 @@ class DivergedError(TrainerError):
 
 
 class NotSavedError(TrainerError):
-    """The last state of a run could not be written."""
+    """The last state of a run, or the result of an evaluation, could not be written."""
 
     status = ExitStatus.NOT_SAVED
 

@@ -11,7 +11,7 @@ from tpu_trainer import files
 from tpu_trainer.config import EvaluateConfig, FitConfig
 from tpu_trainer.data.dataset import Split, open_split
 from tpu_trainer.elapsed import elapsed
-from tpu_trainer.errors import UsageError
+from tpu_trainer.errors import NotSavedError, UsageError
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.peers import Peers, joined
 
@@ -26,6 +26,7 @@ def main(config: EvaluateConfig) -> None:
 
     Raises:
         UsageError: If run, split and options are inconsistent.
+        NotSavedError: If the file cannot be written.
     """
     if config.strategy != "pjrt":
         _evaluate(config, Peers())
@@ -45,7 +46,7 @@ def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
     with elapsed("evaluate: starting TensorFlow"):
         from tpu_trainer.data.faults import check_records
         from tpu_trainer.data.vocabulary import load_vocabulary
-        from tpu_trainer.runs.checkpoint import Checkpoints
+        from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
         from tpu_trainer.training.evaluation import Evaluator
 
     checkpoints = Checkpoints(folder.checkpoints)
@@ -73,7 +74,11 @@ def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
     if peers.is_first:
         text = json.dumps({"step": step, "data": data} | figures.to_json(), indent=1)
         print(text)
-        files.write_text(config.output or files.join(config.run, "evaluation.json"), text + "\n")
+        path = config.output or files.join(config.run, "evaluation.json")
+        try:
+            files.write_text(path, text + "\n")
+        except WriteErrors as error:
+            raise NotSavedError(f"{path}: cannot be written ({error}); set another --output") from error
 
 
 def _executor(
