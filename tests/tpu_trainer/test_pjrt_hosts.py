@@ -35,6 +35,17 @@ FSDP = {"mesh.model": 2, "mesh.fsdp": True}
 TENSOR = {"mesh.model": 4}
 
 
+def write_own_disks(root: Path, dataset: Path) -> None:
+    """Writes a folder for each of two hosts: other validation rows, and the first also has a finished run."""
+    for number, name in enumerate(("validation", "train")):
+        (root / f"host{number}").mkdir()
+        (root / f"host{number}" / "validation").symlink_to(dataset / name)
+    finished = RunFolder(str(root / "host0" / "run"))
+    arguments = fit_arguments(dataset, "run", OPTIONS)
+    finished.start(parse([str(each) for each in arguments])[1], str(dataset / "tokenizer"))
+    finished.write_summary({"steps": 24, "data": open_split(str(dataset / "train")).fingerprint})
+
+
 @pytest.fixture(scope="module")
 def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Name → the run's folder, and exit status and output of each of its processes."""
@@ -64,14 +75,7 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     lost = together("run", by_clock, ({}, {}), ({"kill_at": 8}, {}))
     terminated = together("run", TENSOR, ({}, {}), ({"terminate_at": 13}, {}))
     different = together("different", FSDP, ({}, {}), ({}, {"train.batch_size": 16}))
-    # Each on a disk of its own: relative paths.
-    for number, name in enumerate(("validation", "train")):
-        (root / f"host{number}").mkdir()
-        (root / f"host{number}" / "validation").symlink_to(dataset / name)
-    finished = RunFolder(str(root / "host0" / "run"))
-    arguments = fit_arguments(dataset, "run", OPTIONS)
-    finished.start(parse([str(each) for each in arguments])[1], str(dataset / "tokenizer"))
-    finished.write_summary({"steps": 24, "data": open_split(str(dataset / "train")).fingerprint})
+    write_own_disks(root, dataset)
     relative = {"output_dir": "run", "data.validation": "validation"}
     disks = together(
         "run", relative, *(({"in_folder": str(root / f"host{number}")}, {}) for number in (0, 1))
