@@ -50,7 +50,9 @@ with open(os.environ["CALLS"], "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
 if sys.argv[1] == "login":
     assert sys.stdin.read().strip() == "ya29.t-_"
-if sys.argv[1] == "logs":
+if sys.argv[1] == "run" and "CANNOT_RUN" in os.environ:
+    print("docker: Error response from daemon: no such device: /dev/accel0", file=sys.stderr)
+elif sys.argv[1] == "run" and "--detach" not in sys.argv:
     print("step 1/1")
 if sys.argv[1] == "pull" and "STATUS_OF_PULL" in os.environ:
     print("Error response from daemon: no space left on device", file=sys.stderr)
@@ -112,6 +114,15 @@ def test_one_host_trains_and_reports_how_it_ended(tmp_path: Path, status: int) -
     assert host.ran("tokenmill-host") is None
     place = "https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=media"
     assert host.uploads == [[f"{place}&name=runs%2Ffirst%2Flaunch%2F1a2b.txt", True, f"{status}\nstep 1/1\n"]]
+
+
+@pytest.mark.parametrize("status", [125, 127])
+def test_a_container_that_docker_cannot_run_is_reported_with_dockers_message(
+    tmp_path: Path, status: int
+) -> None:
+    host = start(tmp_path, {}, STATUS_OF_RUN=str(status), CANNOT_RUN="1")
+    message = "docker: Error response from daemon: no such device: /dev/accel0\n"
+    assert [upload[2] for upload in host.uploads] == [f"{status}\n{message}"]
 
 
 @pytest.mark.parametrize("number", [0, 1])

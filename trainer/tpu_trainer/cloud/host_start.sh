@@ -13,20 +13,17 @@ token() {
   metadata service-accounts/default/token | sed 's/.*"access_token": *"\([^"]*\)".*/\1/'
 }
 
-report() { # STATUS; writes the status and the end of the container's log
-  local url bucket object container=tokenmill
+report() { # STATUS LOG; writes the status and the end of the log
+  local url bucket object
   url=$(metadata attributes/tokenmill-report)
   # The names of other hosts' reports contain the host's number.
-  if [ "${number:-0}" != 0 ]; then
-    url=${url%.txt}-$number.txt
-    [ "${strategy:-tpu}" = pjrt ] || container=tokenmill-host
-  fi
+  [ "${number:-0}" = 0 ] || url=${url%.txt}-$number.txt
   bucket=${url#gs://}
   object=${bucket#*/}
   bucket=${bucket%%/*}
   {
     echo "$1"
-    if [ -n "${started:-}" ]; then docker logs --tail 60 "$container" 2>&1 || true; else cat "$folder/start.log"; fi
+    tail --lines 60 "$2"
   } > "$folder/report.txt"
   curl --silent --show-error --fail --retry 10 --retry-connrefused --output /dev/null \
     --header "Authorization: Bearer $(token)" --header 'Content-Type: text/plain' \
@@ -34,19 +31,18 @@ report() { # STATUS; writes the status and the end of the container's log
     "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=${object//\//%2F}"
 }
 
-run() { # OPTION…; runs a container to its end and reports its exit
+run() { # OPTION…; runs a container to its end and reports its exit, or why Docker cannot start it
   local status=0
-  started=yes
   exec 2>&3
-  docker run "$@" || status=$?
-  report "$status"
+  docker run "$@" 2>&1 | tee "$folder/run.log" >&2 || status=${PIPESTATUS[0]}
+  report "$status" "$folder/run.log"
 }
 
 failed() { # reports a failure before the container runs; status 1: an unexpected error
   trap - ERR
   exec 2>&3
   cat "$folder/start.log" >&2
-  report 1
+  report 1 "$folder/start.log"
 }
 
 folder=${TOKENMILL_FOLDER:-/var/lib/tokenmill}
