@@ -13,6 +13,7 @@ import pytest
 
 from tests.tpu_trainer.launches import GKE, config
 from tpu_trainer.cloud.jobset_manifest import manifest
+from tpu_trainer.cloud.slices import Slice
 
 ENGINES = Path(__file__).resolve().parents[2] / ".engines"
 SIZES = (
@@ -50,6 +51,8 @@ def validated(bodies: Sequence[dict]) -> list[str]:
 def test_every_slice_on_every_kind_of_node_is_valid() -> None:
     bodies = []
     for size, kind, slices in itertools.product(SIZES, KINDS, ("1", "3")):
+        if slices != "1" and Slice.parse(size).hosts == 1:
+            continue
         more = (
             "--cloud.accelerator_type",
             size,

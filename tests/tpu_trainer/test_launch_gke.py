@@ -174,6 +174,10 @@ def test_a_second_launch_follows_the_jobset_of_a_killed_one(train: Any) -> None:
         (("--train.steps", "7"), "other options: train.steps is 7 there and 10000 here. Use the same"),
         (("--cloud.slices", "2"), r"spec.replicatedJobs\[0\].replicas is 2 there and 1 here"),
         (("--cloud.queue", "q"), 'queue is "q" there and null here'),
+        (
+            ("--data.tokenizer", "gs://b/$t", "--mesh.fsdp", "true"),
+            r'data.tokenizer is "gs://b/\$t" there and null here; mesh.fsdp is true there and false here. Use',
+        ),
         (("--cloud.spot", "true"), "with other options: it has further options"),
     ],
 )
@@ -181,9 +185,9 @@ def test_a_jobset_with_other_options_is_neither_followed_nor_deleted(
     theirs: tuple[str, ...], message: str, train: Any
 ) -> None:
     gke = Gke(["Running"])
-    gke.create(manifest(config(*GKE, *theirs)))
+    gke.create(manifest(config(*GKE, *TWO_HOSTS, *theirs)))
     with pytest.raises(CloudError, match=message):
-        train(gke)
+        train(gke, *TWO_HOSTS)
     assert gke.existing is not None and not gke._deleting
 
 
@@ -329,6 +333,7 @@ def test_the_dns_endpoint_is_preferred_if_it_is_open() -> None:
         ),
         (("--cloud.cluster_location", "europe"), "must be a region or a zone"),
         (("--cloud.slices", "0"), "must be at least 1"),
+        (("--cloud.slices", "2"), "is 2: GKE connects only slices of several hosts, and v5litepod-8 is one"),
         (("--strategy", "tpu"), "trains with --strategy pjrt; omit"),
         (("--strategy", "pjrt", "--mesh.process_id", "1"), "`launch` sets them on each host"),
         (("--cloud.name", "a" * 50), "must have at most 49 characters, so that its pods' names"),

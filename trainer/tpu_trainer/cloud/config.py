@@ -66,7 +66,7 @@ class CloudConfig:
     namespace: str = "default"
     """gke: the JobSet's namespace."""
     slices: int = 1
-    """gke: slices that train together, connected by the data center's network."""
+    """gke: slices that train together, connected by the data center's network; of several hosts each."""
     reservation: str | None = None
     """compute, gke: name of the reservation to use."""
     flex_start: bool = False
@@ -194,7 +194,10 @@ class CloudConfig:
             valid = not re.search(r"[-_]$", key) and not re.search(r"^[-_]|[-_]$", value)
             require(valid, "cloud.labels", {key: value}, rule)
         self._check_one_kind("nodes")
-        Slice.parse(self.accelerator_type, self.topology)
+        # https://cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice
+        one_host = Slice.parse(self.accelerator_type, self.topology).hosts == 1
+        rule = f"GKE connects only slices of several hosts, and {self.accelerator_type} is one host; use a larger one"
+        require(self.slices == 1 or not one_host, "cloud.slices", self.slices, rule)
 
     @property
     def region(self) -> str:
