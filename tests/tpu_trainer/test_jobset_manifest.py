@@ -164,9 +164,16 @@ def test_slices_that_do_not_exist_are_errors(accelerator_type: str) -> None:
 
 
 def test_labels_do_not_count_as_content_but_everything_else_does() -> None:
-    ours = manifest(config(*GKE))
-    assert same_content(ours, manifest(config(*GKE, "--cloud.labels.build", "7")))
+    two_hosts = ("--cloud.accelerator_type", "v4-16")
+    ours = manifest(config(*GKE, *two_hosts))
+    assert same_content(ours, manifest(config(*GKE, *two_hosts, "--cloud.labels.build", "7")))
     for more in (("--seed", "1"), ("--cloud.spot", "true"), ("--cloud.queue", "q"), ("--cloud.slices", "2")):
-        other = manifest(config(*GKE, *more))
+        other = manifest(config(*GKE, *two_hosts, *more))
         assert not same_content(ours, other)
         assert differences(compared(other), compared(ours))
+
+
+def test_jobsets_of_other_releases_are_compared_as_they_are() -> None:
+    ours = manifest(config(*GKE))
+    text = differences(compared(ours), compared(ours | {"spec": {"replicatedJobs": []}}))
+    assert "spec.replicatedJobs is [] there" in text

@@ -11,6 +11,7 @@ import hashlib
 import json
 
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.differences import parsed
 from tpu_trainer.cloud.exits import ABORTED, SIGTERMED
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.config_files import dump_fit_config
@@ -190,6 +191,10 @@ def _escape(word: str) -> str:
     return word.replace("$", "$$")
 
 
+def _unescape(word: str) -> str:
+    return word.replace("$$", "$")
+
+
 def _content(body: dict) -> str:
     """Returns a hash of a JobSet without its labels, which can differ between two commands that follow it."""
     spec = json.loads(json.dumps(body["spec"]))
@@ -210,10 +215,26 @@ def same_content(ours: dict, found: dict) -> bool:
 
 
 def compared(body: dict) -> dict:
-    """Returns the parts of a JobSet in which another command's may differ."""
+    """Returns the parts of a JobSet in which another command's may differ, with the options of `fit` parsed."""
     annotations = body["metadata"].get("annotations") or {}
+    spec = json.loads(json.dumps(body["spec"]))
+    options = _take_options(spec)
     return {
         "annotations": {name: value for name, value in annotations.items() if name != _CONTENT},
         "queue": _queue(body),
-        "spec": body["spec"],
-    }
+        "spec": spec,
+    } | options
+
+
+def _take_options(spec: dict) -> dict:
+    """Removes the configuration of `fit` from a JobSet's specification; returns its options."""
+    try:
+        [container] = spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
+        place = container["args"].index("--config") + 1
+        options = parsed(_unescape(container["args"][place]))
+    except (KeyError, IndexError, TypeError, ValueError):  # another release's
+        return {}
+    if not isinstance(options, dict):
+        return {}
+    del container["args"][place]
+    return options
