@@ -233,6 +233,60 @@ def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
     assert lines.rstrip().endswith(command)
 
 
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("executed", [True, False])
+def test_a_refusal_after_a_request_without_an_answer_leaves_nothing_that_appears(
+    service: str, executed: bool, gcs: Gcs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first request for a TPU or job gets no answer, and may be executed after the second one is refused."""
+    part = {"compute": "instanceGroupManagers", "gke": "jobsets", "tpu": "queuedResources"}.get(
+        service, "customJobs"
+    )
+    late: list[Callable[[], Response]] = []
+    refusals: list[Request] = []
+
+    def serve(carry_out: Callable[[Request], Response], request: Request) -> Response:
+        if not late:
+            late.append(lambda: carry_out(request))
+            raise ConnectionResetError
+        refusals.append(request)
+        return Response.error(403, "quota exceeded")
+
+    with stand_in_for(service, gcs) as stand_in:
+        on_request([stand_in], serve, lambda _, request: creates(request) and request.path.endswith(part))
+        with pytest.raises(CloudError, match="quota exceeded"):
+            run_launch(
+                stand_in,
+                gcs,
+                *options(service),
+                sleep=lambda _: (
+                    late[0]() if executed and len(refusals) == 1 and not refusals.clear() else None
+                ),
+            )
+        assert not left(stand_in) and asked_for(stand_in) == (executed and service != "compute")
+    # Without the template and the policy, which are deleted, Compute Engine does not create the group.
+    assert ("may remain" in capsys.readouterr().err) == (not executed and service != "compute")
+
+
+def test_a_refusal_to_delete_does_not_hide_the_one_to_create(
+    gcs: Gcs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve(carry_out: Callable[[Request], Response], request: Request) -> Response:
+        return Response.error(403, "quota exceeded" if request.method == "POST" else "may not delete")
+
+    with stand_in_for("compute", gcs) as stand_in:
+        on_request(
+            [stand_in],
+            serve,
+            lambda _, request: request.method == "DELETE" or request.path.endswith("instanceGroupManagers"),
+        )
+        with pytest.raises(CloudError, match="quota exceeded"):
+            run_launch(stand_in, gcs, *options("compute"))
+        assert left(stand_in)
+    told = capsys.readouterr().err
+    assert "may not delete" in told and told.rstrip().endswith(DELETE_GROUP)
+
+
 LAUNCH = """
 import sys
 import requests

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from typing import NoReturn
 
-from tpu_trainer.cloud.api import RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.lease import LostLeaseError
 from tpu_trainer.cloud.named_resource import NamedResource
 from tpu_trainer.cloud.watch import CHECKS_OF_UNANSWERED, Watch
 from tpu_trainer.errors import CloudError
-
-_log = logging.getLogger(__name__)
 
 _MAX_CONFLICTS = 10
 
@@ -30,7 +25,6 @@ class NamedTraining(ABC):
         self._watch = watch
         self._name = config.name
         self._seen = False  # whether the resource has existed since the last request
-        self._created = False  # whether a request was answered with success
         self._conflicts = 0
 
     def run(self) -> None:
@@ -40,7 +34,7 @@ class NamedTraining(ABC):
             if found is None:
                 self._request()
             elif self._resource.is_deleting(found):
-                self._seen = self._seen or self._created
+                self._seen = self._seen or bool(self._watch.created)
                 self._watch.log_state(f"{self._name}: a {self._resource.noun} of this name is being deleted")
             else:
                 self._check_owner(found)
@@ -55,7 +49,7 @@ class NamedTraining(ABC):
         if self._watch.cleanup_command is None:
             return
         # A request without an answer may still be executed, and one with an answer may not be visible yet.
-        uncertain = self._watch.unanswered or (self._created and not self._seen)
+        uncertain = self._watch.unanswered or (self._watch.created and not self._seen)
         for _ in range(CHECKS_OF_UNANSWERED if uncertain else 1):
             found = self._watch.retry_until_answered(self._resource.get)
             if found is not None and self._resource.conflict(found) is None:
@@ -78,24 +72,19 @@ class NamedTraining(ABC):
     def _request(self) -> None:
         """Requests the resource. The next status check shows whether it exists, even if there is no response."""
         noun = self._resource.noun
-        if self._seen or (self._created and self._missing_is_deleted):
-            self._abandon()
+        if self._seen or (self._watch.created and self._missing_is_deleted):
+            self._seen = True
+            self._watch.clean_up(self.cancel)
             raise CloudError(
                 f"{self._name}: the {noun} was deleted, but not by this command; run the same command to continue"
             )
-        try:
-            created = self._watch.request(
-                self._create,
-                what=self._requested(),
-                if_killed="the training goes on; delete it with",
-                cleanup_command=self._resource.delete_command,
-            )
-        except LostLeaseError:  # another launch goes on with what exists
-            raise
-        except CloudError:
-            if not self._watch.unanswered:
-                self._abandon()
-            raise
+        created = self._watch.request(
+            self._resource.create,
+            cancel=self.cancel,
+            what=self._requested(),
+            if_killed="the training goes on; delete it with",
+            cleanup_command=self._resource.delete_command,
+        )
         if created is None:
             return
         self._conflicts = 0 if created else self._conflicts + 1
@@ -105,12 +94,6 @@ class NamedTraining(ABC):
                 "exists; choose another --cloud.name"
             )
 
-    def _create(self) -> bool:
-        created = self._resource.create()
-        # Here, since a signal that came meanwhile interrupts before the caller goes on.
-        self._created = self._created or created
-        return created
-
     def _check_owner(self, found: dict) -> None:
         if (reason := self._resource.conflict(found)) is not None:
             self._watch.cleanup_command = None
@@ -119,20 +102,9 @@ class NamedTraining(ABC):
         if self._resource.is_complete(found):
             self._seen, self._watch.unanswered = True, False
 
-    def _abandon(self) -> None:
-        """Deletes the parts that exist of a resource that is not complete."""
-        if self._resource.in_parts:
-            found = self._watch.retry_until_answered(self._resource.get)
-            if found is not None and self._resource.conflict(found) is None:
-                self._delete(found)
-        self._watch.cleanup_command = None
-
     def _fail(self, found: dict, reason: str) -> NoReturn:
         """Deletes `found` and raises CloudError with the reason, also if Google Cloud refuses to delete it."""
-        try:
-            self._delete(found)
-        except RefusedError as refusal:
-            _log.info(f"launch: {refusal}")
+        self._watch.clean_up(lambda: self._delete(found))
         raise CloudError(f"{self._name}: {reason}")
 
     def _delete(self, found: dict) -> None:

@@ -86,7 +86,7 @@ class TpuTraining(NamedTraining):
         _log.info(f"launch: {self._name}: the TPU was preempted; the run continues on a new one")
         self._delete(found)
         self._resource.new_attempt()
-        self._seen = self._created = False
+        self._seen, self._watch.created = False, None
         self._silent_seconds = 0.0
 
     def _failure(self, exits: list[ContainerExit]) -> str | None:

@@ -20,7 +20,6 @@ class VertexTraining:
         self._config = config
         self._jobs = CustomJobs(api, config)
         self._watch = watch
-        self._created: str | None = None  # the job of the last request, which a list may lack at first
 
     def run(self) -> None:
         """Trains to the end; raises CloudError if training fails."""
@@ -42,8 +41,8 @@ class VertexTraining:
         """Cancels all jobs of the run that may exist."""
         if self._watch.cleanup_command is None:
             return
-        if self._created is not None:
-            self._watch.retry_until_answered(lambda: self._jobs.cancel(self._created))
+        if (job := self._watch.created) is not None:  # a list may lack it at first
+            self._watch.retry_until_answered(lambda: self._jobs.cancel(job["name"]))
         for _ in range(CHECKS_OF_UNANSWERED if self._watch.unanswered else 1):
             if self._cancel_others(None):
                 self._watch.unanswered = False
@@ -71,23 +70,13 @@ class VertexTraining:
     def _request(self) -> dict | None:
         """Returns a new job; None if there is no response, so that the caller lists the run's jobs again."""
         cloud = self._config.cloud
-        try:
-            return self._watch.request(
-                self._create,
-                what=f"a {cloud.machine_type} in {cloud.region}",
-                if_killed="cancel the job with",
-                cleanup_command=self._jobs.cancel_commands,
-            )
-        except CloudError:
-            if not self._watch.unanswered:
-                self._watch.cleanup_command = None
-            raise
-
-    def _create(self) -> dict:
-        job = self._jobs.create()
-        # Here, since a signal that came meanwhile interrupts before the caller goes on.
-        self._created = job["name"]
-        return job
+        return self._watch.request(
+            self._jobs.create,
+            cancel=self.cancel,
+            what=f"a {cloud.machine_type} in {cloud.region}",
+            if_killed="cancel the job with",
+            cleanup_command=self._jobs.cancel_commands,
+        )
 
     def _cancel_others(self, name: str | None) -> bool:
         """Cancels the run's jobs except `name`, as left by unanswered requests. Returns whether there is any job."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.lease import Lease
+from tpu_trainer.cloud.lease import Lease, LostLeaseError
 from tpu_trainer.cloud.signals import Signals
 from tpu_trainer.errors import CloudError
 
@@ -37,6 +37,8 @@ class Watch:
         """The command that deletes resources that may exist and be billed; None: there are none."""
         self.unanswered = False
         """Whether the last request for a resource had no response: it may still be executed."""
+        self.created: Any = None
+        """The answer to the last request that has created a resource; None: there was none."""
         self.signals = Signals(exit_message=self.cleanup_hint)
         """In this context, signals interrupt."""
 
@@ -50,12 +52,19 @@ class Watch:
         )
 
     def request(
-        self, create: Callable[[], _Answer], *, what: str, if_killed: str, cleanup_command: str
+        self,
+        create: Callable[[], _Answer],
+        *,
+        cancel: Callable[[], None],
+        what: str,
+        if_killed: str,
+        cleanup_command: str,
     ) -> _Answer | None:
         """Requests a resource and returns the answer; None if there is no response. A signal waits for the response.
 
         Args:
-            create: Sends the request.
+            create: Sends the request. Its answer is false if it has created nothing.
+            cancel: Deletes what may exist if the request is refused.
             what: What is requested, for the log of the first request.
             if_killed: What to do if this command is killed, in words before `cleanup_command`.
             cleanup_command: Deletes what may exist from now on.
@@ -73,13 +82,27 @@ class Watch:
             with self.signals.deferred():
                 answer = create()
                 self.unanswered = False
+                # Here, since a signal that came meanwhile interrupts before the caller goes on.
+                self.created = answer or self.created
             return answer
         except UnansweredError as error:
             self.log_state(f"{self._name}: checking whether the request was executed: {error}")
             return None
+        except LostLeaseError:  # another launch goes on with what exists
+            raise
         except CloudError:
             self.unanswered = before
+            self.clean_up(cancel)
             raise
+
+    def clean_up(self, delete: Callable[[], None]) -> None:
+        """Deletes resources after an error, which a failure to delete them does not hide."""
+        try:
+            delete()
+        except LostLeaseError:
+            raise
+        except CloudError as failure:
+            _log.info(f"launch: {failure}")
 
     def wait(self, *, at_least: float = 0) -> None:
         """Waits until the next status check, at least `at_least` seconds, and renews the lease."""
