@@ -162,6 +162,7 @@ def test_roofline() -> None:
     [
         ("v5e:1x1", 0),
         ("v5e:2x4", 100e9),  # two of four links
+        ("v5e:8x16", 150e9),  # the longer side is a ring
         ("v5e:16x16", 200e9),
         ("v4:2x2x1", 100e9),
         ("v5p:4x4x4", 600e9),

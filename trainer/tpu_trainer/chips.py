@@ -167,6 +167,10 @@ class Topology:
     @property
     def ici_bandwidth(self) -> float:
         """Bytes/s that each chip can send: a chip at a corner has the fewest links. 0 if there is a single chip."""
-        torus = all(side % (4 if self.chip.dimensions == 3 else 16) == 0 for side in self.sides)
-        links = sum(side > 1 for side in self.sides) * (2 if torus else 1)
+        # Source of the rings: MaxText's accelerator_to_spec_map.py. In three dimensions, all sides are rings, or none.
+        if self.chip.dimensions == 3:
+            rings = [all(side % 4 == 0 for side in self.sides)] * 3
+        else:
+            rings = [side % 16 == 0 for side in self.sides]
+        links = sum(2 if ring else side > 1 for side, ring in zip(self.sides, rings, strict=True))
         return self.chip.ici_bandwidth * links / (2 * self.chip.dimensions)
