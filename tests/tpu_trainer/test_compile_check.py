@@ -21,7 +21,7 @@ from tpu_trainer.command_line import parse
 from tpu_trainer.compile_check import find_largest_batch
 from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.errors import UsageError
-from tpu_trainer.tpu_check import compiler, rules
+from tpu_trainer.tpu_check import cache, compiler, rules
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program
 from tpu_trainer.tpu_check.figures import figures, roofline, table
 from tpu_trainer.tpu_check.step import ReplicaStep, product_flops, rows_without_dataset
@@ -241,6 +241,21 @@ def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         compiler.versions()
 
 
+@pytest.mark.parametrize("folder", ["missing/cache", "file", "file/cache"])
+def test_a_cache_that_cannot_be_written_does_not_lose_the_result(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    result, compiled = OutOfMemory(needed=2.0, available=1.0), []
+    monkeypatch.setattr(cache, "versions", lambda: {})
+    monkeypatch.setattr(cache, "compile_module", lambda *_: compiled.append(1) or result)
+    module, topology = compiler.Module(text="", digest="0"), Topology.parse("v5e:1x1")
+    for _ in range(2):
+        assert cache.Cache(folder=tmp_path / folder).compile(module, topology) == result
+    unwritable = folder.startswith("file")
+    assert len(compiled) == 1 + unwritable and ("cannot be written" in caplog.text) == unwritable
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -250,6 +265,10 @@ def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             ["--compare", "a.yaml", "b.yaml", "--train.steps", "3"],
             "--train cannot be combined with --compare",
         ),
+        (["--train.accumulation", "3"], "24: 8 replicas of v5e:2x4 times --train.accumulation 3"),
+        (["--output", "/dev/null/report.json"], "--output is '/dev/null/report.json': cannot be written"),
+        (["--output", "/"], "--output is '/': cannot be written"),
+        (["--hlo", "/dev/null/hlo"], "--hlo is '/dev/null/hlo': cannot be written"),
         (["--vocab_size", "3"], "--vocab_size is 3: must be at least 8"),
         (["--data.train", "OUT", "--max_length", "64"], "--max_length is 64: --data.train determines it"),
     ],
@@ -261,6 +280,19 @@ def test_options_that_do_not_fit(
     monkeypatch.setattr(compiler, "versions", lambda: {})
     assert run_verb("compile-check", *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_both_configurations_are_checked_before_the_first_is_compiled(
+    tmp_path: Path, run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(compiler, "versions", lambda: {})
+    monkeypatch.setattr("tpu_trainer.tpu_check.check.StepCheck.report", None)  # calling it is an error
+    paths = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    paths[0].write_text("train: {batch_size: 16}\n")
+    paths[1].write_text("train: {batch_size: 12}\n")
+    assert run_verb("compile-check", "--compare", *map(str, paths)) == 2
+    assert "--train.batch_size is 12: it must be" in capsys.readouterr().err
 
 
 def test_a_refused_topology_costs_no_tensorflow() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tpu_trainer import files
@@ -35,28 +37,54 @@ def main(config: CompileCheckConfig) -> None:
             raise UsageError(
                 f"{where}strategy is {one.strategy!r}: --find_mesh needs pjrt, which alone has a mesh"
             )
+    _check_outputs(config)
     # TensorFlow takes seconds to import: the checks above come first.
     with elapsed("compile-check: starting TensorFlow and the TPU compiler"):
         from tpu_trainer.tpu_check.cache import open_cache
         from tpu_trainer.tpu_check.check import StepCheck
-        from tpu_trainer.tpu_check.compiler import versions
+        from tpu_trainer.tpu_check.compiler import devices_of, versions
 
     found = versions()
     if config.find_mesh:
+        devices_of(topology)
         _find_meshes(named, topology, found, config.output)
         return
     cache = open_cache(config.cache)
+    # All configurations are checked before the first one is compiled, which can take many minutes.
+    checks = [StepCheck(one, topology=topology, cache=cache) for _, one in named]
+    rows = [None if config.find_batch_size else check.configured_rows() for check in checks]
+    devices_of(topology)
     columns = []
-    for name, one in named:
-        check = StepCheck(one, topology=topology, cache=cache)
-        if config.find_batch_size:
-            report = find_largest_batch(check.report, multiple=config.batch_multiple)
+    for (name, one), check, configured in zip(named, checks, rows, strict=True):
+        if configured is None:
+            multiple = math.lcm(config.batch_multiple, one.train.accumulation)
+            report = find_largest_batch(check.report, multiple=multiple)
         else:
-            report = check.report(check.configured_rows())
+            report = check.report(configured)
         columns.append((name, report))
     _show(columns, topology)
     _log.info(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}")
     _write(config.output, found, [{"name": name} | report for name, report in columns])
+
+
+def _check_outputs(config: CompileCheckConfig) -> None:
+    """Raises UsageError if the local files of --output and --hlo cannot be written."""
+    with _writing("output", config.output):
+        if config.output is not None:
+            files.check_writable(config.output)
+    with _writing("hlo", config.hlo):
+        if config.hlo is not None and not files.is_url(config.hlo):
+            files.make_dirs(config.hlo)
+            files.check_writable(files.join(config.hlo, "program.hlo.txt"))
+
+
+@contextmanager
+def _writing(option: str, path: str | None) -> Iterator[None]:
+    """A context that writes to the path in an option; raises UsageError if that is impossible."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--{option} is {path!r}: cannot be written ({error}); use another path") from error
 
 
 def _find_meshes(
@@ -110,7 +138,8 @@ def _show(columns: list[tuple[str, dict[str, Any]]], topology: Topology) -> None
 def _write(path: str | None, versions: dict[str, str], reports: list[dict[str, Any]]) -> None:
     if path is not None:
         document = {"versions": versions, "reports": reports}
-        files.write_text(path, json.dumps(document, indent=1) + "\n")
+        with _writing("output", path):
+            files.write_text(path, json.dumps(document, indent=1) + "\n")
 
 
 def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]:

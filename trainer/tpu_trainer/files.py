@@ -6,6 +6,7 @@ tf.io.gfile.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import shutil
@@ -147,6 +148,21 @@ def write_text(path: str, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())  # otherwise a crash may keep the new name but lose the text
     temporary.replace(path)
+
+
+def check_writable(path: str) -> None:
+    """Checks that `write_text` can write a local file; does nothing for URLs.
+
+    Raises:
+        OSError: If it cannot.
+    """
+    if is_url(path):
+        return
+    if Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+    temporary = Path(path + ".tmp")
+    temporary.touch()
+    temporary.unlink()
 
 
 def append_text(path: str, text: str) -> None:

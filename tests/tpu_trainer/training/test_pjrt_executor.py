@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,15 +106,25 @@ def test_a_damaged_or_unwritable_cache_does_not_matter(
     assert cache.lower(Program(function, specs)) == first
     assert (cache.hits, cache.misses) == (1, 0)
     (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:100])
-    # TensorFlow's names of functions, which differ, are in the artifact.
-    assert cache.lower(Program(function, specs)).arguments == first.arguments
-    assert (cache.hits, cache.misses) == (1, 1)
+    whole = path.read_bytes()
+    foreign = io.BytesIO()
+    with zipfile.ZipFile(foreign, "w") as archive:
+        archive.writestr("signature.json", "[]")
+        archive.writestr("program.mlirbc", b"")
+    garbled = [whole[:at] + bytes(32) + whole[at + 32 :] for at in range(0, len(whole) - 32, 97)]
+    damaged = [b"", whole[:100], foreign.getvalue(), *garbled]
+    for number, data in enumerate(damaged, 1):
+        path.write_bytes(data)
+        # TensorFlow's names of functions, which differ, are in the artifact.
+        assert cache.lower(Program(function, specs)).arguments == first.arguments
+        assert (cache.hits, cache.misses) == (1, number)
+    assert "the program is lowered again" in caplog.text
     # Another constant is another program.
     assert Program(lambda batch: 2 * function(batch), specs).digest() != Program(function, specs).digest()
     (tmp_path / "file").write_text("")
     assert LoweringCache(tmp_path / "file").lower(Program(function, specs)).aliases == first.aliases
     assert "cannot be written" in caplog.text
+    assert sorted(tmp_path.iterdir()) == sorted([path, tmp_path / "file"])
 
 
 def test_any_damaged_bit_of_a_cached_program_makes_it_lowered_again(tmp_path: Path) -> None:

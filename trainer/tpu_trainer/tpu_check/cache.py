@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 import logging
-import os
 import zlib
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from tpu_trainer.tpu_check.compiler import (
     compile_module,
     versions,
 )
-from tpu_trainer.training.lowering_cache import cache_folder
+from tpu_trainer.training.lowering_cache import cache_folder, write_entry
 
 _log = logging.getLogger(__name__)
 
@@ -50,11 +49,13 @@ class Cache:
         self.misses += 1
         result = compile_module(module, topology)
         kind = next(kind for kind, cls in _KINDS.items() if isinstance(result, cls))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-        with gzip.open(unfinished, "wt") as file:
-            json.dump({"kind": kind, "values": dataclasses.asdict(result)}, file)
-        unfinished.rename(path)
+        entry = json.dumps({"kind": kind, "values": dataclasses.asdict(result)})
+        try:
+            write_entry(path, gzip.compress(entry.encode()))
+        except OSError as error:
+            _log.warning(
+                f"compile-check: {path} cannot be written ({error}): the next run compiles the program again"
+            )
         return result
 
 

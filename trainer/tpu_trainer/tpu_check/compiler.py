@@ -203,10 +203,9 @@ def compile_module(module: Module | MeshModule, topology: Topology) -> Executabl
         DoesNotCompile: If XLA rejects the program.
         UsageError: If libtpu does not support the topology.
     """
-    os.environ.update(_NO_TPU_HERE)
     from jax.errors import JaxRuntimeError
 
-    devices = _devices(topology)
+    devices = devices_of(topology)
     with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as dump:
         options = {"xla_dump_to": dump, "xla_dump_hlo_as_long_text": True}
         try:
@@ -238,7 +237,13 @@ def compile_module(module: Module | MeshModule, topology: Topology) -> Executabl
     )
 
 
-def _devices(topology: Topology) -> list[Any]:
+def devices_of(topology: Topology) -> list[Any]:
+    """Returns the compiler's descriptions of the devices.
+
+    Raises:
+        UsageError: If libtpu does not support the topology.
+    """
+    os.environ.update(_NO_TPU_HERE)
     from jax.errors import JaxRuntimeError
     from jax.experimental import topologies
 

@@ -18,6 +18,7 @@ from tpu_trainer.data.words import Words
 from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
 from tpu_trainer.training.build import build_task
+from tpu_trainer.training.executor import check_batch_size
 from tpu_trainer.training.task import Task
 
 Specs = Mapping[str, tf.TensorSpec]
@@ -85,15 +86,12 @@ def replica_rows(config: FitConfig, topology: Topology) -> int:
     """Returns the rows per replica and step.
 
     Raises:
-        UsageError: If the batch size is not a multiple of the number of replicas.
+        UsageError: If the replicas or their micro-batches cannot have equal numbers of rows.
     """
-    rows, rest = divmod(config.train.batch_size, topology.replicas)
-    if rest or not rows:
-        raise UsageError(
-            f"--train.batch_size is {config.train.batch_size}: it must be a multiple of the {topology.replicas} "
-            f"replicas of {topology.name}"
-        )
-    return rows
+    rows, replicas = config.train.batch_size, topology.replicas
+    accumulation = config.train.accumulation
+    check_batch_size(rows, replicas, "train.batch_size", accumulation=accumulation, of=topology.name)
+    return rows // replicas
 
 
 class ReplicaStep:

@@ -136,7 +136,9 @@ class StepExecutor(ABC):
         """Profiles this context into a folder for TensorBoard's profile plugin."""
 
 
-def check_batch_size(batch_size: int, replicas: int, option: str, *, accumulation: int = 1) -> None:
+def check_batch_size(
+    batch_size: int, replicas: int, option: str, *, accumulation: int = 1, of: str | None = None
+) -> None:
     """Checks that the micro-batches of all replicas have the same size.
 
     Args:
@@ -144,14 +146,14 @@ def check_batch_size(batch_size: int, replicas: int, option: str, *, accumulatio
         replicas: Number of replicas.
         option: The option that sets the batch size, for the error message.
         accumulation: Micro-batches per replica.
+        of: What has the replicas, for the error message.
 
     Raises:
         UsageError: If they do not.
     """
     if batch_size % (replicas * accumulation):
-        parts = f"the {replicas} replicas"
+        named = f"{replicas} replicas{'' if of is None else f' of {of}'}"
+        parts = f"the {named}"
         if accumulation > 1:
-            parts = (
-                f"{replicas * accumulation}: {replicas} replicas times --train.accumulation {accumulation}"
-            )
+            parts = f"{replicas * accumulation}: {named} times --train.accumulation {accumulation}"
         raise UsageError(f"--{option} is {batch_size}: it must be a multiple of {parts}")

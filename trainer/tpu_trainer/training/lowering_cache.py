@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import secrets
 import zipfile
 import zlib
 from pathlib import Path
@@ -19,13 +20,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ARTIFACT, _SIGNATURE = "program.mlirbc", "signature.json"
-# What zipfile raises if an archive is missing or damaged, wherever the damage is.
-_UNREADABLE = (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+# What zipfile and the parsing of the signature raise besides ValueError, wherever an archive is damaged.
+_DAMAGED = (AttributeError, EOFError, LookupError, RuntimeError, TypeError, zipfile.BadZipFile, zlib.error)
 
 
 def cache_folder(name: str) -> Path:
     """Returns the cache folder `name`, under XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / name
+
+
+def write_entry(path: Path, data: bytes) -> None:
+    """Writes an entry of a cache atomically; creates its folder. Raises OSError if that is impossible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        unfinished.write_bytes(data)
+        unfinished.rename(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 class LoweringCache:
@@ -55,14 +68,14 @@ class LoweringCache:
             found = unpacked(path.read_bytes())
             self.hits += 1
             return found
-        except _UNREADABLE:
+        except FileNotFoundError:
             self.misses += 1
+        except (OSError, ValueError) as error:
+            self.misses += 1
+            _log.warning(f"pjrt: {path} cannot be read ({error}): the program is lowered again")
         lowered = program.lower()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-            unfinished.write_bytes(packed(lowered))
-            unfinished.rename(path)
+            write_entry(path, packed(lowered))
         except OSError as error:
             _log.warning(f"pjrt: {path} cannot be written ({error}): the next run lowers the program again")
         return lowered
@@ -83,20 +96,22 @@ def unpacked(data: bytes) -> Lowered:
     """Reads an archive that `packed` returned.
 
     Raises:
-        Exceptions of `_UNREADABLE`: If it is damaged.
+        ValueError: If it is damaged, or is something else.
     """
     from tpu_trainer.training.stablehlo import Lowered
-
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        signature = json.loads(archive.read(_SIGNATURE))
-        artifact = archive.read(_ARTIFACT)
 
     def arrays(values: list) -> tuple:
         return tuple((tuple(shape), dtype) for shape, dtype in values)
 
-    return Lowered(
-        artifact=artifact,
-        arguments=arrays(signature["arguments"]),
-        results=arrays(signature["results"]),
-        aliases={int(argument): result for argument, result in signature["aliases"].items()},
-    )
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            signature = json.loads(archive.read(_SIGNATURE))
+            artifact = archive.read(_ARTIFACT)
+        return Lowered(
+            artifact=artifact,
+            arguments=arrays(signature["arguments"]),
+            results=arrays(signature["results"]),
+            aliases={int(argument): result for argument, result in signature["aliases"].items()},
+        )
+    except _DAMAGED as error:
+        raise ValueError(f"damaged: {error}") from error
