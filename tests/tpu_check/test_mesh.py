@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tpu_trainer import compile_check
+from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
+from tpu_trainer.config.mesh import DATA
+from tpu_trainer.tpu_check.collectives import collectives
+from tpu_trainer.tpu_check.compiler import MeshModule, compile_module
+from tpu_trainer.tpu_check.hlo import HloModule
+from tpu_trainer.training.stablehlo import Program
 
 CONFIG = CompileCheckConfig(
     objective="clm",
@@ -52,6 +59,28 @@ def test_fsdp_divides_weights_and_sends_as_little_as_zero_3(
     sent = sum(each["sent"] for each in report["collectives"]) / zero_3
     assert 0.9 < sent < 1.2 if gathers == 2 else sent < 0.9
     assert report["roofline"]["communication_seconds"] > 0
+
+
+def test_tpu7x_gathers_large_weights_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = tf.Variable(tf.zeros([4096, 4096]))
+
+    def function(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(tf.matmul(batch["x"], tf.cast(weight, tf.bfloat16))))
+
+    module = MeshModule(
+        lowered=Program(function, {"x": tf.TensorSpec([8 * 8192, 4096], tf.bfloat16)}).lower(),
+        placements=((DATA, None), (None, DATA)),
+        mesh=MeshConfig(data=8, fsdp=True),
+    )
+
+    def kinds() -> set[str]:
+        compiled = compile_module(module, Topology.parse("tpu7x:2x2x1"))
+        return {each.kind for each in collectives(HloModule.parse(compiled.hlo))} - {"all-reduce"}
+
+    assert kinds() == {"all-gather"}
+    # By default, libtpu lets devices pass their parts on, one of them in vain.
+    monkeypatch.setattr("tpu_trainer.training.pjrt.KINDS", {})
+    assert kinds() == {"collective-permute"}
 
 
 def test_checkpointing_keeps_less_and_computes_the_blocks_again(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ class Chip:
     """URL of `ici_bandwidth`, if it is another one."""
     options: tuple[tuple[str, str], ...] = ()
     """Options that JAX's topology description needs besides the name."""
+    compiler_options: tuple[tuple[str, int], ...] = ()
+    """Options of the compiler for programs that a mesh divides."""
 
 
 _DOCS = "https://cloud.google.com/tpu/docs/"
@@ -109,6 +111,9 @@ CHIPS = {
             ici_bandwidth=1200e9 / 2,
             kinds=("TPU7x",),
             source=f"{_DOCS}tpu7x",
+            # No gathers and reduce-scatters as rings of permutations that overlap with products: on 8 devices, these
+            # send 9/7 as much, and products in parts access more memory (docs/sharding.md).
+            compiler_options=(("xla_jf_spmd_threshold_for_windowed_einsum_mib", 1_000_000),),
         ),
     )
 }

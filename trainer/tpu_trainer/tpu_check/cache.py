@@ -27,7 +27,7 @@ _KINDS = {"executable": Executable, "out_of_memory": OutOfMemory}
 
 
 class Cache:
-    """Compiler results, keyed by the program's hash, the topology and the installed releases."""
+    """Compiler results, keyed by the program's hash, topology, options and installed releases."""
 
     def __init__(self, *, folder: Path) -> None:
         """
@@ -39,9 +39,8 @@ class Cache:
 
     def compile(self, module: Module | MeshModule, topology: Topology) -> Executable | OutOfMemory:
         """Returns the cached result, or calls `compile_module` and caches its result."""
-        key = hashlib.sha256(
-            json.dumps([module.digest, topology.name, versions()], sort_keys=True).encode()
-        ).hexdigest()
+        parts = [module.digest, topology.name, topology.chip.compiler_options, versions()]
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{key}.json.gz"
         if (found := _read(path)) is not None:
             self.hits += 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpu_trainer.chips import CHIPS, KINDS
 from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
 from tpu_trainer.errors import UsageError
 from tpu_trainer.training.sharding import Placement
@@ -192,6 +193,8 @@ class DeviceMesh:
         )
         shapes = [self._jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in lowered.arguments]
         options = dict(options or {})
+        if (chip := CHIPS.get(KINDS.get(self.kind, ""))) is not None:
+            options |= dict(chip.compiler_options)
         if deterministic and self.platform == "gpu":
             options["xla_gpu_deterministic_ops"] = True
         compiled = jitted.lower(*shapes).compile(compiler_options=options)
