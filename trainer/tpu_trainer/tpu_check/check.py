@@ -15,6 +15,7 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check.cache import Cache
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, OutOfMemory
 from tpu_trainer.tpu_check.figures import figures
+from tpu_trainer.tpu_check.interruption import ending_at_once
 from tpu_trainer.tpu_check.mesh_step import MeshStep
 from tpu_trainer.tpu_check.rules import Finding, check_and_lower
 from tpu_trainer.tpu_check.step import (
@@ -108,7 +109,7 @@ class StepCheck:
             # To lower a large model takes minutes.
             return OutOfMemory(needed=needed, available=available, arguments=needed), "", []
         try:
-            with elapsed("compile-check: lowering the step"):
+            with elapsed("compile-check: lowering the step"), ending_at_once():
                 module, findings = check_and_lower(step.program(rows))
             if module is None:
                 raise UsageError("the step cannot be compiled for a TPU:\n" + "\n".join(map(str, findings)))

@@ -72,6 +72,8 @@ class CompileProcess:
         """Ends the process, also while it compiles."""
         if self._process is not None:
             self._pipe.close()
+            self._process.terminate()  # it deletes its temporary files
+            self._process.join(10)
             self._process.kill()
             self._process.join()
             self._process = None
@@ -116,7 +118,7 @@ def _serve(pipe: Connection, topology: Topology) -> None:
 def _end_with_parent() -> None:
     """Ends this process when its parent has ended, which may have been killed: a step may take 14 GB for minutes."""
     multiprocessing.parent_process().join()
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _report(config: CompileCheckConfig, topology: Topology) -> tuple[dict[str, Any], int, int]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import tensorflow as tf
 from tpu_trainer.chips import Topology
 from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.errors import UsageError
+from tpu_trainer.tpu_check.interruption import ending_at_once
 from tpu_trainer.training.partitioning import partition
 from tpu_trainer.training.pjrt import DeviceMesh
 from tpu_trainer.training.sharding import Placement
@@ -206,7 +208,10 @@ def compile_module(module: Module | MeshModule, topology: Topology) -> Executabl
     from jax.errors import JaxRuntimeError
 
     devices = devices_of(topology)
-    with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as dump:
+    with (
+        tempfile.TemporaryDirectory(prefix="tpu_trainer-") as dump,
+        ending_at_once(lambda: shutil.rmtree(dump, ignore_errors=True)),
+    ):
         options = {"xla_dump_to": dump, "xla_dump_hlo_as_long_text": True}
         try:
             if isinstance(module, MeshModule):
