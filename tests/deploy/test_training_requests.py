@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import proto
@@ -11,7 +12,7 @@ from google.cloud import compute_v1, tpu_v2
 from google.cloud.aiplatform_v1.types import CustomJob, JobState, Scheduling
 from google.protobuf import json_format
 
-from tests.deploy.builds import run_trainer
+from tests.deploy.builds import ROOT, run_trainer
 
 IMAGE = "europe-west4-docker.pkg.dev/my-project/tokenmill/trainer@sha256:" + "0" * 64
 ACCOUNT = "tokenmill-trainer@my-project.iam.gserviceaccount.com"
@@ -136,3 +137,25 @@ def test_a_custom_job_of_vertex() -> None:
     assert list(pool.container_spec.args)[:2] == ["fit", "--config"]
     assert job.job_spec.scheduling.strategy == Scheduling.Strategy.SPOT
     assert (job.display_name, job.job_spec.service_account) == ("first", ACCOUNT)
+
+
+# By the IAM sections of the methods in Compute Engine's REST reference.
+COMPUTE_PERMISSIONS = {
+    "instanceTemplates": ("create", "get", "delete"),
+    "resourcePolicies": ("create", "get", "delete"),
+    "instanceGroupManagers": ("create", "get", "delete"),
+    "instanceGroups": ("delete",),
+    "instances": ("create", "setMetadata"),
+    "disks": ("create",),
+    "images": ("useReadOnly",),
+    "subnetworks": ("use",),
+    "zoneOperations": ("get",),
+    "regionOperations": ("get",),
+}
+
+
+def test_the_documented_role_permits_every_request_of_compute_engine() -> None:
+    text = (ROOT / "docs" / "cloud-tpu.md").read_text(encoding="utf-8")
+    role = text.partition("roles create tokenmillCompute")[2].partition("```")[0]
+    needed = {f"compute.{kind}.{verb}" for kind, verbs in COMPUTE_PERMISSIONS.items() for verb in verbs}
+    assert needed <= set(re.findall(r"compute\.\w+\.\w+", role))
