@@ -282,17 +282,25 @@ def test_options_that_do_not_fit(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("train: {batch_size: 12}", "--train.batch_size is 12: it must be"),
+        ("model: {config: {num_attention_heads: 7}}", "is not a multiple of the 7 attention heads"),
+        ("strategy: pjrt\nmesh: {model: 5}", "--mesh.model is 5"),
+    ],
+)
 def test_both_configurations_are_checked_before_the_first_is_compiled(
-    tmp_path: Path, run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str],
+    second: str, message: str, tmp_path: Path, run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(compiler, "versions", lambda: {})
     monkeypatch.setattr("tpu_trainer.tpu_check.check.StepCheck.report", None)  # calling it is an error
     paths = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
     paths[0].write_text("train: {batch_size: 16}\n")
-    paths[1].write_text("train: {batch_size: 12}\n")
+    paths[1].write_text(f"{second}\n")
     assert run_verb("compile-check", "--compare", *map(str, paths)) == 2
-    assert "--train.batch_size is 12: it must be" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_refused_topology_costs_no_tensorflow() -> None:

@@ -16,6 +16,7 @@ from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.data.words import Words
 from tpu_trainer.errors import UsageError
+from tpu_trainer.network.hf_config import network_config
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.executor import check_batch_size
@@ -105,11 +106,21 @@ class ReplicaStep:
             config: The configuration of `fit`. Its batch size and strategy are ignored.
             rows: The properties of the data.
             topology: The topology whose replicas the step sums over.
+
+        Raises:
+            UsageError: If there is no such model. It is built with the first program.
         """
         self._config = config
         self._rows = rows
         self._topology = topology
         self._task: Task | None = None
+        if config.model.init_from is None:
+            network_config(
+                config.model,
+                objective=config.objective,
+                vocabulary=rows.vocabulary,
+                max_length=rows.max_length,
+            )
 
     def program(self, replica_rows: int) -> Program:
         """Returns the step of one replica with `replica_rows` rows."""
