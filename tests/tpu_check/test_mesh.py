@@ -14,6 +14,7 @@ from tpu_trainer import compile_check
 from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
 from tpu_trainer.config.mesh import DATA
+from tpu_trainer.errors import UsageError
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import MeshModule, compile_module
 from tpu_trainer.tpu_check.hlo import HloModule
@@ -59,6 +60,17 @@ def test_fsdp_divides_weights_and_sends_as_little_as_zero_3(
     sent = sum(each["sent"] for each in report["collectives"]) / zero_3
     assert 0.9 < sent < 1.2 if gathers == 2 else sent < 0.9
     assert report["roofline"]["communication_seconds"] > 0
+
+
+@pytest.mark.parametrize("find_mesh", [False, True])
+def test_a_topology_that_libtpu_does_not_know_is_refused_before_the_step_is_lowered(
+    find_mesh: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in ("check.StepCheck.report", "find_mesh.MeshFinder"):
+        monkeypatch.setattr(f"tpu_trainer.tpu_check.{method}", None)
+    train = TrainConfig(batch_size=15)
+    with pytest.raises(UsageError, match=r"--topology is 'v5e:3x5': .*; choose other sides"):
+        compile_check.main(replace(CONFIG, topology="v5e:3x5", train=train, find_mesh=find_mesh))
 
 
 def test_tpu7x_gathers_large_weights_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

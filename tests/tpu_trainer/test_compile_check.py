@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import tpu_trainer
 from tests.tpu_trainer.test_hlo import HLO
+from tpu_trainer import compile_check
 from tpu_trainer.chips import CHIPS, Topology
 from tpu_trainer.command_line import parse
 from tpu_trainer.compile_check import find_largest_batch
@@ -301,6 +302,19 @@ def test_both_configurations_are_checked_before_the_first_is_compiled(
     paths[1].write_text(f"{second}\n")
     assert run_verb("compile-check", "--compare", *map(str, paths)) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("strategy", ["tpu", "pjrt"])
+def test_the_largest_batch_has_equal_micro_batches(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def largest(check: Callable[..., Any], *, multiple: int) -> None:
+        raise UsageError(f"multiple of {multiple}")
+
+    monkeypatch.setattr(compiler, "versions", lambda: {})
+    monkeypatch.setattr(compiler, "devices_of", lambda topology: [])
+    monkeypatch.setattr(compile_check, "find_largest_batch", largest)
+    options = ("--strategy", strategy, "--find_batch_size", "--train.accumulation", "3")
+    with pytest.raises(UsageError, match="multiple of 24"):
+        compile_check.main(parse(["compile-check", *options])[1])
 
 
 def test_a_refused_topology_costs_no_tensorflow() -> None:

@@ -257,7 +257,7 @@ def devices_of(topology: Topology) -> list[Any]:
             platform="tpu", topology_name=topology.name, **dict(topology.chip.options)
         ).devices
     except JaxRuntimeError as error:
-        raise UsageError(f"--topology is {topology.name!r}: {error}") from error
+        raise UsageError(f"--topology is {topology.name!r}: {error}; choose other sides") from error
     if len(devices) != topology.replicas:
         raise RuntimeError(f"{topology.name}: {len(devices)} devices, {topology.replicas} expected")
     return list(devices)
