@@ -35,7 +35,7 @@ def test_a_signal_ends_a_compilation_at_once_and_deletes_its_files(tmp_path: Pat
     finally:
         process.kill()
     assert process.returncode == 128 + number and not dump.exists()
-    assert f"ended by {signal.Signals(number).name}" in told
+    assert ("interrupted" in told) == (number == signal.SIGINT)
 
 
 def test_afterwards_signals_are_handled_as_before() -> None:

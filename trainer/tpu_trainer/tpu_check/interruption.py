@@ -31,10 +31,8 @@ def ending_at_once(clean_up: Callable[[], object] = lambda: None) -> Iterator[No
         while received := os.read(reader, 1):
             if received[0] in handlers:
                 clean_up()
-                name = signal.Signals(received[0]).name
-                os.write(
-                    2, f"compile-check: ended by {name}; the same command continues from the cache\n".encode()
-                )
+                if received[0] == signal.SIGINT:
+                    os.write(2, b"compile-check: interrupted; the same command continues from the cache\n")
                 os._exit(128 + received[0])
 
     thread = threading.Thread(target=watch, daemon=True)
