@@ -294,3 +294,17 @@ def test_without_credentials_the_message_has_the_command_that_gets_them(
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     assert run_verb(*NEEDED, "--cloud.image", IMAGE) == 2
     assert "gcloud auth application-default login" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "tpu_type"),
+    [
+        ("ct5lp-hightpu-8t", "v5litepod-8"),
+        ("ct6e-standard-8t", "v6e-8"),
+        ("ct5p-hightpu-4t", "v5p-8"),
+        ("n2-standard-8", None),
+    ],
+)
+def test_fit_gets_the_tpu_of_vertex_ais_machine_type(machine_type: str, tpu_type: str | None) -> None:
+    of_launch = config("--cloud.service", "vertex", "--cloud.machine_type", machine_type)
+    assert of_launch.for_fit().tpu.accelerator_type == tpu_type

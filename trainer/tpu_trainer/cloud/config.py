@@ -16,8 +16,9 @@ _REGION = r"[a-z]+-[a-z]+\d+"
 # The zones of AI hardware alone are named like us-central1-ai1a.
 _ZONE = rf"{_REGION}-(ai\d+)?[a-z]"
 _MAX_LABEL = 63  # characters of a DNS label
-# Machine type families and their TPU generations.
-_MACHINES = {"ct4p": "v4", "ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e"}
+_MACHINE = re.compile(r"(ct\w+)-(?:hightpu|standard)-(\d+)t")
+# Families of machine types: the TPU generation, and what an accelerator type counts per chip.
+_MACHINES = {"ct4p": ("v4", 2), "ct5lp": ("v5litepod", 1), "ct5p": ("v5p", 2), "ct6e": ("v6e", 1)}
 # Options of some services only.
 _ONLY = {
     ("gke",): ("cluster", "cluster_location", "namespace", "slices", "queue"),
@@ -209,9 +210,11 @@ class CloudConfig:
         """The requested TPU in the form of --tpu.accelerator_type; None if the machine type is unknown."""
         if self.service != "vertex":
             return self.accelerator_type
-        family, _, size = self.machine_type.partition("-hightpu-")
-        generation = _MACHINES.get(family)
-        return None if generation is None else f"{generation}-{size.removesuffix('t')}"
+        match = _MACHINE.fullmatch(self.machine_type)
+        if match is None or match[1] not in _MACHINES:
+            return None
+        generation, per_chip = _MACHINES[match[1]]
+        return f"{generation}-{int(match[2]) * per_chip}"
 
     @property
     def valid_for_seconds(self) -> int | None:
