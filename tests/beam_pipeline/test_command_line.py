@@ -107,6 +107,14 @@ def test_beam_is_imported_without_unused_libraries_which_can_be_imported_later()
     assert (asked.stdout, asked.stderr) == ("set()\ngs\npandas\n", "")
 
 
+def test_a_run_searches_for_no_garbage_at_its_end() -> None:
+    code = (
+        "import atexit, gc; from beam_pipeline.__main__ import run; "
+        "atexit.register(lambda: print(gc.get_freeze_count() > 1000)); run('verify', ['--help'])"
+    )
+    assert run(sys.executable, "-c", code).stdout.endswith("\nTrue\n")
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_names_every_option_and_explains_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(help_of(verb, capsys).split())
