@@ -10,9 +10,10 @@ import functools
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
 
+import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Normalizer
 
@@ -75,19 +76,45 @@ def _replace(pattern: Mapping, content: str) -> Step | None:
     if pattern.get("Regex") == " {2,}":
         return for_each(lambda text: _TWO_SPACES.sub(content, text) if "  " in text else text)
     if pattern.get("Regex") == FOLD_SPACE and content == " ":
-        return for_each(_fold_spaces)
+        return _fold_spaces
     return None
 
 
-def _fold_spaces(text: str) -> str:
-    text = text.replace("\n", " ")
-    # U+0020 is the only printable white space.
-    if text.isprintable() and "  " not in text:
-        return text
+def _fold_spaces(texts: list[str]) -> list[str]:
+    return [
+        text.replace("\n", " ") if folded else _fold_space_runs(text)
+        for text, folded in zip(texts, has_single_spaces(texts), strict=True)
+    ]
+
+
+def _fold_space_runs(text: str) -> str:
     # A pattern takes three times as long. `split` drops the white space around the text.
     words = " ".join(text.split())
     before = " " if text[:1].isspace() else ""
     return before + words + " " if words and text[-1].isspace() else before + words
+
+
+def has_single_spaces(texts: Sequence[str]) -> list[bool]:
+    """Determines for each text whether its only white space is single spaces and line feeds; False is always allowed.
+
+    ASCII texts are searched together: `in` takes six times as long for two spaces.
+    """
+    found = [not text.isascii() and _has_single_spaces(text.replace("\n", " ")) for text in texts]
+    numbers = [number for number, text in enumerate(texts) if text.isascii()]
+    joined = "x" + "x".join(texts[number] for number in numbers)
+    codes = np.frombuffer(joined.replace("\n", " ").encode(), np.uint8)
+    white = codes <= 32
+    places = np.flatnonzero((white[1:] & white[:-1]) | (codes[1:] < 32))
+    ends = np.cumsum(np.fromiter((len(texts[number]) + 1 for number in numbers), np.int64, len(numbers)))
+    others = set(np.searchsorted(ends, places, side="right").tolist())
+    for index, number in enumerate(numbers):
+        found[number] = index not in others
+    return found
+
+
+def _has_single_spaces(text: str) -> bool:
+    # U+0020 is the only printable white space.
+    return text.isprintable() and "  " not in text
 
 
 def _unicode_form(form: str, exact: Normalizer) -> Step:

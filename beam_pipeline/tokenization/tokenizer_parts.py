@@ -112,7 +112,7 @@ def _unigram(core: dict) -> TokenizerParts:
             raise UnsupportedComponent(
                 "WhitespaceSplit before a Metaspace whose prepend_scheme is not 'always'"
             )
-        mark.append(normalization.for_each(_mark_words))
+        mark.append(_mark_words)
         parts = parts[1:]
     if len(parts) != 1 or parts[0]["type"] != "Metaspace":
         raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
@@ -129,13 +129,23 @@ def _unigram(core: dict) -> TokenizerParts:
     return TokenizerParts(UNIGRAM, core, core, _BEFORE_SPACE, steps, mark, uniform=not first)
 
 
-def _mark_words(text: str) -> str:
+def _mark_words(texts: list[str]) -> list[str]:
     """Puts a space before each word, unless the word begins with the mark that Metaspace would insert there."""
+    return [
+        _mark_single(text.replace("\n", " ").strip(" ")) if single and "▁" not in text else _mark_each(text)
+        for text, single in zip(texts, normalization.has_single_spaces(texts), strict=True)
+    ]
+
+
+def _mark_single(text: str) -> str:
+    return " " + text if text else ""
+
+
+def _mark_each(text: str) -> str:
     if "▁" in text or any(char in text for char in normalization.ONLY_PYTHON_SPACE):
         words = filter(None, re.split(f"[{normalization.RUST_SPACE}]+", text))
         return "".join(word if word.startswith("▁") else " " + word for word in words)
-    joined = " ".join(text.split())
-    return " " + joined if joined else ""
+    return _mark_single(" ".join(text.split()))
 
 
 def _keeps_first(normalizer: Mapping | None) -> bool:
