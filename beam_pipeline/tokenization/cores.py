@@ -78,7 +78,6 @@ class GigatokenCore:
 
     name = "gigatoken"
     longest = LONGEST_WORD
-    inexact_strings = ()
 
     @staticmethod
     def check(parts: TokenizerParts) -> None:
@@ -88,8 +87,9 @@ class GigatokenCore:
     def __init__(self, parts: TokenizerParts, threads: int):
         self.check(parts)
         self._json = json.dumps(parts.core)
+        self.inexact_strings = parts.removed
         # A model with byte fallback knows all bytes, and its splits do not depend on Unicode categories.
-        self.is_exact = parts.kind == SENTENCEPIECE
+        self.is_exact = self._one_by_one = parts.kind == SENTENCEPIECE
         self._missing = missing_bytes(parts.exact["model"]["vocab"])
         self._parallel = threads > 1
         self._chars = 0
@@ -113,7 +113,8 @@ class GigatokenCore:
     def encode(self, pieces: Sequence[str]) -> Flat:
         self._limit_cache()
         self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
-        if self._chars <= _FEW_CHARS:
+        # Each batch of such a model would begin with an empty cache.
+        if self._one_by_one or self._chars <= _FEW_CHARS:
             found = list(map(self._tokenizer.encode, pieces))
             lengths = np.fromiter(map(len, found), np.int64, len(found))
             return np.concatenate([np.empty(0, np.uint32), *found]), lengths

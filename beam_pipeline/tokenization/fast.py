@@ -27,7 +27,7 @@ _MAX_CACHED_PIECES = 1 << 18
 _MAX_CACHED_CHARS = 64
 
 # Why a piece is left to HF.
-_CHARACTERS, _STRINGS = "rare characters", "pieces that look like bytes"
+_CHARACTERS, _STRINGS = "rare characters", "rare pieces"
 _LITERALS, _LONG = "special tokens in text", "very long words"
 
 _Left = list[tuple[str, int, str]]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from beam_pipeline.tokenization import byte_level, normalization
 from beam_pipeline.tokenization.literals import Literals
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, make_unreachable
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
 
@@ -46,6 +46,8 @@ class TokenizerParts:
     """The steps that come after `normalize`: the parts of its pre-tokenizer that `core` lacks."""
     split: byte_level.Splitter | None = None
     """How text is split for `core` in addition."""
+    removed: Collection[str] = ()
+    """Tokens that `core` lacks. `core` is not exact on text with these strings."""
     literals: Literals = field(default_factory=Literals)
     """The added tokens that are matched in text before normalization."""
     normalized_literals: Literals = field(default_factory=Literals)
@@ -193,11 +195,16 @@ def _bpe(core: dict) -> TokenizerParts:
     if model.get("byte_fallback"):
         marks, uniform = _unsplit_metaspace(parts, normalizer)
         core["pre_tokenizer"] = None
-        inner = _before_inner_marks(model["vocab"])
-        cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(inner | {'▁'})))}])(?=▁[^▁])")
-        # gigatoken splits at marks and caches words only if no token contains a mark after another character.
-        words = cuts.split if inner - {"▁"} else None
-        return TokenizerParts(SENTENCEPIECE, core, core, cuts, steps, marks, words, uniform=uniform)
+        inner = _before_inner_marks(model["vocab"]) | {"▁"}
+        cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(inner)))}])(?=▁[^▁])")
+        # gigatoken caches no words if many tokens contain a mark after another character. InternLM 2 has some for
+        # lines of spaces, and for tabs before spaces, which are rare in text.
+        removed = list(filter(re.compile("[\t\n]▁").search, model["vocab"]))
+        exact = {**core}
+        core["model"] = make_unreachable(model, removed)[0]
+        return TokenizerParts(
+            SENTENCEPIECE, core, exact, cuts, steps, marks, removed=removed, uniform=uniform
+        )
     simple, prefix, split = byte_level.byte_level_pre_tokenizer(parts)
     exact = {**core, "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level.without_prefix(parts)}}
     core.update(pre_tokenizer=simple, model=byte_level.known_bytes_model(model))

@@ -27,7 +27,7 @@ OPTIONS = [
 TWO_WORKERS = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
 
 # The engine cannot find this piece of the vocabulary, since it takes it for a byte.
-PIECE, REASON = "<0x41>", "pieces that look like bytes"
+PIECE, REASON = "<0x41>", "rare pieces"
 INEXACT = PIECE * 4
 
 

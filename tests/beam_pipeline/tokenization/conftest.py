@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -31,7 +31,8 @@ def hard_texts() -> list[str]:
 def hostile_texts() -> list[str]:
     """Texts with runs of spaces and signs, broken graphemes, and the added tokens of the tokenizers below."""
     rng = random.Random(2)
-    literals = [*LITERALS, *SPACE_RUNS, *BYTE_PIECES, "NewWord", "newword", "▁of▁the", "a{b"]
+    literals = [*LITERALS, *SPACE_RUNS, *BYTE_PIECES, "NewWord", "newword", "▁of▁the", "a{b", "a b"]
+    literals += ["\t ", "\t\t  ", "\n  \n", "  \n  \n", "\n ", "\t▁"]
     return [hostile_text(rng, rng.choice([3, 12, 40]), literals) for _ in range(400)]
 
 
@@ -212,18 +213,18 @@ def _without_bytes(parts: dict, chars: str) -> dict:
 
 
 def _gemma() -> dict:
-    parts = _sentencepiece_bpe(False)
+    """Like Gemma 3's, which has a token that spans two words."""
+    parts = _with_spanning(_sentencepiece_bpe(False), [("a", "▁"), ("a▁", "b")])
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     parts.update(normalizer=replace, pre_tokenizer=split)
     return _with_literals(parts, LITERALS, normalized=False)
 
 
-def _internlm() -> dict:
-    """Like InternLM 2's: tokens that span words."""
-    parts = _sentencepiece_bpe(False)
+def _with_spanning(parts: dict, merges: Sequence[tuple[str, str]]) -> dict:
+    """Adds tokens that span words, such as InternLM 2's."""
     model = parts["model"]
-    for left, right in (("▁of", "▁the"), ("\n", "▁"), ("a", "▁b")):
+    for left, right in merges:
         for piece in (left, right, left + right):
             model["vocab"].setdefault(piece, len(model["vocab"]))
         model["merges"].insert(0, [left, right])
@@ -303,6 +304,8 @@ def _trained(model: str, **options: object) -> dict:
 
 
 _EMPTY = {"type": "Sequence", "normalizers": []}
+_PHRASES = [("▁of", "▁the"), ("\n", "▁"), ("a", "▁b")]
+_LINES_OF_SPACES = [("▁", "▁"), ("▁▁", "\n"), ("\n", "▁▁\n"), ("▁▁", "\n▁▁\n"), ("\t", "▁"), ("\t", "\t▁")]
 
 TOKENIZERS: dict[str, Callable[[], dict]] = {
     "unigram": lambda: _trained("unigram"),
@@ -332,7 +335,8 @@ TOKENIZERS: dict[str, Callable[[], dict]] = {
     "sentencepiece": lambda: _sentencepiece_bpe(False),
     "sentencepiece-metaspace": lambda: _sentencepiece_bpe(True),
     "sentencepiece-gemma": _gemma,
-    "sentencepiece-internlm": _internlm,
+    "sentencepiece-internlm": lambda: _with_spanning(_sentencepiece_bpe(False), _LINES_OF_SPACES),
+    "sentencepiece-phrases": lambda: _with_spanning(_sentencepiece_bpe(False), _PHRASES),
 }
 
 

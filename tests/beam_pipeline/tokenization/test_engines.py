@@ -64,7 +64,7 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
     assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == wanted[:200][::-1]
 
 
-@pytest.mark.parametrize("name", ["bpe", "bpe-digits", "sentencepiece"])
+@pytest.mark.parametrize("name", ["bpe", "bpe-digits"])
 def test_gigatokens_batches_give_the_ids_of_single_texts(
     name: str,
     make_tokenizer: Callable[[str], str],
@@ -76,6 +76,23 @@ def test_gigatokens_batches_give_the_ids_of_single_texts(
     monkeypatch.setattr(cores, "_FEW_CHARS", 0)
     monkeypatch.setattr(engine._core._tokenizer, "encode", None)
     assert encode(engine, hostile_texts) == singly
+
+
+def test_no_batch_of_a_sentencepiece_model_begins_with_an_empty_cache(
+    make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
+    engine = make_engine("gigatoken", make_tokenizer("sentencepiece"))
+    monkeypatch.setattr(cores, "_FEW_CHARS", 0)
+    monkeypatch.setattr(engine._core._tokenizer, "encode_batch", None, raising=False)
+    assert encode(engine, ["some text", ""])[1] == []
+
+
+def test_only_words_with_tokens_that_span_lines_are_left_to_hf(make_tokenizer: Callable[[str], str]):
+    engine = make_engine("gigatoken", make_tokenizer("sentencepiece-internlm"))
+    texts = ["two words\n  indented", "a line of spaces\n  \nhere", "a tab\tand a space", "a tab\t and"]
+    encode(engine, texts)
+    assert engine.fallbacks.documents == 2
+    assert engine.fallbacks.bytes < sum(map(len, texts)) / 2
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
