@@ -89,7 +89,10 @@ class GigatokenCore:
         self._json = json.dumps(parts.core)
         self.inexact_strings = parts.removed
         # A model with byte fallback knows all bytes, and its splits do not depend on Unicode categories.
-        self.is_exact = self._one_by_one = parts.kind == SENTENCEPIECE
+        self.is_exact = parts.kind == SENTENCEPIECE
+        # Batches of such a model begin with an empty cache of words, which takes about twice the CPU. But Python's lock
+        # is held while a single text is encoded, so with more threads, batches are faster.
+        self._one_by_one = parts.kind == SENTENCEPIECE and threads <= 2
         self._missing = missing_bytes(parts.exact["model"]["vocab"])
         self._parallel = threads > 1
         self._chars = 0
@@ -113,7 +116,6 @@ class GigatokenCore:
     def encode(self, pieces: Sequence[str]) -> Flat:
         self._limit_cache()
         self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
-        # Each batch of such a model would begin with an empty cache.
         if self._one_by_one or self._chars <= _FEW_CHARS:
             found = list(map(self._tokenizer.encode, pieces))
             lengths = np.fromiter(map(len, found), np.int64, len(found))

@@ -64,14 +64,14 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
     assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == wanted[:200][::-1]
 
 
-@pytest.mark.parametrize("name", ["bpe", "bpe-digits"])
+@pytest.mark.parametrize("name", ["bpe", "bpe-digits", "sentencepiece"])
 def test_gigatokens_batches_give_the_ids_of_single_texts(
     name: str,
     make_tokenizer: Callable[[str], str],
     hostile_texts: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    engine = make_engine("gigatoken", make_tokenizer(name), threads=2)
+    engine = make_engine("gigatoken", make_tokenizer(name), threads=3)
     singly = encode(engine, hostile_texts)
     monkeypatch.setattr(cores, "_FEW_CHARS", 0)
     monkeypatch.setattr(engine._core._tokenizer, "encode", None)
@@ -81,7 +81,7 @@ def test_gigatokens_batches_give_the_ids_of_single_texts(
 def test_no_batch_of_a_sentencepiece_model_begins_with_an_empty_cache(
     make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    engine = make_engine("gigatoken", make_tokenizer("sentencepiece"))
+    engine = make_engine("gigatoken", make_tokenizer("sentencepiece"), threads=2)
     monkeypatch.setattr(cores, "_FEW_CHARS", 0)
     monkeypatch.setattr(engine._core._tokenizer, "encode_batch", None, raising=False)
     assert encode(engine, ["some text", ""])[1] == []
