@@ -24,7 +24,7 @@ from beam_pipeline.tokenization.tokenizer_parts import (
 )
 
 # Measured by benchmarks/tokenizer_speed.py.
-HF_SPEED = "1 to 3 MB/s"
+HF_SPEED = "1 to 5 MB/s"
 
 
 class Engine(Protocol):
