@@ -327,7 +327,7 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
 
 
 @pytest.mark.skipif(memory.private_bytes() is None, reason="needs /proc")
-@pytest.mark.parametrize(("name", "batches"), [("bpe-gpt2", 16), ("unigram", 32)])
+@pytest.mark.parametrize(("name", "batches"), [("bpe-gpt2", 16), ("sentencepiece", 32), ("unigram", 32)])
 def test_text_of_ever_new_words_does_not_fill_the_memory(
     name: str, batches: int, make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
