@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from beam_pipeline.errors import UsageError
+
 _INTERFACE = 2  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # as there
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
@@ -29,15 +31,23 @@ def rows_library() -> ctypes.CDLL | None:
     """Loads the compiled functions. Returns None if the package was installed without a C compiler.
 
     Raises:
-        ImportError: If they are of another version of the package.
+        UsageError: If they are of another version of the package, or cannot be loaded.
     """
     found = importlib.util.find_spec("beam_pipeline.native._rows")
     return None if found is None or found.origin is None else load(found.origin)
 
 
 def load(path: str) -> ctypes.CDLL:
-    """Loads the compiled functions from a file."""
-    library = ctypes.CDLL(path)
+    """Loads the compiled functions from a file. Raises what `rows_library` raises."""
+    # Without a compiler, an installation leaves an older file as it is.
+    remedy = "delete it, and install again: pip install -e ."
+    try:
+        library = ctypes.CDLL(path)
+        interface = library.tokenmill_initialize()
+    except (OSError, AttributeError) as error:  # of another platform, or damaged
+        raise UsageError(f"{path} cannot be loaded; {remedy} ({error})") from error
+    if interface != _INTERFACE:  # before the functions are looked up, since another version may lack some
+        raise UsageError(f"{path} is of another version; {remedy}")
     library.tokenmill_encode.restype = ctypes.c_int64
     library.tokenmill_encode.argtypes = (
         ctypes.c_int64,
@@ -57,8 +67,6 @@ def load(path: str) -> ctypes.CDLL:
         ctypes.c_int64,
         ctypes.c_void_p,
     )
-    if library.tokenmill_initialize() != _INTERFACE:
-        raise ImportError(f"{path} is of another version; install again: pip install -e . (or make setup)")
     return library
 
 

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline import native
+from beam_pipeline.checks.shards import check_shards
 from beam_pipeline.dataset.encoders import ArrowEncoder, make_encoder
 from beam_pipeline.dataset.offsets import _record_ends
+from beam_pipeline.errors import UsageError
 from beam_pipeline.rows.blocks import RowBlock
 
 SOURCE = Path(native.__file__).with_name("rows.c")
@@ -98,8 +100,44 @@ def test_functions_of_another_version_are_refused(tmp_path):
     source, library = tmp_path / "rows.c", tmp_path / "_rows.so"
     source.write_text(SOURCE.read_text().replace("enum { INTERFACE = ", "enum { INTERFACE = 1000 + "))
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-    with pytest.raises(ImportError, match=r"_rows\.so is of another version; install again"):
+    with pytest.raises(UsageError, match=r"_rows\.so is of another version; delete it, and install again"):
         native.load(str(library))
+
+
+@compiled
+@pytest.mark.parametrize(
+    "code", ["enum { INTERFACE = 1 }; int tokenmill_initialize(void) { return INTERFACE; }", ""]
+)
+def test_libraries_that_lack_functions_are_refused_with_the_remedy(tmp_path, code):
+    source, library = tmp_path / "rows.c", tmp_path / "_rows.so"
+    source.write_text(code)
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    with pytest.raises(UsageError, match=r"_rows\.so .*; delete it, and install again: pip install"):
+        native.load(str(library))
+
+
+def test_verify_does_not_report_compiled_functions_that_cannot_be_loaded_as_damaged_shards(
+    tmp_path, monkeypatch
+):
+    library, shard = tmp_path / "_rows.so", tmp_path / "train-00000-1.tfrecord"
+    library.write_bytes(b"of another platform")
+    monkeypatch.setattr(native, "rows_library", lambda: native.load(str(library)))
+    block = RowBlock(np.ones((1, 4), np.uint16), np.full(1, 4, np.uint32))
+    shard.write_bytes(ArrowEncoder(max_length=4, max_value=9, features=("input_ids",)).encode(block))
+    manifest = {
+        "tokenizer": {"vocab_size": 10, "special_token_ids": {"pad": 0}},
+        "max_length": 4,
+        "features": ["input_ids"],
+    }
+    entry = {
+        "name": shard.name,
+        "bytes": shard.stat().st_size,
+        "crc32c": "",
+        "records": 1,
+        "rows_checksum": "",
+    }
+    with pytest.raises(UsageError, match=r"_rows\.so cannot be loaded; delete it, and install again"):
+        check_shards(str(tmp_path), manifest, 0, [entry])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's library has another name")
@@ -115,6 +153,7 @@ def test_records_stay_within_their_memory(tmp_path):
     code = f"""
 import ctypes, numpy as np
 from beam_pipeline import native
+from beam_pipeline.checks.shards import check_shards
 library = native.load({str(library)!r})
 for max_length in (1, 7, 512):
     for value in (0, 2**7, 2**14, 2**21 - 1):
