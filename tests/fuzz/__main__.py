@@ -60,6 +60,7 @@ class CaseRun:
         self._logs = root / "logs"
         self._wrong: list[str] = []
         self._users: dict[str, bytes] = {}
+        self._references: dict[tuple[str, int | None], dict | None] = {}  # by verb and seed
 
     def wrong(self) -> list[str]:
         """Runs the case and returns everything that is wrong."""
@@ -146,6 +147,12 @@ class CaseRun:
 
     def _reference(self, case: Case, seed: int | None = None, verb: str | None = None) -> dict | None:
         """Returns the files that an undisturbed run writes, or None if the run is refused or fails."""
+        key = (verb or case.verb, seed)
+        if key not in self._references:
+            self._references[key] = self._make_reference(case, seed, verb)
+        return self._references[key]
+
+    def _make_reference(self, case: Case, seed: int | None, verb: str | None) -> dict | None:
         folder = self._root / "references" / f"{verb or case.verb}-{seed}" / case.output
         ended = Child(self._argv(folder, seed=seed, verb=verb), self._logs).wait()
         self._check_message(ended, "undisturbed")
