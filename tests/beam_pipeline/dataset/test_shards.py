@@ -1,5 +1,7 @@
 import errno
 import re
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import google_crc32c
@@ -11,6 +13,7 @@ from beam_pipeline.dataset.offsets import OffsetFinder
 from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.shards import (
     SHARD_NAME,
+    Assembly,
     ShardInfo,
     assemble,
     files_of_shard,
@@ -45,6 +48,32 @@ def test_rows_are_put_into_their_slots_in_whatever_order_they_come():
 def test_lost_and_duplicated_rows_are_errors(parts, reason):
     with pytest.raises(AssertionError, match=f"the-shard: {reason}"):
         assemble([block(part) for part in parts], 3, "the-shard")
+
+
+@pytest.mark.parametrize("fault", ["none", "lost", "duplicated"])
+def test_rows_that_several_threads_add_are_whole_or_an_error(fault):
+    slots = np.random.default_rng(0).permutation(4000)
+    if fault == "duplicated":
+        slots[0] = slots[-1]
+    parts = np.array_split(slots[fault == "lost" :], 100)
+    assembly = Assembly(4000, "x")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda part: assembly.add(block(part.tolist())), parts))
+    if fault == "none":
+        assert assembly.rows().ids[:, 0].tolist() == list(range(4000))
+    else:
+        with pytest.raises(AssertionError, match="rows were lost or duplicated"):
+            assembly.rows()
+
+
+def test_adding_a_few_rows_takes_no_memory_or_time_for_the_others():
+    assembly = Assembly(1 << 20, "x")
+    assembly.add(block([0]))
+    tracemalloc.start()
+    assembly.add(block([1]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 16
 
 
 def test_shard_names_have_the_split_the_number_and_the_records():
