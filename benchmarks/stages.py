@@ -227,7 +227,7 @@ def scaling(stages: dict[str, float], fixed: float) -> str:
         # Reading, tokenizing with packing, and writing are a thread each, and the engine has one for each core.
         threads = (stages[READ], stages[TOKENIZE] / cores + stages[PACK], stages[UNIT])
         units = max(*threads, sum(stages[name] for name in (READ, TOKENIZE, PACK, UNIT)) / cores)
-        shards = stages[GATHER] + (stages[ENCODE] + stages[WRITE]) / min(cores, MOST_THREADS)
+        shards = sum(stages[name] for name in (GATHER, ENCODE, WRITE)) / min(cores, MOST_THREADS)
         one = fixed + megabytes * (units + shards) / 1e3
         many = fixed + megabytes * whole / 1e3 / cores
         rows.append([str(cores), f"{megabytes / one:,.0f}", f"{megabytes / many:,.0f}"])

@@ -1,4 +1,4 @@
-/* The inner loop of encoding rows: plain C without Python's API, which `__init__.py` calls by ctypes.
+/* The inner loops of encoding rows and of finding records: plain C without Python's API, which `__init__.py` calls by ctypes.
  *
  * A record is a `tf.Example` in TFRecord framing, as in dataset/encoders.py, which has the sources of both formats and an
  * encoder of the same bytes in Python.
