@@ -79,8 +79,8 @@ def encode_rows(
     """Encodes rows as `tf.Example` records in TFRecord framing.
 
     Args:
-        columns: The features' names, sorted, and their values, uint16 or uint32 [rows, max_length]. None for the
-            attention mask.
+        columns: The features' names, sorted, and their values, [rows, max_length], from 0 to 2**32 - 1. uint16 and
+            uint32 are not copied, other integers are converted to uint32. None for the attention mask.
         lengths: uint32 [rows]: the number of tokens in each row.
 
     Raises:
