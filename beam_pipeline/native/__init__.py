@@ -118,5 +118,7 @@ def record_ends(library: ctypes.CDLL, data: bytes, place: int) -> np.ndarray:
     Returns:
         int64 [records]: where each ends. The last end can be beyond the data.
     """
+    if place < 0:
+        raise ValueError(f"a record cannot begin at {place}")
     ends = np.empty(len(data) // 16 + 1, np.int64)
     return ends[: library.tokenmill_record_ends(data, len(data), place, len(ends), ends.ctypes.data)]

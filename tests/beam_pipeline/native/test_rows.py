@@ -144,16 +144,17 @@ def test_verify_does_not_report_compiled_functions_that_cannot_be_loaded_as_dama
 @compiled
 def test_records_stay_within_their_memory(tmp_path):
     """Compiled with the address sanitizer, in a process of its own; the arrays have the sizes that Python gives."""
-    library = tmp_path / "_rows.so"
-    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run(["cc", *flags, "-shared", "-fPIC", str(SOURCE), "-o", str(library)], check=True)
     runtime = subprocess.run(
         ["cc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
     ).stdout.strip()
+    if not Path(runtime).is_absolute():
+        pytest.skip("the compiler has no libasan.so")
+    library = tmp_path / "_rows.so"
+    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["cc", *flags, "-shared", "-fPIC", str(SOURCE), "-o", str(library)], check=True)
     code = f"""
-import ctypes, numpy as np
+import numpy as np
 from beam_pipeline import native
-from beam_pipeline.checks.shards import check_shards
 library = native.load({str(library)!r})
 for max_length in (1, 7, 512):
     for value in (0, 2**7, 2**14, 2**21 - 1):
