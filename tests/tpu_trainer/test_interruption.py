@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+# Processes that a shell starts in the background, and what they start, ignore SIGINT.
+_SIGINT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 # Locks a mutex twice. Unlike sleep(), that continues to wait after a signal.
 _BUSY = """
 import ctypes, pathlib, sys
@@ -26,7 +31,10 @@ def test_a_signal_ends_a_compilation_at_once_and_deletes_its_files(tmp_path: Pat
     dump = tmp_path / "dump"
     dump.touch()
     process = subprocess.Popen(
-        [sys.executable, "-c", _BUSY, str(dump)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", _SIGINT + _BUSY, str(dump)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout.readline() == "busy\n"
@@ -39,8 +47,8 @@ def test_a_signal_ends_a_compilation_at_once_and_deletes_its_files(tmp_path: Pat
 
 
 def test_afterwards_signals_are_handled_as_before() -> None:
-    code = (
-        "import os, signal\n"
+    code = _SIGINT + (
+        "import os\n"
         "from tpu_trainer.tpu_check.interruption import ending_at_once\n"
         "with ending_at_once():\n"
         "    pass\n"
