@@ -35,7 +35,8 @@ class Terminated(KeyboardInterrupt):
 # Finds the messages in a worker's traceback, as a runner quotes it: of our own errors, or of errors of the operating
 # system (a full disk) and Cloud Storage (no permission to write).
 _IN_TRACEBACK = re.compile(
-    r"(?:beam_pipeline\.[\w.]+\.(?:DataError|UsageError|LockLost|SectionError|EngineMismatch): |\b\w*Error: (?=\[Errno|gs://))"
+    r"(?:beam_pipeline\.[\w.]+\.(?:DataError|UsageError|LockLost|SectionError|EngineMismatch): "
+    r"|\b\w*Error: (?=\[Errno|gs://))"
     r"(.*?)(?: \[while running|\n\n|\nTraceback|\Z)",
     re.DOTALL,
 )
