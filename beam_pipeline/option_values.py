@@ -10,7 +10,8 @@ from beam_pipeline.errors import UsageError
 
 _RESERVED = ("tokenizer", "bad_records", "report.html")
 _SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+SPLIT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.]{{,{_SPLIT_NAME_LENGTH - 1}}}")
+"""The form of a split's name, which is a folder's name and a part of file names."""
 
 
 ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
@@ -83,7 +84,7 @@ def parse_record(text: str) -> tuple[str, int, int]:
 
 def check_split_name(name: str) -> str:
     """Returns the name. Raises UsageError if it is not a valid name of a split."""
-    if not _SPLIT_NAME.fullmatch(name) or len(name) > _SPLIT_NAME_LENGTH or name in _RESERVED:
+    if not SPLIT_NAME.fullmatch(name) or name in _RESERVED:
         raise UsageError(
             f"split {name!r}: is not a valid name. Use at most {_SPLIT_NAME_LENGTH} letters, digits, '_' and '.', "
             f"beginning with a letter or digit, but not {', '.join(_RESERVED)}"

@@ -18,6 +18,7 @@ from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, WorkerDied
 from beam_pipeline.option_fields import flags_of, parse
+from beam_pipeline.option_values import SPLIT_NAME
 from beam_pipeline.options import VerifyConfig
 from beam_pipeline.progress import MOMENT, ProgressDisplay, Reporter, print_above
 from beam_pipeline.run_folder import is_run_folder
@@ -85,7 +86,7 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
         except DataError:
             continue
         if isinstance(siblings, list):
-            names |= {name for name in siblings if isinstance(name, str) and name}
+            names |= {name for name in siblings if isinstance(name, str) and SPLIT_NAME.fullmatch(name)}
     yield from _check_folders([filesystem.join(dataset, name) for name in sorted(names)], read, dataset)
     yield from _check_staging(dataset, sorted({parts[1] for parts in present if parts[0] == STAGING}))
 
@@ -126,10 +127,6 @@ def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
     known = [split for split in splits if split.manifest is not None]
     for split in known:
         manifest, folder_name = split.manifest, split.folder.rpartition("/")[2]
-        if folder_name != manifest["split"]:
-            split.defects.append(
-                f"{split.folder}: contains the split {manifest['split']!r}; rename the folder"
-            )
         for other in known:
             theirs = other.manifest
             if other is split:

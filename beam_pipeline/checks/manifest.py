@@ -110,15 +110,6 @@ def _offsets_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def _shard_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Checks the number, names and sizes of the shards, which follow from the layout."""
-    config = manifest["config"]
-    if not (manifest["shard_size"] or config["num_shards"]) or (
-        config["shard_size"] and config["num_shards"]
-    ):
-        yield (
-            f"config.shard_size is {config['shard_size']} and config.num_shards is {config['num_shards']}, but exactly "
-            "one of them must be set"
-        )
-        return
     layout = manifests.layout_of(manifest)
     if len(manifest["shards"]) != layout.num_shards:
         yield f"it has {len(manifest['shards'])} shards, but {layout.num_rows} records make {layout.num_shards}"

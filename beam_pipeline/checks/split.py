@@ -14,7 +14,8 @@ from beam_pipeline import filesystem
 from beam_pipeline.checks.manifest import manifest_defects
 from beam_pipeline.checks.shards import ShardFindings
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.manifest_form import form_defects
+from beam_pipeline.dataset.json_form import mismatches
+from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, TAILS_FORM, UNIT_FORM, form_defects
 from beam_pipeline.dataset.shards import SHARD_NAME, file_sums, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
@@ -53,6 +54,8 @@ def examine_split(folder: str) -> SplitFindings:
         found.manifest = None
         return found
     found.defects += [f"{path}: {defect}" for defect in manifest_defects(manifest)]
+    if (misnamed := manifests.name_defect(folder, manifest)) is not None:
+        found.defects.append(f"{folder}: {misnamed}")
     if manifest["version"] == 1:
         found.notes.append(
             f"{path}: version 1 has no checksums of the manifest and of the files beside the shards"
@@ -151,9 +154,12 @@ def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
-    *lines, last = data.decode().splitlines()
+    *lines, last = data.decode().split("\n")[:-1]
     units = [parse_own_json(line) for line in lines]
     tails = parse_own_json(last)
+    for number, unit in enumerate(units):
+        yield from mismatches(unit, UNIT_FORM, f"line {number + 1}")
+    yield from mismatches(tails, TAILS_FORM, "the last line")
     for number, unit in enumerate(units):
         if WorkUnit.from_json(lines[number]).index != number:
             yield f"line {number + 1} is work unit {unit['unit']}, not {number}"
@@ -175,6 +181,10 @@ def _check_statistics(
     recorded: Mapping[str, Any], manifest: Mapping[str, Any], counted: SplitStatistics
 ) -> Iterator[str]:
     """Recomputes what follows from the rows or from other values. Only the sums over documents can be checked."""
+    defects = [*mismatches(recorded, STATISTICS_FORM, "")]
+    if defects:
+        yield from defects
+        return
     totals = manifest["totals"]
     histograms = {name: recorded[name] for name in ("document_tokens", "document_bytes")}
     ratios = recorded["document_bytes_per_token"]["counts"]

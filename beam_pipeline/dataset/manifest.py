@@ -111,10 +111,24 @@ def read_manifest(folder: str) -> dict[str, Any]:
         DataError: If there is none, its version cannot be read, or its checksum or form is wrong.
     """
     data, manifest = parse_manifest(folder)
-    defect = checksum_defect(data, manifest) or next(form_defects(manifest), None)
+    defect = (
+        checksum_defect(data, manifest) or next(form_defects(manifest), None) or name_defect(folder, manifest)
+    )
     if defect:
         raise DataError(f"{filesystem.join(folder, MANIFEST)}: {defect}; copy it again, or rerun prepare")
     return manifest
+
+
+def name_defect(folder: str, manifest: Mapping[str, Any]) -> str | None:
+    """Checks that a split has the name of its folder, to which other programs would else write its files.
+
+    Returns:
+        The defect; None if the names are equal.
+    """
+    name = folder.rstrip("/").rpartition("/")[2]
+    return (
+        None if name == manifest["split"] else f"contains the split {manifest['split']!r}; rename the folder"
+    )
 
 
 def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:

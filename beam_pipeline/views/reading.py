@@ -11,6 +11,8 @@ import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.json_form import COUNT, mismatches
+from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, UNIT_FORM
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.errors import DataError, UsageError, one_line
 from beam_pipeline.formats import format_of, read_documents
@@ -112,13 +114,18 @@ class Split:
         """Returns the content of statistics.json.
 
         Raises:
-            DataError: If it is missing or is not valid JSON.
+            DataError: If it is missing or damaged.
         """
         path = filesystem.join(self.folder, manifests.STATISTICS)
-        try:
-            return parse_own_json(self._read(path))
-        except ValueError as error:
-            raise DataError(f"{path}: broken JSON ({error})") from error
+        statistics = _parse(self._read(path), STATISTICS_FORM, path)
+        vocab_size = self.manifest["tokenizer"]["vocab_size"]
+        if len(statistics["token_counts"]) != vocab_size:
+            counts = len(statistics["token_counts"])
+            raise DataError(f"{path}: has {counts} token_counts, but the tokenizer has {vocab_size} ids")
+        for name in ("document_tokens", "document_bytes", "document_bytes_per_token", "row_fill"):
+            if len(statistics[name]["edges"]) != len(statistics[name]["counts"]) + 1:
+                raise DataError(f"{path}: {name} does not have one more edges than counts")
+        return statistics
 
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard's file.
@@ -183,44 +190,72 @@ class Split:
         number, position = table.unit_of(rank, 0)
         rows = int(table.rows[number, 0])
         if number < len(lines) - 1:
-            return Origin(rank, (WorkUnit.from_json(lines[number]),), position, rows)
+            return Origin(rank, (self._unit(number),), position, rows)
         max_length = self.manifest["max_length"]
         ends = np.cumsum(tails)
         first, last = np.searchsorted(ends, [position * max_length + 1, (position + 1) * max_length])
         units = tuple(
-            WorkUnit.from_json(lines[unit])
-            for unit in range(first, last + 1)
-            if unit < len(tails) and tails[unit]
+            self._unit(unit) for unit in range(first, last + 1) if unit < len(tails) and tails[unit]
         )
         return Origin(rank, units, position, rows, position * max_length - int(ends[first] - tails[first]))
 
     @cached_property
     def units(self) -> list[WorkUnit]:
         """The plan's work units. Raises the errors of `origin`."""
-        return [WorkUnit.from_json(line) for line in self._unit_lines[0][:-1]]
+        return [self._unit(number) for number in range(len(self._unit_lines[0]) - 1)]
+
+    def _unit(self, number: int) -> WorkUnit:
+        """Returns a work unit. Raises the errors of `origin`."""
+        line = self._unit_lines[0][number]
+        place = f"{filesystem.join(self.folder, manifests.UNITS)}, line {number + 1}"
+        _parse(line, UNIT_FORM, place)
+        unit = WorkUnit.from_json(line)
+        for part in unit.parts:
+            if unit.root + part.name not in self.input_sizes:
+                raise DataError(f"{place}: names {unit.root + part.name}, which is not one of the inputs")
+        return unit
+
+    @cached_property
+    def input_sizes(self) -> dict[str, int]:
+        """The bytes of each input file, by its path."""
+        return {file["path"]: file["bytes"] for file in self.manifest["inputs"]}
 
     @cached_property
     def _unit_lines(self) -> tuple[list[str], RowTable, np.ndarray]:
         """The lines of units.jsonl (the last is for the tails), the rows of each line, and the tokens of each tail."""
         path = filesystem.join(self.folder, manifests.UNITS)
-        lines = self._read(path).decode().splitlines()
         try:
+            lines = self._read(path).decode().split("\n")[:-1]
             units = [parse_own_json(line) for line in lines]
-            rows = np.array([unit["rows"] for unit in units], np.int64).reshape(-1, 1)
-            tails = np.array([unit["tail"] for unit in units[:-1]], np.int64)
-        except (ValueError, KeyError, TypeError) as error:
+            columns = [[unit["rows"] for unit in units], [unit["tail"] for unit in units[:-1]]]
+        except (ValueError, LookupError, TypeError) as error:
             raise DataError(f"{path}: cannot be read: {error!r}") from error
+        for name, values in zip(("rows", "tail"), columns, strict=True):
+            for defect in mismatches(values, [COUNT], name):
+                raise DataError(f"{path}: {defect}")
+        rows, tails = (np.array(values, np.int64) for values in columns)
         if int(rows.sum()) != self.manifest["num_records"]:
             raise DataError(
                 f"{path}: the units' rows add up to {int(rows.sum())}, but num_records is "
                 f"{self.manifest['num_records']}"
             )
-        return lines, RowTable(rows), tails
+        return lines, RowTable(rows.reshape(-1, 1)), tails
 
     def _read(self, path: str) -> bytes:
         if not filesystem.exists(path):
             raise DataError(f"{path}: missing")
         return filesystem.read_bytes(path)
+
+
+def _parse(data: bytes | str, form: Any, place: str) -> Any:
+    """Parses the JSON of a file or line. Raises DataError if it does not have this form."""
+    try:
+        value = parse_own_json(data)
+    except ValueError as error:
+        raise DataError(f"{place}: broken JSON ({error})") from error
+    for defect in mismatches(value, form, ""):
+        raise DataError(f"{place}: {defect}; verify the dataset, and copy it again")
+    return value
 
 
 def open_split(folder: str) -> Split:

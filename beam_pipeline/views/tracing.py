@@ -191,7 +191,7 @@ class Tracer:
 
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
         """Raises NotTraced if a file of the units is missing or has another size."""
-        sizes = {file["path"]: file["bytes"] for file in self._split.manifest["inputs"]}
+        sizes = self._split.input_sizes
         for path in sorted({unit.root + part.name for unit in units for part in unit.parts}):
             found = filesystem.size_of(path)
             if found is None:

@@ -17,6 +17,7 @@ from tokenmill_reader.manifest import checksum_of, parse_manifest
 MANIFEST = "manifest.json"
 _FORMAT, _VERSIONS = "tokenmill-dataset", (1, 2)
 _SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{1,9})-(?P<count>\d{1,12})\.tfrecord")
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{,99}")
 _MAX_LENGTH = 1 << 24
 _MAX_RECORDS = 1 << 40
 OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
@@ -122,26 +123,33 @@ def _check_version(manifest: dict[str, Any], data: bytes, path: str) -> None:
 
 
 def _check_form(manifest: dict[str, Any], path: str) -> None:
-    length, features = manifest.get("max_length"), manifest.get("features")
+    length, features, splits = (manifest.get(key) for key in ("max_length", "features", "splits"))
+    tokenizer = manifest.get("tokenizer")
     wrong = None
     if type(length) is not int or not 0 < length <= _MAX_LENGTH:
         wrong = "max_length is not a length of rows"
-    elif not isinstance(features, list) or "input_ids" not in features:
+    elif not _are_texts(features) or "input_ids" not in features:
         wrong = "features does not contain input_ids"
-    elif not set(map(str, features)) <= {"input_ids", *OPTIONAL_FEATURES}:
+    elif not set(features) <= {"input_ids", *OPTIONAL_FEATURES}:
         wrong = f"features contains others than input_ids, {', '.join(OPTIONAL_FEATURES)}"
-    elif not isinstance(manifest.get("split"), str) or not re.fullmatch(r"[^/\\\0]+", manifest["split"]):
+    elif not isinstance(manifest.get("split"), str) or not _SPLIT_NAME.fullmatch(manifest["split"]):
         wrong = "split is not the name of a split"
-    elif "splits" in manifest and manifest["split"] not in manifest["splits"]:
+    elif not _are_texts(splits) or manifest["split"] not in splits:
         wrong = f"split is {manifest['split']!r}, which is not one of its splits"
     elif type(manifest.get("num_records")) is not int or not isinstance(manifest.get("fingerprint"), str):
         wrong = "num_records or fingerprint is missing"
-    elif not isinstance(manifest.get("tokenizer"), dict):
+    elif not isinstance(tokenizer, dict):
         wrong = "tokenizer is missing"
-    elif not re.fullmatch(r"\.\./[^/\\\0.][^/\\\0]*", str(manifest["tokenizer"].get("path"))):
-        wrong = f"tokenizer.path is {str(manifest['tokenizer'].get('path'))[:80]!r}, not a folder beside the splits"
+    elif type(tokenizer.get("vocab_size")) is not int or not 0 < tokenizer["vocab_size"] <= 2**31:
+        wrong = "tokenizer.vocab_size is not a number of ids"
+    elif tokenizer.get("path") != "../tokenizer":
+        wrong = f"tokenizer.path is {str(tokenizer.get('path'))[:80]!r}, not ../tokenizer"
     if wrong:
         raise DatasetError(f"{path}: {wrong}; {REMEDY}")
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _check_presence(folder: Folder, names: list[str], sizes: Sequence[int], path: str) -> None:

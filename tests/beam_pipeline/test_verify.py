@@ -150,7 +150,7 @@ DAMAGE = {
         lambda d: edit(d / "train" / "manifest.json", lambda m: m["tokenizer"].update(vocab_size=50)),
         "outside of the vocabulary",
     ),
-    "another length": (train_manifest(max_length=31), "has 32 values, not 31"),
+    "another length": (train_manifest(max_length=31), "config.max_length is 32, but max_length is 31"),
     "a manifest nested too deeply": (
         lambda d: (d / "train" / MANIFEST).write_text("[" * 100_000),
         "broken JSON (nested too deeply)",

@@ -1,0 +1,197 @@
+"""A foreign dataset with hostile values in any of its JSON files is refused by every verb, which touches nothing else.
+
+Checksums are recomputed, as somebody would who forges a dataset. Each field gets each hostile value once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_pipeline import convert, inspection, prepare, report, verify
+from beam_pipeline.analysis import _instances
+from beam_pipeline.dataset.manifest import MANIFEST, STATISTICS, UNITS, describe_file, with_checksum
+from beam_pipeline.dataset.own_files import inspect_output
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.steps.convert import converted
+from beam_pipeline.views.reading import open_dataset
+from tests.beam_pipeline.runs import arguments
+from tokenmill_reader import Dataset
+from tokenmill_reader.errors import DatasetError
+
+NESTED: Any = []
+for _ in range(200):
+    NESTED = [NESTED]
+
+HOSTILE = {
+    "a path": "../../outside",
+    "an absolute path": "/outside",
+    "no text": "",
+    "control characters": "a\x00\x1b[2J\nb",
+    "a large number": 10**30,
+    "a negative number": -1,
+    "NaN": float("nan"),
+    "infinity": float("inf"),
+    "null": None,
+    "true": True,
+    "an object": {"a": 1},
+    "a list": [1, "a"],
+    "nested lists": NESTED,
+    "a long text": "x" * 100_000,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, documents: list[str], tokenizer_folder: Path) -> Path:
+    """A dataset of two splits, with every feature."""
+    folder = tmp_path_factory.mktemp("hostile")
+    source = folder / "source.txt"
+    source.write_text("\n".join(documents[:40]), encoding="utf-8")
+    options = ["--splits", "train=0.7,validation=0.3", "--num_shards", "2", "--segment_ids", "--position_ids"]
+    small = ["--max_length", "32", "--unit_bytes", "4000", "--dedup", "exact"]
+    prepare.main(arguments(source, tokenizer_folder, folder / "out", *options, *small))
+    return folder / "out"
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yields the path of every value within a JSON value. Of a list, only the first and the last item are followed."""
+    yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*path, key))
+    elif isinstance(value, list) and value:
+        for index in sorted({0, len(value) - 1}):
+            yield from places(value[index], (*path, index))
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Returns a copy with another value at a path."""
+    if not path:
+        return new
+    made = copy.copy(value)
+    made[path[0]] = changed(value[path[0]], path[1:], new)
+    return made
+
+
+def forge(split: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest with correct checksums of itself and of the split's other files."""
+    if isinstance(manifest.get("files"), list):
+        for entry in manifest["files"]:
+            if isinstance(entry, dict) and entry.get("path") in (STATISTICS, UNITS):
+                entry |= describe_file(entry["path"], (split / entry["path"]).read_bytes())
+    (split / MANIFEST).write_bytes(with_checksum({k: v for k, v in manifest.items() if k != "checksum"}))
+
+
+def verbs(out: Path) -> list[Callable[[], object]]:
+    """What reads a foreign dataset."""
+
+    def inspect_record() -> None:
+        inspection.main([str(out), "--record", "train:0:1"])
+
+    def report_to_memory() -> None:
+        report.write_report(str(out))
+
+    def read_rows() -> None:
+        dataset = Dataset.open(out / "train")
+        if len(dataset):
+            dataset[[0, -1]]
+        dataset.verify()
+
+    def convert_plan() -> None:
+        for split in open_dataset(str(out)):
+            converted(split.manifest, "parquet")
+
+    def analyze_plan() -> None:
+        for split in open_dataset(str(out)):
+            names = ("input_ids", "input_ids_count")
+            list(_instances(split.statistics(), names))
+
+    return [
+        lambda: verify.main([str(out)]),
+        lambda: inspection.main([str(out)]),
+        inspect_record,
+        report_to_memory,
+        convert_plan,
+        analyze_plan,
+        read_rows,
+        lambda: inspect_output(str(out)),
+    ]
+
+
+def problems(out: Path, case: str) -> list[str]:
+    """Runs all verbs; returns a message for each that ends by another error than those for users."""
+    found = []
+    for number, verb in enumerate(verbs(out)):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                verb()
+        except (DataError, UsageError, DatasetError):
+            pass
+        except Exception as error:
+            found.append(f"{case}: verb {number} raises {error!r:.200}")
+    return found
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("name", [MANIFEST, STATISTICS, UNITS])
+def test_a_hostile_value_in_any_field_is_an_error_for_users(whole: Path, tmp_path: Path, name: str) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "a" / "b" / "out"))
+    split, before = out / "train", names(tmp_path)
+    manifest = json.loads((split / MANIFEST).read_bytes())
+    original = (split / name).read_bytes()
+    lines = [json.loads(line) for line in original.splitlines()] if name == UNITS else [json.loads(original)]
+    failures = []
+    for number in sorted({0, len(lines) - 1}):
+        for place in places(lines[number]):
+            for kind, value in HOSTILE.items():
+                made = [*lines[:number], changed(lines[number], place, value), *lines[number + 1 :]]
+                if name != MANIFEST:
+                    (split / name).write_text("\n".join(map(json.dumps, made)) + "\n")
+                    forge(split, copy.deepcopy(manifest))
+                elif place:
+                    forge(split, copy.deepcopy(made[0]))
+                else:
+                    (split / MANIFEST).write_text(json.dumps(value))
+                failures += problems(out, f"{name} line {number} {'.'.join(map(str, place))} is {kind}")
+    assert failures == []
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("field", ["split", "splits", "files", "shards", "tokenizer"])
+def test_a_name_that_leads_out_of_the_dataset_is_not_written_to(
+    whole: Path, tmp_path: Path, field: str
+) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "in" / "out"))
+    (tmp_path / "in" / ".ssh").mkdir()
+    manifest = json.loads((out / "train" / MANIFEST).read_bytes())
+    if field == "split":
+        (out / "train").rename(out / "x")
+        (out / "x" / MANIFEST).write_bytes((out / "x" / MANIFEST).read_bytes())
+        manifest |= {"split": "../.ssh", "splits": ["../.ssh", "validation"]}
+        split = out / "x"
+    else:
+        split = out / "train"
+    if field == "splits":
+        manifest["splits"] = ["train", "../.ssh"]
+    if field == "files":
+        manifest["files"][0]["path"] = "../../../.ssh/config"
+    if field == "shards":
+        manifest["shards"][0]["name"] = "../../.ssh/train-00000-9.tfrecord"
+    if field == "tokenizer":
+        manifest["tokenizer"]["files"][0]["path"] = "../../.ssh/config"
+    forge(split, manifest)
+    before = names(tmp_path)
+    with pytest.raises((DataError, UsageError)):
+        convert.main([str(out), "--output_format", "parquet", "--output", str(tmp_path / "in" / "made")])
+    assert names(tmp_path) == before
