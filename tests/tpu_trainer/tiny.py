@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,9 @@ def write_split(
         real = rows if attention_mask is None else rows[attention_mask > 0]
         counts = np.bincount(real.ravel(), minlength=len(SPECIAL_TOKENS) + WORDS)
         (folder / "statistics.json").write_text(json.dumps({"token_counts": counts.tolist()}))
+        beside = folder.parent / "tokenizer"
+        if not beside.exists():
+            shutil.copytree(tokenizer, beside)
         manifest = {
             "format": "tokenmill-dataset",
             "version": 1,
@@ -69,7 +72,7 @@ def write_split(
             "shards": shards,
             "fingerprint": hashlib.sha256(rows.tobytes()).hexdigest(),
             "tokenizer": {
-                "path": os.path.relpath(tokenizer, folder),
+                "path": "../tokenizer",
                 "sha256": hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
                 "vocab_size": len(SPECIAL_TOKENS) + WORDS,
             },

@@ -12,6 +12,7 @@ import pytest
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer import files
 from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.mixture import Mixture, describe
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
 from tpu_trainer.errors import UsageError
 
@@ -104,6 +105,31 @@ def test_a_manifest_cut_off(split_folder: Path) -> None:
         (split_folder / "manifest.json").write_bytes(cut)
         with pytest.raises(UsageError, match=r"manifest.json: invalid JSON"):
             open_split(str(split_folder))
+
+
+HOSTILE = ["../../x", "", "a\0b", 10**30, -1, 1.5, True, None, float("nan"), {}, {"a": 1}, [1, "a"], [[[]]]]
+
+
+def test_a_hostile_value_in_any_field_is_named(split_folder: Path) -> None:
+    whole = json.loads((split_folder / "manifest.json").read_text())
+    refused = 0
+    for key in whole:
+        inner = whole[key] if isinstance(whole[key], dict) else {None: None}
+        first = whole[key][0] if key == "shards" else {}
+        for value in HOSTILE:
+            cases = [value if name is None else whole[key] | {name: value} for name in inner]
+            cases += [[first | {name: value}, *whole[key][1:]] for name in first]
+            for case in cases:
+                (split_folder / "manifest.json").write_text(json.dumps(whole | {key: case}))
+                try:
+                    split = open_split(str(split_folder))
+                    load_vocabulary(split)
+                    describe(Mixture(splits=(split,), shares=(1,)), None)
+                except UsageError:
+                    refused += 1
+                else:
+                    assert all(Path(shard.path).parent == split_folder for shard in split.shards)
+    assert refused > 150
 
 
 def test_a_missing_shard(split_folder: Path) -> None:

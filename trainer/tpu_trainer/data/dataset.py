@@ -18,7 +18,9 @@ from tpu_trainer.errors import UsageError
 
 MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (1, 2)
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
-_SHARD_NAME = re.compile(r"^(?P<split>.+)-(?P<shard>\d+)-(?P<count>\d+)\.tfrecord$")
+_SHARD_NAME = re.compile(r"^(?P<split>[^/]+)-(?P<shard>\d+)-(?P<count>\d+)\.tfrecord$")
+_MAX_COUNT = 2**53
+_REMEDY = "copy or prepare the dataset again"
 # Features that a row may have besides input_ids.
 OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
 
@@ -58,9 +60,19 @@ class Split:
         return int(self.counts.sum())
 
     def statistics(self) -> dict[str, Any] | None:
-        """Returns the content of statistics.json; None if there is no such file."""
+        """Returns the content of statistics.json; None if there is no such file.
+
+        Raises:
+            UsageError: If it is damaged.
+        """
         path = files.join(self.path, "statistics.json")
-        return _read_json(path) if files.is_file(path) else None
+        if not files.is_file(path):
+            return None
+        statistics = _parse_json(files.read_bytes(path), path)
+        counts = statistics.get("token_counts")
+        if not isinstance(counts, list) or not all(map(_is_count, counts)):
+            raise UsageError(f"{path}: token_counts is not a list of counts; {_REMEDY}")
+        return statistics
 
     def token_counts(self) -> np.ndarray | None:
         """Returns the count of each token id, float64[vocab_size]; None if there is no statistics.json."""
@@ -95,27 +107,26 @@ def open_split(path: str, *, tokenizer: str | None = None) -> Split:
     return split
 
 
-def _read_json(path: str) -> dict[str, Any]:
-    return _parse_json(files.read_bytes(path), path)
-
-
 def _parse_json(data: bytes, path: str) -> dict[str, Any]:
     try:
-        return json.loads(data)
-    except ValueError as error:  # broken JSON or broken UTF-8
+        parsed = json.loads(data)
+    except (ValueError, RecursionError) as error:  # broken JSON or broken UTF-8
         raise UsageError(
             f"{path}: invalid JSON ({error}); the file may be truncated: prepare the dataset again"
         ) from error
+    if not isinstance(parsed, dict):
+        raise UsageError(f"{path}: not a JSON object; {_REMEDY}")
+    return parsed
 
 
 def _read_manifest(path: str) -> dict[str, Any]:
-    """Reads a manifest and checks its format, version and, from version 2 on, checksum."""
+    """Reads a manifest and checks its format, version, form and, from version 2 on, checksum."""
     data = files.read_bytes(path)
     manifest = _parse_json(data, path)
     found = (manifest.get("format"), manifest.get("version"))
-    if found[0] != MANIFEST_FORMAT or found[1] not in MANIFEST_VERSIONS:
+    if found[0] != MANIFEST_FORMAT or type(found[1]) is not int or found[1] not in MANIFEST_VERSIONS:
         raise UsageError(
-            f"{path}: format and version are {found[0]!r} and {found[1]!r}; this trainer supports "
+            f"{path}: format and version are {found[0]!r:.80} and {found[1]!r:.80}; this trainer supports "
             f"{MANIFEST_FORMAT!r}, {' and '.join(map(str, MANIFEST_VERSIONS))}"
         )
     if found[1] >= 2:
@@ -130,7 +141,46 @@ def _read_manifest(path: str) -> dict[str, Any]:
             f"{path}: its shards are {manifest['output_format']} files; this trainer reads TFRecords: copy the "
             "dataset by tokenmill convert … --output_format tfrecord, or prepare it again"
         )
+    if (wrong := _wrong_form(manifest)) is not None:
+        raise UsageError(f"{path}: {wrong}; {_REMEDY}")
     return manifest
+
+
+def _wrong_form(manifest: dict[str, Any]) -> str | None:
+    """Returns what is wrong with the values that the trainer uses; None if nothing is."""
+    tokenizer, length, features = (manifest.get(key) for key in ("tokenizer", "max_length", "features"))
+    if not all(isinstance(manifest.get(key), str) for key in ("split", "fingerprint")):
+        return "split or fingerprint is not text"
+    if not _is_count(length) or not 0 < length <= 2**24:
+        return f"max_length is {length!r:.80}, not a length of rows"
+    if not isinstance(features, list) or not all(isinstance(name, str) for name in features):
+        return "features is not a list of names"
+    if not isinstance(tokenizer, dict) or tokenizer.get("path") != "../tokenizer":
+        return "tokenizer.path is not ../tokenizer"
+    if not _is_count(tokenizer.get("vocab_size")) or not isinstance(tokenizer.get("sha256"), str):
+        return "tokenizer has no vocab_size or sha256"
+    if not isinstance(manifest.get("totals", {}), dict):
+        return "totals is not an object"
+    inputs, shards = manifest.get("inputs", []), manifest.get("shards")
+    if not isinstance(inputs, list) or not all(
+        isinstance(entry, dict) and isinstance(entry.get("path"), str) for entry in inputs
+    ):
+        return "inputs is not a list of files"
+    if not isinstance(shards, list) or not all(map(_is_shard, shards)):
+        return "shards is not a list of shards"
+    return None
+
+
+def _is_shard(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        return False
+    return _SHARD_NAME.match(entry["name"]) is not None and all(
+        _is_count(entry.get(key)) for key in ("records", "bytes")
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MAX_COUNT
 
 
 def _from_manifest(path: str, manifest: dict[str, Any], manifest_path: str, tokenizer: str | None) -> Split:
