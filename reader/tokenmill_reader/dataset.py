@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import google_crc32c
@@ -16,6 +16,7 @@ from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
 from tokenmill_reader.examples import ExampleDecoder, parse_example
 from tokenmill_reader.files import open_folder
 from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, Frames, windows
+from tokenmill_reader.indexes import Index, row_numbers
 from tokenmill_reader.shards import Shards
 
 Rows = dict[str, np.ndarray]
@@ -111,26 +112,14 @@ class Dataset:
         """Rows in each shard, int64[shards]."""
         return self._description.records
 
-    def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Rows:
+    def __getitem__(self, index: Index) -> Rows:
         """Reads rows.
 
         Raises:
-            IndexError: If there is no such row.
+            IndexError, TypeError: As `row_numbers` does.
             DatasetError: If a shard or record is damaged.
         """
-        if isinstance(index, slice):
-            return self._read(np.arange(*index.indices(len(self))))
-        rows = np.asarray(index)
-        if rows.size == 0:
-            rows = rows.astype(np.int64)
-        if rows.dtype == bool or not np.issubdtype(rows.dtype, np.integer) or rows.ndim > 1:
-            raise TypeError(
-                f"a row is given by an integer, rows by a list of them or a slice, not by {index!r}"
-            )
-        wrong = (rows < -len(self)) | (rows >= len(self))
-        if wrong.any():
-            raise IndexError(f"{self.path}: has {len(self)} rows, but no row {rows[wrong].ravel()[0]}")
-        rows = np.where(rows < 0, rows + len(self), rows).astype(np.int64)
+        rows = row_numbers(index, len(self), self.path)
         found = self._read(np.atleast_1d(rows))
         return found if rows.ndim else {name: values[0] for name, values in found.items()}
 
@@ -143,6 +132,7 @@ class Dataset:
 
     def locate(self, row: int) -> tuple[str, int]:
         """Returns the file of a row's shard, and the number of its record there."""
+        row = int(row_numbers([row], len(self), self.path)[0])
         shard = int(np.searchsorted(self._ends, row, side="right"))
         return self._description.names[shard], row - int(self._ends[shard] - self.counts[shard])
 
@@ -160,7 +150,7 @@ class Dataset:
         limit = (self.manifest or {}).get("tokenizer", {}).get("vocab_size", 2**31)
         for shard, name in enumerate(description.names):
             path = f"{self.path}/{name}"
-            data, offsets = self._shards.get(shard)
+            data, offsets, _ = self._shards.get(shard)
             frames = Frames(data, offsets[:-1], offsets[1:])
             everything = np.ones(offsets.size - 1, bool)
             try:

@@ -36,6 +36,13 @@ class Folder(Protocol):
     def join(self, name: str) -> str:
         """Returns the path of a file or folder, which may be in a folder above."""
 
+    def stamp(self, name: str) -> tuple[int, ...] | None:
+        """Returns what changes with a mapped file: its size, modification time and inode. None if it is not local.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+        """
+
     def map(self, name: str) -> np.ndarray:
         """Returns the content of a file, uint8[bytes], read-only. Raises FileNotFoundError."""
 
@@ -73,6 +80,10 @@ class LocalFolder:
 
     def join(self, name: str) -> str:
         return os.path.normpath(os.path.join(self.path, name))  # noqa: PTH118
+
+    def stamp(self, name: str) -> tuple[int, ...] | None:
+        found = os.stat(os.path.join(self.path, name))  # noqa: PTH116, PTH118 - called for each batch
+        return found.st_size, found.st_mtime_ns, found.st_ino
 
     def map(self, name: str) -> np.ndarray:
         with open(os.path.join(self.path, name), "rb") as file:  # noqa: PTH123, PTH118 - pathlib takes as long as mmap
@@ -140,6 +151,9 @@ class RemoteFolder:
     def join(self, name: str) -> str:
         scheme, _, rest = self.path.partition("://")
         return f"{scheme}://{posixpath.normpath(posixpath.join(rest, name))}"  # object stores do not resolve `..`
+
+    def stamp(self, name: str) -> tuple[int, ...] | None:
+        return None  # it is copied, not mapped
 
     def map(self, name: str) -> np.ndarray:
         files, root = self._connection()

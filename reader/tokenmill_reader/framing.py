@@ -68,7 +68,7 @@ def parse_offsets(content: np.ndarray, *, crc: int, records: int, size: int) -> 
     """
     if content.size != 8 * (records + 1) or google_crc32c.value(content) != crc:
         return None
-    offsets = content.view("<i8")
+    offsets = content.view("<i8").astype(np.int64)  # a copy: the file may shrink while it is mapped
     if offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) < HEAD_BYTES + TAIL_BYTES).any():
         return None
     return offsets

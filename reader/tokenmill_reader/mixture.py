@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from tokenmill_reader.dataset import Dataset, Rows
 from tokenmill_reader.errors import DatasetError
+from tokenmill_reader.indexes import Index, row_numbers
 
 PERIOD = 10_000
 """Rows in one period of the schedule. A dataset's share is a whole number of them."""
@@ -32,7 +35,15 @@ class Mixture:
 
         Raises:
             DatasetError: If the datasets have other features, lengths of rows, or tokenizers, or a share is too small.
+            ValueError: If there is no dataset, or not a positive weight for each.
         """
+        if not datasets or len(weights) != len(datasets):
+            raise ValueError(
+                f"{len(weights)} weights for {len(datasets)} datasets; give one for each dataset"
+            )
+        for dataset, weight in zip(datasets, weights, strict=True):
+            if weight is not None and not _is_weight(weight):
+                raise ValueError(f"{dataset.path}: its weight is {weight!r:.80}, not a number above 0")
         first = datasets[0]
         for other in datasets[1:]:
             for name in ("max_length", "features"):
@@ -53,6 +64,12 @@ class Mixture:
             for dataset, weight in zip(datasets, weights, strict=True)
         ]
         self.datasets = tuple(datasets)
+        self.max_length, self.features, self.tokenizer_path = (
+            first.max_length,
+            first.features,
+            first.tokenizer_path,
+        )
+        """As those of each dataset."""
         self.shares = _shares(values)
         """The rows of each dataset in a period of the schedule; they sum to `PERIOD`."""
         for dataset, value, share in zip(datasets, values, self.shares, strict=True):
@@ -82,17 +99,36 @@ class Mixture:
             for share, dataset in zip(self.shares, self.datasets, strict=True)
         )
 
-    def __getitem__(self, rows: Sequence[int] | np.ndarray) -> Rows:
-        """Reads several rows: int32[rows, max_length] by feature."""
-        rows = np.asarray(rows, np.int64)
-        found = {
-            name: np.empty((rows.size, self.datasets[0].max_length), np.int32)
-            for name in self.datasets[0].features
-        }
-        for own, dataset, numbers in self._parts(rows):
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{share / PERIOD:g} of {dataset.path!r}"
+            for share, dataset in zip(self.shares, self.datasets, strict=True)
+        )
+        return f"Mixture({len(self)} rows of {self.max_length} tokens: {parts})"
+
+    def __getitem__(self, index: Index) -> Rows:
+        """Reads rows, as `Dataset.__getitem__` does."""
+        rows = row_numbers(index, len(self), "the mixture")
+        found = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
+        for own, dataset, numbers in self._parts(np.atleast_1d(rows)):
             for name, values in dataset[numbers].items():
                 found[name][own] = values
-        return found
+        return found if rows.ndim else {name: values[0] for name, values in found.items()}
+
+    def __iter__(self) -> Iterator[Rows]:
+        """Yields all rows in order."""
+        return itertools.chain.from_iterable(self.datasets)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """Returns the path of a row's shard, and the number of its record there."""
+        [(_, dataset, [number])] = self._parts(row_numbers([row], len(self), "the mixture"))
+        name, record = dataset.locate(int(number))
+        return f"{dataset.path}/{name}", record
+
+    def verify(self) -> None:
+        """Verifies each dataset, as `Dataset.verify` does."""
+        for dataset in self.datasets:
+            dataset.verify()
 
     def read_ahead(self, rows: np.ndarray) -> None:
         """Loads the shards with these rows in the background, if their dataset is remote."""
@@ -101,8 +137,6 @@ class Mixture:
 
     def _parts(self, rows: np.ndarray) -> list[tuple[np.ndarray, Dataset, np.ndarray]]:
         """Returns, for each dataset that has some of the rows, which these are, and their numbers in it."""
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"the mixture has {len(self)} rows; rows are given by numbers from 0")
         of = np.searchsorted(self.first_rows, rows, side="right") - 1
         parts = [(np.flatnonzero(of == number), dataset) for number, dataset in enumerate(self.datasets)]
         return [
@@ -110,6 +144,11 @@ class Mixture:
             for (own, dataset), first in zip(parts, self.first_rows.tolist(), strict=True)
             if own.size
         ]
+
+
+def _is_weight(value: Any) -> bool:
+    """Whether a value is a finite number above 0."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _shares(weights: Sequence[float]) -> tuple[int, ...]:

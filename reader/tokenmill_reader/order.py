@@ -18,6 +18,7 @@ import numpy as np
 
 from tokenmill_reader.dataset import Dataset
 from tokenmill_reader.errors import DatasetError
+from tokenmill_reader.indexes import whole_number
 from tokenmill_reader.mixture import PERIOD, Mixture, schedule
 
 # Purposes of a permutation, in the upper half of the key's first word.
@@ -81,8 +82,19 @@ class Order:
         Raises:
             DatasetError: If a dataset has fewer shards with rows than there are hosts.
             ValueError: If the arguments contradict each other.
+            TypeError: If one is not a whole number.
         """
-        changes = [(0, hosts)] if not changes else [(int(step), int(count)) for step, count in changes]
+        seed, batch_size, window, host, hosts = (
+            whole_number(name, value)
+            for name, value in (
+                *(("seed", seed), ("batch_size", batch_size), ("window", window)),
+                *(("host", host), ("hosts", hosts)),
+            )
+        )
+        changes = [
+            (whole_number("the step of a change", step), whole_number("hosts of a change", count))
+            for step, count in changes or [(0, hosts)]
+        ]
         steps = [step for step, _ in changes]
         if steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
             raise ValueError(f"changes must ascend from step 0, but its steps are {steps}")
@@ -132,7 +144,9 @@ class Order:
 
         Raises:
             ValueError: If the step is negative, or before the last change.
+            TypeError: If it is not a whole number.
         """
+        step = whole_number("step", step)
         if step < self.changes[-1][0]:
             raise ValueError(f"step {step} is before the order begins, at step {self.changes[-1][0]}")
         count = self.batch_size // self.hosts

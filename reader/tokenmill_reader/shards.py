@@ -35,6 +35,8 @@ class Shard(NamedTuple):
     """The file, uint8[bytes]."""
     offsets: np.ndarray
     """The places of the records' frames, and the file's size: int64[records + 1]."""
+    stamp: tuple[int, ...] | None
+    """See `Folder.stamp`."""
 
 
 class Shards:
@@ -70,10 +72,26 @@ class Shards:
         Raises:
             DatasetError: If it is missing, or differs from its name or the manifest.
         """
-        future, is_ours = self._claim(shard)
-        if is_ours:
-            self._load(shard, future)
-        return future.result()
+        while True:
+            future, is_ours = self._claim(shard)
+            if is_ours:
+                self._load(shard, future)
+            opened = future.result()
+            if is_ours or opened.stamp == self._stamp(shard):
+                return opened
+            # Reading a mapped file that has shrunk would end the process with SIGBUS.
+            with self._lock:
+                if self._open.get(shard) is future:
+                    del self._open[shard]
+
+    def _stamp(self, shard: int) -> tuple[int, ...] | None:
+        """Returns the stamp of a shard's file. Raises DatasetError if it is missing."""
+        description = self._description
+        try:
+            return description.folder.stamp(description.names[shard])
+        except FileNotFoundError as error:
+            path = f"{description.folder.path}/{description.names[shard]}"
+            raise DatasetError(f"{path}: missing; {REMEDY}") from error
 
     def frames(self, shard: int, records: np.ndarray) -> Frames:
         """Reads records of a shard: of a remote one that is not open yet, if they are few, only these.
@@ -88,7 +106,7 @@ class Shards:
         offsets = self._single_offsets(shard, records)
         if offsets is not None:
             return self._read_single(shard, offsets[records], offsets[records + 1])
-        data, offsets = self.get(shard)
+        data, offsets, _ = self.get(shard)
         return Frames(data, offsets[records], offsets[records + 1])
 
     def read_ahead(self, shards: Iterable[int]) -> None:
@@ -138,6 +156,7 @@ class Shards:
     def _read(self, shard: int) -> Shard:
         description = self._description
         path = f"{description.folder.path}/{description.names[shard]}"
+        stamp = self._stamp(shard)  # before the file is mapped: what changes from here on is noticed
         try:
             data = description.folder.map(description.names[shard])
         except FileNotFoundError as error:
@@ -155,7 +174,8 @@ class Shards:
             )
         known = self._singles.get(shard)
         offsets = self._read_offsets(shard) if known is None or known.offsets is None else known.offsets
-        return Shard(data, index_frames(memoryview(data), records, path) if offsets is None else offsets)
+        offsets = index_frames(memoryview(data), records, path) if offsets is None else offsets
+        return Shard(data, offsets, stamp)
 
     def _read_offsets(self, shard: int) -> np.ndarray | None:
         """Reads a shard's offsets, int64[records + 1]; None if there are none, or they are damaged."""

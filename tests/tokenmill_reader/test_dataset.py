@@ -67,6 +67,26 @@ def test_numbers_that_are_none(dataset: Dataset, index: Any) -> None:
         dataset[index]
 
 
+def test_a_shard_that_shrinks_or_is_replaced_is_noticed(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS})
+    dataset = Dataset.open(folder)
+    before = dataset[:]["input_ids"]
+    path = folder / dataset.locate(94)[0]
+    whole = path.read_bytes()
+    copy = path.with_name("copy")
+    copy.write_bytes(whole)
+    copy.replace(path)
+    np.testing.assert_array_equal(dataset[:]["input_ids"], before)
+    os.truncate(path, 10)  # reading its old pages would raise SIGBUS
+    with pytest.raises(DatasetError, match=r"10 bytes, but the manifest specifies"):
+        dataset[94]
+    path.write_bytes(whole)
+    np.testing.assert_array_equal(dataset[:]["input_ids"], before)
+    path.unlink()
+    with pytest.raises(DatasetError, match="missing"):
+        dataset[94]
+
+
 def test_threads_copies_and_forks_read_the_same(dataset: Dataset) -> None:
     def read(seed: int) -> bool:
         rows = np.random.default_rng(seed).integers(0, 95, 40)

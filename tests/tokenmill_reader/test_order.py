@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ class Counts(Dataset):
     def __init__(self, counts: Sequence[int]) -> None:
         self._description = SimpleNamespace(records=np.array(counts), folder=SimpleNamespace(path="counts"))
         self._ends = np.cumsum(counts)
-        self.max_length, self.features = 1, ("input_ids",)
+        self.max_length, self.features, self.tokenizer_path = 1, ("input_ids",), None
 
     @property
     def manifest(self) -> None:
@@ -137,6 +140,56 @@ def test_shares_of_a_mixture(tmp_path_factory: pytest.TempPathFactory) -> None:
         Mixture.open({root / "0": 1, root / "short": 1})
     with pytest.raises(DatasetError, match="less than one row in 10000"):
         Mixture.open({root / "0": 1e6, root / "1": 1})
+
+
+def test_a_mixture_is_used_like_a_dataset(tmp_path: Path) -> None:
+    ids = [random_rows(40, 6, seed=seed) for seed in range(2)]
+    for number, rows in enumerate(ids):
+        write_split(tmp_path / str(number), {"input_ids": rows})
+    mixture, whole = Mixture.open({tmp_path / "0": 3, tmp_path / "1": None}), np.concatenate(ids)
+    assert (mixture.max_length, mixture.features, len(mixture)) == (6, ("input_ids",), 80)
+    for index in (
+        0,
+        79,
+        -1,
+        np.int32(41),
+        [3, -80, 79],
+        np.arange(80)[::-1],
+        slice(None, None, -9),
+        slice(5, 5),
+        [],
+    ):
+        np.testing.assert_array_equal(mixture[index]["input_ids"], whole[index].reshape(-1, 6).squeeze())
+    np.testing.assert_array_equal([row["input_ids"] for row in mixture], whole)
+    assert mixture.locate(79) == (f"{tmp_path}/1/{mixture.datasets[1].locate(39)[0]}", 9)
+    mixture.verify()
+    for index in (1.0, True, "1", None, [True]):
+        with pytest.raises(TypeError, match="a row is given by an integer"):
+            mixture[index]
+    for index in (80, -81, [0, 10**18]):
+        with pytest.raises(IndexError, match="has 80 rows, but no row"):
+            mixture[index]
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, True, "1", [1]])
+def test_weights_are_positive_numbers(tmp_path: Path, weight: Any) -> None:
+    write_split(tmp_path / "train", {"input_ids": random_rows(40, 6)})
+    with pytest.raises(ValueError, match=r"train: its weight is .*, not a number above 0"):
+        Mixture.open({tmp_path / "train": weight})
+    with pytest.raises(ValueError, match="0 weights for 0 datasets"):
+        Mixture.open({})
+
+
+def test_steps_of_any_type_of_integers() -> None:
+    order = Order(Counts([50] * 100), batch_size=np.int16(5000), seed=np.int64(3))
+    step = 2**31 - 1
+    assert order.rows(np.int32(step)).tolist() == order.rows(step).tolist()
+    assert order.rows(np.uint8(3)).tolist() == order.rows(3).tolist()
+    for wrong in (1.0, True, "1", None):
+        with pytest.raises(TypeError, match="not a whole number"):
+            order.rows(wrong)
+        with pytest.raises(TypeError, match="not a whole number"):
+            Order(Counts([4] * 8), batch_size=8, window=wrong)
 
 
 @pytest.mark.parametrize(
