@@ -68,10 +68,6 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
         raise UsageError(f"{config.dataset}: is one split; give the dataset's folder, which is above it")
     splits = open_dataset(source)
     for split in splits:
-        if split.manifest["version"] == 1:
-            raise UsageError(
-                f"{split.folder}: has version 1 of the format, which lacks checksums; prepare the dataset again"
-            )
         found = manifest.output_format_of(split.manifest)
         if found == config.output_format:
             raise UsageError(f"{config.dataset}: already has the format {found}; copy the folder")

@@ -38,13 +38,12 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     documents = documents_read(excluded)
     if totals["documents"] > documents or (len(manifest["splits"]) == 1 and totals["documents"] != documents):
         yield f"totals.documents is {totals['documents']}, but {documents} of the records became documents"
-    if manifest["version"] > 1:
-        named = {file["path"] for file in manifest["files"]}
-        for name in {manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA} - named:
-            yield f"files does not name {name}"
-        if all(file["path"] != "tokenizer.json" for file in manifest["tokenizer"]["files"]):
-            yield "tokenizer.files does not name tokenizer.json"
-        yield from _engine_defects(manifest)
+    named = {file["path"] for file in manifest["files"]}
+    for name in sorted({manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA} - named):
+        yield f"files does not name {name}"
+    if all(file["path"] != "tokenizer.json" for file in manifest["tokenizer"]["files"]):
+        yield "tokenizer.files does not name tokenizer.json"
+    yield from _engine_defects(manifest)
 
 
 def documents_read(excluded: Mapping[str, int]) -> int:
@@ -83,21 +82,16 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
     features = {name: config[name] for name in ("attention_mask", "segment_ids", "position_ids")}
     expected = {
         "splits": list(dict(config["splits"])),
-        "max_length": config["max_length"],
+        "shard_size": config["shard_size"],
         "seed": config["seed"],
         "features": list(feature_names(**features)),
         "output_format": config.get("output_format"),
         "num_records": sum(shard["records"] for shard in manifest["shards"]),
         "rows_checksum": f"{sum(int(shard['rows_checksum'], 16) for shard in manifest['shards']) % 2**64:016x}",
         "fingerprint": manifests.fingerprint(
-            manifest.get("bytes_version", 1), config, manifest["inputs"], manifest["tokenizer"]
+            manifest["bytes_version"], config, manifest["inputs"], manifest["tokenizer"]
         ),
     }
-    # In version 1, the order of the splits is in `splits` alone, and --num_shards gave a shard_size.
-    if manifest["version"] == 1:
-        expected["splits"] = manifest["splits"] if set(manifest["splits"]) == set(config["splits"]) else None
-    if manifest["version"] > 1 or config["shard_size"]:
-        expected["shard_size"] = config["shard_size"]
     return expected
 
 

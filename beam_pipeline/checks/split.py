@@ -56,14 +56,10 @@ def examine_split(folder: str) -> SplitFindings:
     found.defects += [f"{path}: {defect}" for defect in manifest_defects(manifest)]
     if (misnamed := manifests.name_defect(folder, manifest)) is not None:
         found.defects.append(f"{folder}: {misnamed}")
-    if manifest["version"] == 1:
-        found.notes.append(
-            f"{path}: version 1 has no checksums of the manifest and of the files beside the shards"
-        )
     _check_names(found)
     found.defects += _check_tokenizer(folder, manifest)
     damaged = set()
-    for file in manifest.get("files", ()):
+    for file in manifest["files"]:
         defects = list(_check_file(folder, file))
         found.defects += defects
         if defects:
@@ -99,7 +95,7 @@ def _check_names(found: SplitFindings) -> None:
     folder, manifest = found.folder, found.manifest
     named = {manifests.MANIFEST, manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA}
     named |= {name for shard in manifest["shards"] for name in files_of_shard(shard)}
-    named |= {entry["path"] for entry in manifest.get("files", ())}
+    named |= {entry["path"] for entry in manifest["files"]}
     for path in filesystem.list_folder(folder):
         name = path[len(folder) :].lstrip("/")
         if name in named or name.startswith(f"{manifests.TRANSFORM_FN}/"):
@@ -132,7 +128,7 @@ def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, An
     """Returns the defects that `check` finds in a file's content, prefixed with the file's path."""
     path = filesystem.join(folder, name)
     if not filesystem.exists(path):
-        return [] if manifest["version"] > 1 else [f"{path}: missing"]
+        return []  # the check of the listed files reports it
     try:
         return [f"{path}: {defect}" for defect in check(filesystem.read_bytes(path), manifest)]
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -141,7 +137,7 @@ def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, An
 
 def _check_split_files(folder: str, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Checks the files that follow from the format and the shards."""
-    listed = {file["path"]: file for file in manifest.get("files", ())}
+    listed = {file["path"]: file for file in manifest["files"]}
     for name, data in format_of(manifest).split_files(manifest["shards"]).items():
         if listed.get(name) != manifests.describe_file(name, data):
             yield f"{folder}/{manifests.MANIFEST}: its entry of {name} does not match the shards"
@@ -234,7 +230,7 @@ def _check_tokenizer(folder: str, manifest: Mapping[str, Any]) -> Iterable[str]:
     described = manifest["tokenizer"]
     above = folder.rstrip("/").rpartition("/")[0]
     place = filesystem.join(above, described["path"].removeprefix("../"))  # object stores have no `..`
-    defects = [defect for entry in described.get("files", ()) for defect in _check_file(place, entry)]
+    defects = [defect for entry in described["files"] for defect in _check_file(place, entry)]
     path = filesystem.join(place, "tokenizer.json")
     if not filesystem.exists(path):
         return defects or [f"{path}: missing"]
@@ -250,10 +246,11 @@ def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
         tokenizer = describe_tokenizer(place)
     except (UsageError, ValueError) as error:
         return [f"{place}: cannot be loaded: {error}"]
-    expected = {"vocab_size": tokenizer.vocab_size}
-    if manifest["version"] > 1:
-        expected["all_special_ids"] = list(tokenizer.all_special_ids)
-        expected["control_ids"] = sorted(tokenizer.control_ids)
+    expected = {
+        "vocab_size": tokenizer.vocab_size,
+        "all_special_ids": list(tokenizer.all_special_ids),
+        "control_ids": sorted(tokenizer.control_ids),
+    }
     defects = [
         f"{place}: has the {name} {value}, the manifest specifies {described[name]}"
         for name, value in expected.items()

@@ -18,7 +18,7 @@ from beam_pipeline.rows.routing import Layout
 
 FORMAT = "tokenmill-dataset"
 VERSION = 2
-VERSIONS = (1, 2)  # that can be read
+VERSIONS = (2,)  # that can be read
 MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
@@ -77,10 +77,8 @@ def checksum_defect(data: bytes, manifest: Mapping[str, Any]) -> str | None:
     """Checks the checksum of a manifest that was parsed from `data`.
 
     Returns:
-        The defect. None if the checksum is correct, or the manifest is of version 1, which has none.
+        The defect. None if the checksum is correct.
     """
-    if manifest["version"] == 1:
-        return None
     expected = checksum_of(data)
     line = f'  "checksum": "{expected}",\n'.encode()
     if _CHECKSUM_LINE.findall(data) == [line]:
@@ -153,7 +151,7 @@ def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
     version = manifest.get("version")
     if type(version) is not int or version not in VERSIONS:
         raise DataError(
-            f"{path}: has version {version!r} of the format; this program reads versions "
+            f"{path}: has version {version!r:.80} of the format; this program reads "
             f"{' and '.join(map(str, VERSIONS))}"
         )
     return data, manifest
@@ -166,10 +164,7 @@ def output_format_of(manifest: Mapping[str, Any]) -> str:
 
 def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     """Returns the name and share of each split of the run, in their order."""
-    splits = manifest["config"]["splits"]
-    if isinstance(splits, dict):  # version 1: its keys are sorted
-        return tuple((name, splits[name]) for name in manifest["splits"])
-    return tuple((name, share) for name, share in splits)
+    return tuple((name, share) for name, share in manifest["config"]["splits"])
 
 
 def layout_of(manifest: Mapping[str, Any]) -> Layout:
@@ -178,7 +173,7 @@ def layout_of(manifest: Mapping[str, Any]) -> Layout:
     return Layout(
         split=manifest["split"],
         num_rows=manifest["num_records"],
-        shard_size=manifest["shard_size"],  # version 1 also has one for --num_shards
+        shard_size=manifest["shard_size"],
         requested_shards=config["num_shards"],
         shuffle=config["shuffle"],
         seed=manifest["seed"],

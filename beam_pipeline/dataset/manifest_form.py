@@ -57,42 +57,28 @@ _CONFIG = {
 } | {"max_length": (_form_of(_OPTIONS["max_length"]), None)}
 
 
-_VERSION_1 = {
+_MANIFEST = {
     "split": SPLIT_NAME,
     "splits": [SPLIT_NAME],
-    "max_length": range(1, 2**20 + 1),
+    "max_length": (_form_of(_OPTIONS["max_length"]), None),
     "shard_size": (range(1, COUNT[-1] + 1), None),
     "seed": NUMBER,
     "features": [str],
+    "output_format": Optional(_OUTPUT_FORMAT),
     "num_records": COUNT,
     "shards": [
-        {"name": _SHARD_NAME, "records": COUNT, "bytes": COUNT, "crc32c": HEX_8, "rows_checksum": HEX_16}
+        {
+            "name": _SHARD_NAME,
+            "records": COUNT,
+            "bytes": COUNT,
+            "crc32c": HEX_8,
+            "rows_checksum": HEX_16,
+            "offsets_crc32c": Optional(HEX_8),
+        }
     ],
+    "files": _FILES,
     "totals": dict.fromkeys(("documents", "bytes", "tokens", "rows", "padding"), COUNT),
     "excluded": dict.fromkeys(("records", "blank_documents", "bad_records", "duplicate_documents"), COUNT),
-    "rows_checksum": HEX_16,
-    "tokenizer": {
-        "path": re.compile(r"\.\./tokenizer"),
-        "sha256": HEX_64,
-        "vocab_size": range(1, _MOST_IDS + 1),
-        "special_token_ids": {**dict.fromkeys(SPECIAL_NAMES, (_ID, None)), "pad": _ID},
-        "all_special_ids": [_ID],
-    },
-    "config": {**_CONFIG, "splits": dict},
-    "inputs": [{"path": str, "bytes": COUNT}],
-    "fingerprint": HEX_64,
-}
-_VERSION_2 = {
-    **_VERSION_1,
-    "files": _FILES,
-    "tokenizer": {**_VERSION_1["tokenizer"], "control_ids": [_ID], "files": _FILES},
-    "max_length": (_VERSION_1["max_length"], None),
-    "config": {**_CONFIG, "splits": [[SPLIT_NAME, float]]},
-    "shards": [{**_VERSION_1["shards"][0], "offsets_crc32c": Optional(HEX_8)}],
-    "bytes_version": COUNT,
-    "versions": {"tokenmill": str, "tokenizers": str},
-    "output_format": Optional(_OUTPUT_FORMAT),
-    "converted_from": Optional({"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": HEX_64}),
     "engines": Optional(
         [
             {
@@ -103,6 +89,22 @@ _VERSION_2 = {
             }
         ]
     ),
+    "rows_checksum": HEX_16,
+    "tokenizer": {
+        "path": re.compile(r"\.\./tokenizer"),
+        "sha256": HEX_64,
+        "vocab_size": range(1, _MOST_IDS + 1),
+        "special_token_ids": {**dict.fromkeys(SPECIAL_NAMES, (_ID, None)), "pad": _ID},
+        "all_special_ids": [_ID],
+        "control_ids": [_ID],
+        "files": _FILES,
+    },
+    "config": {**_CONFIG, "splits": [[SPLIT_NAME, float]]},
+    "inputs": [{"path": str, "bytes": COUNT}],
+    "bytes_version": COUNT,
+    "converted_from": Optional({"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": HEX_64}),
+    "versions": {"tokenmill": str, "tokenizers": str},
+    "fingerprint": HEX_64,
 }
 
 STATISTICS_FORM = {
@@ -132,18 +134,9 @@ TAILS_FORM = {"unit": COUNT, "rows": COUNT}
 
 def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each deviation of a manifest from the form of its version."""
-    if manifest["version"] > 1:
-        yield from mismatches(manifest, _VERSION_2, "")
-        yield from _format_defects(manifest)
-        yield from _config_defects(manifest)
-        return
-    yield from mismatches(manifest, _VERSION_1, "")
-    if "checksum" in manifest:
-        yield "version is 1, but it has a checksum, which only version 2 has: its version was changed"
-    config = manifest.get("config")
-    splits = config.get("splits") if isinstance(config, dict) else None
-    if isinstance(splits, dict) and not all(type(share) is float for share in splits.values()):
-        yield f"config.splits is {splits}, not an object of shares"
+    yield from mismatches(manifest, _MANIFEST, "")
+    yield from _format_defects(manifest)
+    yield from _config_defects(manifest)
 
 
 def _config_defects(manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,6 @@ list is written before the files that it lists. Only files that this module find
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +30,6 @@ _BAD_RECORDS = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
 _SMALL = 64 << 20  # files up to this size are compared by checksum
 _READS_AT_ONCE = 32
-# Version 1 of the format wrote these files but did not list them.
-_UNLISTED_FILES = (manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA)
-_TOKENIZER_FILES = (".json", ".txt", ".model", ".jinja")
 _SAVED_MODEL = re.compile(
     r"(saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+)"
 )
@@ -125,9 +121,6 @@ def _of_manifest(
 ) -> dict[str, Expected]:
     """Returns the files of a finished split, and of its tokenizer, report and analysis."""
     expected = {f"{split}/{manifest.MANIFEST}": Expected(), **_files_of(split, found)}
-    if "files" not in found:
-        expected |= {f"{split}/{name}": Expected() for name in _UNLISTED_FILES}
-        expected |= _tokenizer_of_version_1(output, found, sizes)
     for folder in {folder for path in sizes if (folder := _saved_model_folder(path, split))}:
         expected |= _saved_model(output, folder, sizes)
     for report in (manifest.REPORT, f"{split}/{manifest.REPORT}"):
@@ -142,10 +135,9 @@ def _of_manifest(
 
 
 def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
-    """Returns the files that a manifest lists. A manifest of version 1 lists only the shards."""
+    """Returns the files that a manifest lists."""
     shards = {path: sums for shard in found["shards"] for path, sums in _of_shard(split, shard).items()}
-    others = _entries(split, found.get("files", ()))
-    return shards | others | _entries(TOKENIZER, found["tokenizer"].get("files", ()))
+    return shards | _entries(split, found["files"]) | _entries(TOKENIZER, found["tokenizer"]["files"])
 
 
 def listed_sizes(split: str, found: Mapping[str, Any]) -> dict[str, int]:
@@ -157,23 +149,6 @@ def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Exp
     """Returns the files of a list whose paths are relative to `folder`; "" is the output folder."""
     above = f"{folder}/" if folder else ""
     return {above + entry["path"]: Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
-
-
-def _tokenizer_of_version_1(
-    output: str, found: Mapping[str, Any], sizes: Mapping[str, int]
-) -> dict[str, Expected]:
-    """Returns the files of the copied tokenizer, if the SHA-256 of its tokenizer.json matches the manifest."""
-    model = f"{TOKENIZER}/tokenizer.json"
-    if model not in sizes:
-        return {}
-    data = filesystem.read_bytes(filesystem.join(output, model))
-    if hashlib.sha256(data).hexdigest() != found["tokenizer"]["sha256"]:
-        return {}
-    return {
-        path: Expected()
-        for path in sizes
-        if path.startswith(f"{TOKENIZER}/") and path.count("/") == 1 and path.endswith(_TOKENIZER_FILES)
-    }
 
 
 def _saved_model_folder(path: str, split: str) -> str | None:

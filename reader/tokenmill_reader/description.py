@@ -15,7 +15,7 @@ from tokenmill_reader.files import Folder
 from tokenmill_reader.manifest import checksum_of, parse_manifest
 
 MANIFEST = "manifest.json"
-_FORMAT, _VERSIONS = "tokenmill-dataset", (1, 2)
+_FORMAT, _VERSIONS = "tokenmill-dataset", (2,)
 _SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{1,9})-(?P<count>\d{1,12})\.tfrecord")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{,99}")
 _MAX_LENGTH = 1 << 24
@@ -113,13 +113,12 @@ def _check_version(manifest: dict[str, Any], data: bytes, path: str) -> None:
             f"{path}: format and version are {str(found[0])[:80]!r} and {str(found[1])[:80]!r}; this reader supports "
             f"{_FORMAT!r}, {' and '.join(map(str, _VERSIONS))}; install a newer tokenmill-reader"
         )
-    if found[1] >= 2:
-        actual = checksum_of(data)
-        if manifest.get("checksum") != actual:
-            raise DatasetError(
-                f"{path}: its checksum is {str(manifest.get('checksum'))[:80]!r}, but that of its content is {actual}: "
-                f"it was changed after the dataset was prepared; {REMEDY}"
-            )
+    actual = checksum_of(data)
+    if manifest.get("checksum") != actual:
+        raise DatasetError(
+            f"{path}: its checksum is {str(manifest.get('checksum'))[:80]!r}, but that of its content is {actual}: "
+            f"it was changed after the dataset was prepared; {REMEDY}"
+        )
 
 
 def _check_form(manifest: dict[str, Any], path: str) -> None:

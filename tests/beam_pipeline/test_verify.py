@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ import pytest
 
 from beam_pipeline import prepare, verify
 from beam_pipeline.checks import at_scale, shards
-from beam_pipeline.dataset.manifest import MANIFEST, checksum_of, describe_file, to_bytes, with_checksum
+from beam_pipeline.dataset.manifest import MANIFEST, checksum_of, describe_file, with_checksum
 from beam_pipeline.errors import DataError
 from beam_pipeline.verify import check_dataset
 from tests.beam_pipeline.runs import arguments, defects
@@ -129,7 +128,7 @@ DAMAGE = {
     ),
     "a later version": (
         train_manifest(version=3),
-        "version 3 of the format; this program reads versions 1 and 2",
+        "version 3 of the format; this program reads 2",
     ),
     "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 differs"),
     "no tokenizer": (lambda d: shutil.rmtree(d / "tokenizer"), "tokenizer.json: missing"),
@@ -199,35 +198,6 @@ def test_a_whole_dataset_and_each_of_its_splits_are_fine(finished: Path, capsys)
     verify.main([str(finished)])
     verify.main([str(finished / "validation")])
     assert capsys.readouterr().out.count(": whole") == 3
-
-
-def to_version_1(split: Path) -> None:
-    """Converts the manifest to the first version of the format."""
-    manifest = json.loads((split / MANIFEST).read_bytes())
-    for key in ("checksum", "files", "versions", "bytes_version"):
-        del manifest[key]
-    for key in ("files", "control_ids"):
-        del manifest["tokenizer"][key]
-    manifest["version"] = 1
-    manifest["config"]["splits"] = dict(manifest["config"]["splits"])
-    described = {key: manifest[key] for key in ("config", "inputs", "tokenizer")}
-    text = json.dumps([1, described], sort_keys=True)
-    manifest["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
-    (split / MANIFEST).write_bytes(to_bytes(manifest))
-
-
-def test_version_1_is_whole_with_a_note(dataset: Path, capsys):
-    for split in ("train", "validation"):
-        to_version_1(dataset / split)
-    verify.main([str(dataset)])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(": ")[2] for line in lines if line.startswith("NOTE")] == [
-        "version 1 has no checksums of the manifest and of the files beside the shards"
-    ] * 2
-    (dataset / "train" / "units.jsonl").unlink()
-    edit(dataset / "validation" / "statistics.json", lambda s: s.update(unigram_entropy=3.0))
-    found = defects(dataset)
-    assert len(found) == 2 and "units.jsonl: missing" in found[0] and "unigram_entropy" in found[1]
 
 
 def test_what_does_not_belong_is_named(dataset: Path, capsys):

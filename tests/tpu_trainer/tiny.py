@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -64,7 +66,7 @@ def write_split(
             shutil.copytree(tokenizer, beside)
         manifest = {
             "format": "tokenmill-dataset",
-            "version": 1,
+            "version": 2,
             "split": folder.name,
             "max_length": rows.shape[1],
             "features": sorted(features),
@@ -77,5 +79,15 @@ def write_split(
                 "vocab_size": len(SPECIAL_TOKENS) + WORDS,
             },
         }
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(folder, manifest)
     return folder
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Writes manifest.json with the checksum that docs/dataset-format.md describes."""
+    lines = [
+        f"  {json.dumps(key)}: {json.dumps(manifest[key])}" for key in sorted(manifest) if key != "checksum"
+    ]
+    checksum = hashlib.sha256(("{\n" + ",\n".join(lines) + "\n}\n").encode()).hexdigest()
+    lines.insert(0, f'  "checksum": "{checksum}"')
+    (folder / "manifest.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")

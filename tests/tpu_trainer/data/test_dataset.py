@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
+from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_manifest, write_split
 from tpu_trainer import files
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import Mixture, describe
@@ -23,8 +22,7 @@ def split_folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
 
 
 def edit_manifest(folder: Path, **changes: object) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    write_manifest(folder, json.loads((folder / "manifest.json").read_text()) | changes)
 
 
 def test_manifest_and_names_say_the_same(split_folder: Path, tokenizer_folder: Path) -> None:
@@ -72,28 +70,11 @@ def test_shards_that_are_not_tfrecords(split_folder: Path) -> None:
         open_split(str(split_folder))
 
 
-def write_version_2(folder: Path) -> bytes:
-    """Turns the manifest into one of version 2, with the checksum that docs/dataset-format.md describes."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text()) | {"version": 2}
-    lines = [f"  {json.dumps(key)}: {json.dumps(manifest[key])}" for key in sorted(manifest)]
-    checksum = hashlib.sha256(("{\n" + ",\n".join(lines) + "\n}\n").encode()).hexdigest()
-    lines.insert(0, f'  "checksum": "{checksum}"')
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    return path.read_bytes()
-
-
-def test_a_manifest_of_version_2_is_read(split_folder: Path) -> None:
-    before = open_split(str(split_folder))
-    write_version_2(split_folder)
-    assert open_split(str(split_folder)).shards == before.shards
-
-
 @pytest.mark.parametrize(
     "old, new", [(b'"num_records": 90', b'"num_records": 91'), (b"checksum", b"chucksum")]
 )
-def test_a_changed_manifest_of_version_2_is_refused(split_folder: Path, old: bytes, new: bytes) -> None:
-    data = write_version_2(split_folder)
+def test_a_changed_manifest_is_refused(split_folder: Path, old: bytes, new: bytes) -> None:
+    data = (split_folder / "manifest.json").read_bytes()
     assert old in data
     (split_folder / "manifest.json").write_bytes(data.replace(old, new))
     with pytest.raises(UsageError, match=r"manifest.json: its checksum is .* it was changed"):
@@ -120,7 +101,7 @@ def test_a_hostile_value_in_any_field_is_named(split_folder: Path) -> None:
             cases = [value if name is None else whole[key] | {name: value} for name in inner]
             cases += [[first | {name: value}, *whole[key][1:]] for name in first]
             for case in cases:
-                (split_folder / "manifest.json").write_text(json.dumps(whole | {key: case}))
+                write_manifest(split_folder, whole | {key: case})
                 try:
                     split = open_split(str(split_folder))
                     load_vocabulary(split)

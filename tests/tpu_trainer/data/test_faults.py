@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.tpu_trainer.tiny import sequences, write_split
+from tests.tpu_trainer.tiny import sequences, write_manifest, write_split
 from tpu_trainer.data.dataset import Split, open_split
 from tpu_trainer.data.faults import check_records, diagnose_read_errors
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -89,8 +89,8 @@ def test_other_errors_pass(split: Split) -> None:
 
 def test_a_manifest_with_another_length(split: Split, vocabulary: Vocabulary) -> None:
     check_records(split, vocabulary)
-    path = Path(split.path, "manifest.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 8}))
+    manifest = json.loads(Path(split.path, "manifest.json").read_text())
+    write_manifest(Path(split.path), manifest | {"max_length": 8})
     message = (
         r"train-00000-40.tfrecord: record 0 has 16 values in input_ids, but max_length is 8 in the manifest"
     )

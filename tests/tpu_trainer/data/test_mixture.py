@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tpu_trainer.tiny import sequences, write_split
+from tests.tpu_trainer.tiny import sequences, write_manifest, write_split
 from tpu_trainer.data.mixture import PERIOD, MixedOrder, Mixture, open_mixture, schedule
 from tpu_trainer.errors import UsageError
 
@@ -132,11 +132,10 @@ def test_datasets_that_do_not_fit_together(
         mixture([folders[0], masked], 1, 1)
     manifest = json.loads((shorter / "manifest.json").read_text())
     other = write_split(tmp_path / "other", rows, tokenizer=tokenizer_folder)
-    (other / "manifest.json").write_text(
-        json.dumps(
-            json.loads((other / "manifest.json").read_text())
-            | {"tokenizer": manifest["tokenizer"] | {"sha256": "0" * 64}}
-        )
+    write_manifest(
+        other,
+        json.loads((other / "manifest.json").read_text())
+        | {"tokenizer": manifest["tokenizer"] | {"sha256": "0" * 64}},
     )
     with pytest.raises(UsageError, match=r"other: prepared with another tokenizer than"):
         mixture([folders[0], other], 1, 1)

@@ -16,7 +16,7 @@ import numpy as np
 from tpu_trainer import files
 from tpu_trainer.errors import UsageError
 
-MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (1, 2)
+MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (2,)
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 _SHARD_NAME = re.compile(r"^(?P<split>[^/]+)-(?P<shard>\d+)-(?P<count>\d+)\.tfrecord$")
 _MAX_COUNT = 2**53
@@ -120,7 +120,7 @@ def _parse_json(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _read_manifest(path: str) -> dict[str, Any]:
-    """Reads a manifest and checks its format, version, form and, from version 2 on, checksum."""
+    """Reads a manifest and checks its format, version, checksum and form."""
     data = files.read_bytes(path)
     manifest = _parse_json(data, path)
     found = (manifest.get("format"), manifest.get("version"))
@@ -129,13 +129,12 @@ def _read_manifest(path: str) -> dict[str, Any]:
             f"{path}: format and version are {found[0]!r:.80} and {found[1]!r:.80}; this trainer supports "
             f"{MANIFEST_FORMAT!r}, {' and '.join(map(str, MANIFEST_VERSIONS))}"
         )
-    if found[1] >= 2:
-        actual = hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
-        if manifest.get("checksum") != actual:
-            raise UsageError(
-                f"{path}: its checksum is {manifest.get('checksum')!r}, but that of its content is {actual}: it was "
-                "changed after the dataset was prepared; copy it or prepare the dataset again"
-            )
+    actual = hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
+    if manifest.get("checksum") != actual:
+        raise UsageError(
+            f"{path}: its checksum is {manifest.get('checksum')!r:.80}, but that of its content is {actual}: it was "
+            "changed after the dataset was prepared; copy it or prepare the dataset again"
+        )
     if manifest.get("output_format", "tfrecord") != "tfrecord":
         raise UsageError(
             f"{path}: its shards are {manifest['output_format']} files; this trainer reads TFRecords: copy the "
