@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from beam_pipeline import __version__
+from beam_pipeline import __version__, streams
 from beam_pipeline.console import log_to_stderr
 from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.lean_beam import import_beam
@@ -25,12 +25,29 @@ _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
+# For all other verbs, what they write into a folder counts, and stdout has only a summary.
+_SHOW = ("verify", "inspect")
+
 _log = logging.getLogger("beam_pipeline")
 
 
 def main() -> int:
     """Runs the verb that the command line names. Returns the exit status; see `run`."""
     words = sys.argv[1:]
+    makes = words[:1] and words[0] in VERBS and words[0] not in _SHOW
+    streams.harden(shows=not makes or not {"--estimate", "-h", "--help"}.isdisjoint(words))
+    try:
+        status = _main(words)
+        sys.stdout.flush()
+        return status
+    except streams.OutputClosed:
+        return 1
+    except OSError as error:
+        _log.error("%s", error)
+        return 1
+
+
+def _main(words: Sequence[str]) -> int:
     if words[:1] == ["--version"]:
         print(f"{program()} {__version__}")
         return 0
@@ -40,8 +57,8 @@ def main() -> int:
         return run(words[0], words[1:])
     asked = words[:1] in (["-h"], ["--help"])
     print(usage, file=sys.stdout if asked else sys.stderr)
+    log_to_stderr()
     if words and not asked:
-        log_to_stderr()
         _log.error("%r is not a verb%s", words[0], suggestion(words[0], VERBS))
     return 0 if asked else 2
 
@@ -108,10 +125,10 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         terminated = isinstance(interrupt, Terminated)
         cause = "terminated" if terminated else "interrupted"
         _log.error("; ".join([f"{verb}: {cause}", *map(str, interrupt.args)]))
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
         os._exit(128 + (signal.SIGTERM if terminated else signal.SIGINT))
-    except BrokenPipeError:  # the reader of our output, e.g. `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except streams.OutputClosed:
         return 1
     except (DataError, OSError) as error:
         _log.error("%s: %s", verb, error)

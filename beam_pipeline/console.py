@@ -1,4 +1,4 @@
-"""Shows the messages of this package's loggers on stderr, without breaking a progress bar, and no others."""
+"""Shows messages without breaking a progress bar: those of this package's loggers, and no others, on stderr."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from beam_pipeline.escaping import message
+
 
 class _Handler(logging.Handler):
     """Writes each message above the progress bars, to what is `sys.stderr` at that time."""
@@ -17,9 +19,17 @@ class _Handler(logging.Handler):
         from tqdm import tqdm  # imported late, since most verbs print nothing here
 
         try:
-            tqdm.write(self.format(record), file=sys.stderr)
+            tqdm.write(message(self.format(record)), file=sys.stderr)
         except Exception:
             self.handleError(record)
+
+
+def print_above(line: str) -> None:
+    """Prints a message to stdout, above the progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(message(line), file=sys.stdout)
+    sys.stdout.flush()
 
 
 def log_to_stderr() -> None:

@@ -11,6 +11,8 @@ _UNSAFE = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
+_MESSAGE_LENGTH = 2000  # about a screen of 80 columns
+
 
 def visible(text: str, *, one_line: bool = False) -> str:
     r"""Escapes control characters, and others that a terminal or a page would not show, as `\x1b`, `\u202e`….
@@ -28,6 +30,20 @@ def excerpt(text: str, most: int = 300) -> str:
     """Returns a text for a message: escaped, in one line, and shortened to `most` characters."""
     shown = visible(text[: most + 1], one_line=True)
     return shown if len(shown) <= most else shown[:most] + "…"
+
+
+def message(text: str) -> str:
+    """Returns a message for a terminal or a log, whatever it quotes: escaped, and not longer than a screen.
+
+    A text that is too long loses its middle, since a message begins with its place and ends with the remedy. All lines
+    but the first are indented, so that no quoted name can imitate a message.
+    """
+    return _shortened(visible(_shortened(text))).replace("\n", "\n    ")
+
+
+def _shortened(text: str) -> str:
+    half = _MESSAGE_LENGTH // 2
+    return text if len(text) <= _MESSAGE_LENGTH else f"{text[:half]} […] {text[-half:]}"
 
 
 def _escape(match: re.Match) -> str:

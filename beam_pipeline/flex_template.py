@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Sequence
 
+from beam_pipeline import streams
 from beam_pipeline.console import log_to_stderr
 from beam_pipeline.errors import UsageError
 from beam_pipeline.option_fields import Option, options_of, parser_of
@@ -97,6 +98,7 @@ def launch(given: Sequence[str]) -> int:
 
     from beam_pipeline import __main__, beam_options
 
+    streams.harden(shows=False)
     log_to_stderr()
     try:
         made = arguments(given)

@@ -17,9 +17,10 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.escaping import message
 
 TOPICS = ("", "input", "tokenizer", "rows", "splits", "output", "running")
 
@@ -88,6 +89,11 @@ class Options:
         return found
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, text: str) -> NoReturn:
+        super().error(message(text))
+
+
 _Config = TypeVar("_Config", bound=Options)
 
 
@@ -129,7 +135,7 @@ def parser_of(config: type[Options]) -> argparse.ArgumentParser:
     """Returns the parser of a verb. Its namespace contains only options that were given."""
     options = options_of(config)
     positional = "".join(f" {each.metavar}" for each in options if each.positional)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"{program()} {config.verb}",
         usage=f"%(prog)s{positional} [options]",
         description=inspect.cleandoc(config.__doc__),

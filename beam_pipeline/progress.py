@@ -74,14 +74,6 @@ def _show_elapsed(doing: str, done: threading.Event) -> None:
             line.set_description_str(f"{doing} [{tqdm.format_interval(time.monotonic() - began)}]")
 
 
-def print_above(line: str) -> None:
-    """Prints a line to stdout, above the progress bar."""
-    from tqdm import tqdm
-
-    tqdm.write(line, file=sys.stdout)
-    sys.stdout.flush()
-
-
 def describe_counters(counts: Mapping[str, int]) -> str:
     """Lists counters for the user."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))

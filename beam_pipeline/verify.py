@@ -14,13 +14,14 @@ from beam_pipeline.amounts import counted
 from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
+from beam_pipeline.console import print_above
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, WorkerDied
 from beam_pipeline.option_fields import flags_of, parse
 from beam_pipeline.option_values import SPLIT_NAME
 from beam_pipeline.options import VerifyConfig
-from beam_pipeline.progress import MOMENT, ProgressDisplay, Reporter, print_above
+from beam_pipeline.progress import MOMENT, ProgressDisplay, Reporter
 from beam_pipeline.run_folder import is_run_folder
 
 _SHARDS_AT_A_TIME = 8

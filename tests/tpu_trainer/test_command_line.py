@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import shlex
 import subprocess
@@ -263,6 +264,24 @@ def test_a_reader_that_closes_the_pipe_causes_no_traceback() -> None:
     process.stdout.close()
     _, error = process.communicate()
     assert (process.returncode, error) == (1, b"")
+
+
+def test_a_verb_does_not_depend_on_its_streams() -> None:
+    code = (
+        "import sys; from tpu_trainer import __main__, generate\n"
+        "from tpu_trainer.streams import json_line, print_data\n"
+        "generate.main = lambda _: [print_data(json_line('é\\ud800')), print('é\\ud800\\x1b', file=sys.stderr)]; "
+        "sys.argv = ['tpu_trainer', 'generate', '--model', 'm']; sys.exit(__main__.main())"
+    )
+    for redirections, encoding, shown in (
+        ("", "ascii", (b'"\\u00e9\\ud800"\n', b"\\xe9\\ud800\\x1b\n")),
+        ("", "utf-8", (b'"\xc3\xa9\\ud800"\n', b"\xc3\xa9\\ud800\\x1b\n")),
+        ("<&- >&- 2>&-", "utf-8", (b"", b"")),
+    ):
+        command = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-c", code]
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        process = subprocess.run(command, capture_output=True, check=False, env=environment)
+        assert (process.returncode, process.stdout, process.stderr) == (0, *shown)
 
 
 def test_errors_of_a_verb_are_one_line_and_status_2(

@@ -383,14 +383,24 @@ def test_fill_mask(
     assert 0.5 < float(first[0]) <= 1
     assert "'w6'" in {line.split()[1] for line in lines[5:]}
     lines = text_of(20, masked=(21,)) + "\n" + text_of(30, masked=(31,)) + "\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 0
     filled = capsys.readouterr().out
     assert text_of(20) in filled
     assert text_of(30) in filled
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"w1 <mask>\n\xff\n"), encoding="utf-8"))
-    assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 2
-    assert "the standard input is not UTF-8" in capsys.readouterr().err
+    for stdin, options, message in (
+        (b"w1 <mask>\n\xff\n", (), "line 2 of the standard input: is not UTF-8"),
+        (b"", ("--text", "\udcff <mask>"), "--text: character 1 is '\\udcff', so the text is not UTF-8"),
+        (
+            b'{"text": "w1 \\ud800 <mask>"}',
+            ("--json", "true"),
+            "line 1 of the standard input: character 4 is '\\ud800'",
+        ),
+        (b"[" * 100_000, ("--json", "true"), "line 1 of the standard input is not JSON"),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        assert run_verb("fill-mask", "--model", exported, "--top_k", 1, *options) == 2
+        assert message in capsys.readouterr().err
     for bad, message in (
         ("w1 w2", "no <mask> in the text 'w1 w2'"),
         ("<mask> " * 20, "a text has 22 tokens; the model takes 16"),

@@ -7,14 +7,29 @@ import os
 import signal
 import sys
 
-from tpu_trainer import __version__, console, quiet
-from tpu_trainer.command_line import overview, parse, program
+from tpu_trainer import __version__, console, quiet, streams
+from tpu_trainer.command_line import VERBS, overview, parse, program
 from tpu_trainer.errors import ExitStatus, TrainerError
+from tpu_trainer.escaping import message
 from tpu_trainer.training.tpu_host import uses_local_tpu
+
+# For all other verbs, what they write into a folder counts, and stdout has only a summary.
+_SHOW = ("generate", "fill-mask", "compile-check")
 
 
 def main() -> int:
     """Runs the verb of the command line and returns the exit status."""
+    makes = sys.argv[1:2] and sys.argv[1] in VERBS and sys.argv[1] not in _SHOW
+    streams.harden(shows=not makes or not {"-h", "--help", "--print_config"}.isdisjoint(sys.argv))
+    try:
+        status = _main()
+        sys.stdout.flush()
+        return status
+    except streams.OutputClosed:
+        return 1
+
+
+def _main() -> int:
     if sys.argv[1:2] == ["--version"]:
         print(f"{program()} {__version__}")
         return ExitStatus.DONE
@@ -35,14 +50,11 @@ def main() -> int:
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
         importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:
-        print(f"{program()}: error: {error}", file=sys.stderr)
+        print(message(f"{program()}: error: {error}"), file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         print(f"{program()}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return ExitStatus.DONE
 
 

@@ -25,6 +25,7 @@ from tpu_trainer.config import (
 )
 from tpu_trainer.config_files import add_options
 from tpu_trainer.errors import ExitStatus
+from tpu_trainer.escaping import message
 
 VERBS: dict[str, type] = {
     "fit": FitConfig,
@@ -77,11 +78,11 @@ class _HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 class _Parser(ArgumentParser):
     """Names the option that was meant by a misspelt one."""
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        misspelt = re.match(r"unrecognized arguments: (--[\w.-]+)", message)
+    def error(self, text: str, ex: Exception | None = None) -> NoReturn:
+        misspelt = re.match(r"unrecognized arguments: (--[\w.-]+)", text)
         if misspelt:
-            message += suggestion(misspelt[1], self._option_string_actions)
-        super().error(message, ex)
+            text += suggestion(misspelt[1], self._option_string_actions)
+        super().error(message(text), ex)
 
 
 def _verb_parser(verb: str) -> ArgumentParser:
@@ -109,7 +110,7 @@ def _no_verb(arguments: Sequence[str]) -> NoReturn:
     print(overview(), file=sys.stderr)
     if arguments:
         meant = suggestion(arguments[0], VERBS)
-        print(f"{program()}: error: {arguments[0]!r} is not a verb{meant}", file=sys.stderr)
+        print(message(f"{program()}: error: {arguments[0]!r} is not a verb{meant}"), file=sys.stderr)
     raise SystemExit(ExitStatus.USAGE)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
-from pathlib import Path
 
 from tqdm import tqdm
+
+from tpu_trainer.escaping import message
 
 
 class _Handler(logging.Handler):
@@ -15,11 +15,8 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            tqdm.write(self.format(record), file=sys.stderr)
+            tqdm.write(message(self.format(record)), file=sys.stderr)
             sys.stderr.flush()
-        except OSError:
-            # The terminal or other reader is gone. What follows must still run: saving, or deleting a TPU.
-            sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
         except Exception:
             self.handleError(record)
 

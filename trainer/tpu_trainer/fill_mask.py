@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +11,8 @@ import numpy as np
 from tpu_trainer.config import FillMaskConfig
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.exported import open_model, open_tokenizer, read_prompts
+from tpu_trainer.exports.exported import check_text, open_model, open_tokenizer, read_prompts
+from tpu_trainer.streams import json_line, print_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def main(config: FillMaskConfig) -> None:
     with elapsed("fill-mask: loading the tokenizer"):
         tokenizer, vocabulary = open_tokenizer(config.model, "mlm")
     if config.text is not None:
-        _encode(config.text, tokenizer)  # rejects it before the model is loaded
+        _encode(check_text(config.text, "--text"), tokenizer)  # rejects it before the model is loaded
     with elapsed("fill-mask: starting TensorFlow"):
         model = open_model(config.model, vocabulary, "mlm")
     filler = MaskFiller(model, tokenizer)
@@ -45,15 +45,13 @@ def main(config: FillMaskConfig) -> None:
                 **prompt.record,
                 "masks": [[asdict(prediction) for prediction in mask] for mask in masks],
             }
-            print(json.dumps(answer, ensure_ascii=False), flush=True)
+            print_data(json_line(answer))
             continue
-        print(prompt.text)
+        print_data(prompt.text)
         for number, predictions in enumerate(masks, start=1):
-            print(f"  mask {number}")
+            print_data(f"  mask {number}")
             for prediction in predictions:
-                print(
-                    f"    {prediction.probability:.4f}  {prediction.token!r}  {prediction.text}", flush=True
-                )
+                print_data(f"    {prediction.probability:.4f}  {prediction.token!r}  {prediction.text}")
 
 
 def _encode(text: str, tokenizer: Any) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,8 +11,9 @@ import numpy as np
 from tpu_trainer.config import GenerateConfig
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
-from tpu_trainer.exports.exported import open_model, open_tokenizer, read_prompts
+from tpu_trainer.exports.exported import check_text, open_model, open_tokenizer, read_prompts
 from tpu_trainer.exports.sampling import Sampling
+from tpu_trainer.streams import json_line, print_data
 
 _DEFAULT_NEW_TOKENS = 50
 
@@ -27,7 +27,8 @@ def main(config: GenerateConfig) -> None:
     with elapsed("generate: loading the tokenizer"):
         tokenizer, vocabulary = open_tokenizer(config.model, "clm")
     if config.text is not None:
-        encode(config.text, tokenizer, config.max_new_tokens)  # rejects it before the model is loaded
+        text = check_text(config.text, "--text")
+        encode(text, tokenizer, config.max_new_tokens)  # rejects it before the model is loaded
     with elapsed("generate: starting TensorFlow"):
         model = open_model(config.model, vocabulary, "clm")
     generator = Generator(
@@ -42,10 +43,8 @@ def main(config: GenerateConfig) -> None:
         continued = generator.continued(texts, lines=lines, max_new_tokens=config.max_new_tokens)
         for prompt, text in zip(prompts, continued, strict=True):
             if prompt.record is not None:
-                text = json.dumps(
-                    {**prompt.record, "continuation": text[len(prompt.text) :]}, ensure_ascii=False
-                )
-            print(text, flush=True)
+                text = json_line({**prompt.record, "continuation": text[len(prompt.text) :]})
+            print_data(text)
 
 
 def encode(text: str, tokenizer: Any, max_new_tokens: int | None) -> tuple[list[int], int]:

@@ -179,7 +179,8 @@ def test_the_verb(
 ) -> None:
     expected = continued(generator_of(causal), TEXTS)
     capsys.readouterr()
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{text}\n" for text in TEXTS)))
+    stdin = "".join(f"{text}\n" for text in TEXTS).encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     assert run_verb("generate", "--model", causal, "--max_new_tokens", 10, "--batch_size", 3) == 0
     assert capsys.readouterr().out.splitlines() == expected
     options = ("--temperature", 1.5, "--top_k", 20, "--top_p", 0.9)

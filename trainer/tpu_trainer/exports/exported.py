@@ -72,14 +72,6 @@ def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> A
     return LanguageModel(network=network, vocabulary=vocabulary, objective=objective)
 
 
-def _lines() -> Iterator[str]:
-    """Yields the lines of standard input."""
-    try:
-        yield from sys.stdin
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the standard input is not UTF-8: {error}") from None
-
-
 @dataclass(frozen=True)
 class Prompt:
     """A text to complete or continue."""
@@ -93,25 +85,39 @@ def read_prompts(text: str | None, *, json_lines: bool) -> Iterator[Prompt]:
     """Yields `text`; if None, each line of standard input: a text, or with `json_lines` an object with the key "text".
 
     Raises:
-        UsageError: If a line is not such an object.
+        UsageError: If a line is not such an object, or a text is not UTF-8.
     """
     if text is not None:
-        yield Prompt(text, {"text": text} if json_lines else None)
+        yield Prompt(check_text(text, "--text"), {"text": text} if json_lines else None)
         return
     if sys.stdin.isatty():
         _log.info(
             "reading a text from each line of standard input; Ctrl-D ends it, --text gives a single one"
         )
-    for number, line in enumerate(_lines(), start=1):
+    for number, data in enumerate(sys.stdin.buffer, start=1):
+        place = f"line {number} of the standard input"
+        try:
+            line = data.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{place}: is not UTF-8: {error}; convert it") from None
         if not json_lines:
-            yield Prompt(line.rstrip("\n"))
+            yield Prompt(line)
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
-            raise UsageError(f"--json: line {number} of the standard input is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"--json: {place} is not JSON: {error}") from None
         if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-            raise UsageError(
-                f'--json: line {number} of the standard input needs a string under "text": {line.strip()[:60]}'
-            )
-        yield Prompt(record["text"], record)
+            raise UsageError(f'--json: {place} needs a string under "text": {line.strip()[:60]}')
+        yield Prompt(check_text(record["text"], f"--json: {place}"), record)
+
+
+def check_text(text: str, place: str) -> str:
+    """Returns the text. Raises UsageError if it is not UTF-8: if it has bytes or escapes that are no characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{place}: character {error.start + 1} is {text[error.start]!r}, so the text is not UTF-8; replace it"
+        ) from None
+    return text

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tpu_trainer.streams import write_to_stderr
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -32,7 +34,7 @@ def ending_at_once(clean_up: Callable[[], object] = lambda: None) -> Iterator[No
             if received[0] in handlers:
                 clean_up()
                 if received[0] == signal.SIGINT:
-                    os.write(2, b"compile-check: interrupted; the same command continues from the cache\n")
+                    write_to_stderr("compile-check: interrupted; the same command continues from the cache\n")
                 os._exit(128 + received[0])
 
     thread = threading.Thread(target=watch, daemon=True)

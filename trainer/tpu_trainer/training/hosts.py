@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from tpu_trainer.errors import CloudError, ExitStatus, TrainerError
+from tpu_trainer.streams import write_to_stderr
 
 PROBE_SECONDS = 5.0
 """Interval between probes of a host, and a probe's timeout."""
@@ -99,7 +99,7 @@ def _end(lost: Sequence[int], addresses: Sequence[str]) -> NoReturn:
         f"tpu_trainer: error: lost the TPU's host {_named(lost, addresses)}: it no longer answers; the same command on "
         "a new TPU continues from the last checkpoint\n"
     )
-    os.write(sys.stderr.fileno(), text.encode())
+    write_to_stderr(text)
     os._exit(ExitStatus.INTERRUPTED)
 
 

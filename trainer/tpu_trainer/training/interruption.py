@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 from collections import deque
 from types import TracebackType
 from typing import SupportsFloat
+
+from tpu_trainer.streams import write_to_stderr
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -73,7 +74,7 @@ class Interruption:
                 continue
             name = signal.Signals(number[0]).name
             if self.requested:
-                os.write(sys.stderr.fileno(), f"fit: {name} again: ending at once\n".encode())
+                write_to_stderr(f"fit: {name} again: ending at once\n")
                 os._exit(128 + number[0])
             self._requested.set()
-            os.write(sys.stderr.fileno(), f"fit: {name}: saving after this step, then ending\n".encode())
+            write_to_stderr(f"fit: {name}: saving after this step, then ending\n")

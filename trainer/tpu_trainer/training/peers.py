@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from tpu_trainer import __version__
 from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.errors import DivergedError, ExitStatus, InterruptedRun, NotSavedError, UsageError
+from tpu_trainer.streams import write_to_stderr
 from tpu_trainer.training.meeting import Meeting
 from tpu_trainer.training.pjrt import import_jax
 
@@ -151,7 +151,7 @@ class Peers:
             if thread.name == "checkpoint":  # of BackgroundSaver
                 thread.join()
         text = f"tpu_trainer: error: {reason}; the same command on all hosts continues from the last checkpoint\n"
-        os.write(sys.stderr.fileno(), text.encode())
+        write_to_stderr(text)
         end = time.monotonic() + GRACE_SECONDS
         while self.is_first and len(self._alive) > 1 and time.monotonic() < end:
             self._alive = set(self._client.get_live_nodes(list(range(self.count))))
@@ -245,7 +245,7 @@ def _ends_after(seconds: float, problem: str) -> Iterator[None]:
 
 def _exit(reason: str) -> NoReturn:
     # In a regular exit of the interpreter, the main thread would wait for the lost process.
-    os.write(sys.stderr.fileno(), f"tpu_trainer: error: {reason}\n".encode())
+    write_to_stderr(f"tpu_trainer: error: {reason}\n")
     os._exit(ExitStatus.INTERRUPTED)
 
 
