@@ -14,11 +14,11 @@ from beam_pipeline import streams
 from beam_pipeline.console import log_to_stderr
 from beam_pipeline.errors import UsageError
 from beam_pipeline.option_fields import Option, options_of, parser_of
+from beam_pipeline.option_values import SPLIT_NAME
 from beam_pipeline.options import PrepareConfig
 
 _log = logging.getLogger("beam_pipeline")
 
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.]*"
 _SHARE = r"(0?\.[0-9]+|1(\.0+)?)"
 _FOLDER = r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]/.+"
 
@@ -33,8 +33,8 @@ _PATTERNS = {
     "dataset_cache": _FOLDER,
     "tokenizer": r"(gs://.+|[\w.-]+(/[\w.-]+)?)",
     "output": _FOLDER,
-    "split": _NAME,
-    "splits": rf"{_NAME}={_SHARE}(,{_NAME}={_SHARE})*",
+    "split": SPLIT_NAME,
+    "splits": rf"{SPLIT_NAME}={_SHARE}(,{SPLIT_NAME}={_SHARE})*",
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
 # A template's launcher neither runs the pipeline nor waits for it: it only describes the job to Dataflow.

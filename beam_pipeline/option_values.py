@@ -8,11 +8,26 @@ from itertools import accumulate
 
 from beam_pipeline.errors import UsageError
 
-_RESERVED = ("tokenizer", "bad_records", "report.html")
 _SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
-SPLIT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.]{{,{_SPLIT_NAME_LENGTH - 1}}}")
-"""The form of a split's name, which is a folder's name and a part of file names."""
+SPLIT_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9_.]{{,{_SPLIT_NAME_LENGTH - 2}}}[A-Za-z0-9_])?")
+"""The form of a split's name, which is a folder's name and a part of file names. Windows ignores a dot at the end."""
 
+# The files and folders of a dataset and of its splits, so that a path has one meaning.
+_RESERVED = (
+    "tokenizer",
+    "bad_records",
+    "report.html",
+    "report.html.tmp",
+    "manifest.json",
+    "inputs.jsonl",
+    "units.jsonl",
+    "statistics.json",
+    "index.json",
+    "offsets",
+    "transform_fn",
+    "transformed_metadata",
+)
+_OF_WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")  # devices in every folder
 
 ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
 """The values of `--output_format` for rows."""
@@ -41,8 +56,11 @@ def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
             value = -1.0
         if not 0 < value <= 1:
             raise UsageError(f"--splits {text}: {item!r} is not NAME=SHARE with a share above 0 and up to 1")
-        if check_split_name(name) in splits:
-            raise UsageError(f"--splits {text}: {name!r} occurs twice; name each split once")
+        check_split_name(name)
+        for other in splits:
+            if other.lower() == name.lower():
+                twice = "occurs twice" if other == name else f"and {other!r} are the same on some disks"
+                raise UsageError(f"--splits {text}: {name!r} {twice}; name each split once")
         splits[name] = value
     bounds = list(accumulate(splits.values(), initial=0.0))
     if any(bound >= 1 for bound in bounds[:-1]):
@@ -84,9 +102,13 @@ def parse_record(text: str) -> tuple[str, int, int]:
 
 def check_split_name(name: str) -> str:
     """Returns the name. Raises UsageError if it is not a valid name of a split."""
-    if not SPLIT_NAME.fullmatch(name) or name in _RESERVED:
+    if not SPLIT_NAME.fullmatch(name):
         raise UsageError(
             f"split {name!r}: is not a valid name. Use at most {_SPLIT_NAME_LENGTH} letters, digits, '_' and '.', "
-            f"beginning with a letter or digit, but not {', '.join(_RESERVED)}"
+            "beginning with a letter or digit, and not ending with '.'"
         )
+    if name.lower() in _RESERVED:
+        raise UsageError(f"split {name!r}: a dataset has a file or folder of this name; choose another name")
+    if _OF_WINDOWS.fullmatch(name.lower()):
+        raise UsageError(f"split {name!r}: Windows cannot have a folder of this name; choose another name")
     return name
