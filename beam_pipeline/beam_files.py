@@ -9,6 +9,8 @@ import glob
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
+from beam_pipeline.errors import UsageError
+
 if TYPE_CHECKING:
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
 def configure(options: PipelineOptions) -> None:
     """Sets the options of the file systems of this process (accounts, audit entries, …)."""
     _file_systems().set_options(options)
+
+
+def check_scheme(url: str) -> None:
+    """Checks that there is a file system for a URL. Raises UsageError if there is none."""
+    try:
+        _file_systems().get_filesystem(url)
+    except ValueError as error:
+        scheme, _, rest = url.partition("://")
+        if scheme == "file":
+            raise UsageError(f"{url}: write the path alone, {rest}") from error
+        raise UsageError(
+            f"{url}: there is no file system for {scheme}://; if this is a path on this machine, write ./{url}"
+        ) from error
 
 
 def match(pattern: str) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from apache_beam.pvalue import AsIter
 
 from beam_pipeline import beam_options, filesystem, launching
 from beam_pipeline.amounts import counted
-from beam_pipeline.dataset import manifest, output_folder
+from beam_pipeline.dataset import manifest, output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, UsageError
@@ -87,7 +87,7 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
         raise UsageError(f"{config.dataset} is on this machine, so the runner's workers cannot read it")
     inputs = [filesystem.join(split.folder, manifest.MANIFEST) for split in splits]
     tokenizer = filesystem.join(splits[0].tokenizer_folder, "tokenizer.json")
-    output_folder.refuse_overlap(launch.output, names, [*inputs, tokenizer])
+    output_place.refuse_overlap(launch.output, names, [*inputs, tokenizer])
     return splits
 
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import glob
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ _REQUESTS_AT_ONCE = 64
 _SYNCS_AT_ONCE = 8
 # The errors of file systems that cannot sync a folder, and of unreadable folders.
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
+_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -338,9 +340,16 @@ def make_parent(path: str) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
+def dangling_link(path: str) -> Path | None:
+    """Returns which of a local path and the folders above it is a symbolic link to nothing; None if none is."""
+    return next(
+        (link for link in (Path(path), *Path(path).parents) if link.is_symlink() and not link.exists()), None
+    )
+
+
 def is_local(path: str) -> bool:
-    """Returns whether a path is local, without `scheme://`."""
-    return "://" not in path
+    """Returns whether a path is local, without `scheme://` at its beginning."""
+    return "://" not in path or _SCHEME.match(path) is None
 
 
 def is_bucket(path: str) -> bool:
@@ -349,5 +358,13 @@ def is_bucket(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Makes a local path absolute, because workers may run in another folder. URLs only lose trailing slashes."""
-    return os.path.abspath(path) if is_local(path) else path.rstrip("/")  # noqa: PTH100 (keeps symbolic links)
+    """Makes a local path absolute, because workers may run in another folder. URLs only lose trailing slashes.
+
+    Raises:
+        UsageError: If there is no file system for the URL.
+    """
+    if is_local(path):
+        return os.path.abspath(path)  # noqa: PTH100 (keeps symbolic links)
+    if not is_bucket(path):
+        beam_files.check_scheme(path)
+    return path.rstrip("/")

@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipeline import beam_options, filesystem, run
 from beam_pipeline.dataflow import job_options
 from beam_pipeline.dataflow.launch import is_active
-from beam_pipeline.dataset import lock, output_folder
+from beam_pipeline.dataset import lock, output_folder, output_place
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import LockLost, StillRunning
 from beam_pipeline.input_options import InputConfig
@@ -49,6 +49,8 @@ class Launch:
         Raises:
             UsageError: If the input does not exist, or the workers cannot read it.
         """
+        if config.dataset and config.dataset.cache:
+            output_place.check_place(filesystem.absolute(config.dataset.cache), "--dataset_cache")
         planned = plan(config, local_files=beam_options.workers_see_local_files(self.options))
         _log.info(describe_plan(planned, config))
         return planned
@@ -189,11 +191,13 @@ def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
         output: The folder that the verb writes, as the user gave it.
 
     Raises:
-        UsageError: If an option is unknown, or the options of a Dataflow job are wrong.
+        UsageError: If an option is unknown, the options of a Dataflow job are wrong, or the folder is inside of a
+            dataset.
     """
     options = beam_options.parse(beam_args, flags_of(VERBS[verb]))
     filesystem.configure(options)
     launch = Launch(verb, options, filesystem.absolute(output))
     if launch.on_dataflow:
         job_options.complete(options, verb=verb, output=launch.output)
+    output_place.check_place(launch.output)
     return launch

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from beam_pipeline import __version__, beam_options, filesystem, graph, launching, memory, native
 from beam_pipeline.analysis import analyze
-from beam_pipeline.dataset import manifest, output_folder
+from beam_pipeline.dataset import manifest, output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
         _show_estimate(launch, checked)
         return
     fingerprint = checked.fingerprint()
-    output_folder.refuse_overlap(
+    output_place.refuse_overlap(
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
     )
     staging = filesystem.join(output, STAGING)

@@ -14,7 +14,7 @@ from beam_pipeline import __version__, corpus_sample, filesystem, launching
 from beam_pipeline.amounts import counted, megabytes
 from beam_pipeline.corpus_sample import Sample, SampleJob
 from beam_pipeline.dataset.lock_holder import Lock
-from beam_pipeline.dataset.output_folder import refuse_overlap
+from beam_pipeline.dataset.output_place import refuse_overlap
 from beam_pipeline.errors import DataError, LockLost
 from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse

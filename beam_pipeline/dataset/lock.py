@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.lock_holder import CloudJob, Holder, Lock, check_held
 from beam_pipeline.dataset.lock_kinds import FileLock, ObjectLock, PlainLock
-from beam_pipeline.dataset.manifest import MANIFEST
+from beam_pipeline.dataset.manifest import MANIFEST, finished_splits, no_dataset_reason
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, LockLost
 
@@ -57,8 +57,14 @@ def hold(
 
 
 def hold_dataset(dataset: str, *, verb: str) -> contextlib.AbstractContextManager[Lock]:
-    """Holds the lock of a finished dataset, or of the dataset of a split, for a verb that adds files to it."""
+    """Holds the lock of a finished dataset, or of the dataset of a split, for a verb that adds files to it.
+
+    Raises:
+        DataError: If there is none.
+    """
     of_split = filesystem.exists(filesystem.join(dataset, MANIFEST))
+    if not of_split and not finished_splits(dataset):
+        raise DataError(no_dataset_reason(dataset))
     output = dataset.rpartition("/")[0] if of_split else dataset
     return hold(filesystem.join(output, STAGING), verb=verb, fingerprint="")
 

@@ -52,6 +52,11 @@ class FileLock(Lock):
                     raise
                 return
             os.close(file)
+        link = filesystem.dangling_link(str(Path(self.path).parent))
+        if link is not None:
+            raise UsageError(
+                f"{link}: is a symbolic link to {link.readlink()}, which does not exist; remove it"
+            )
         raise UsageError(
             f"{self.path}: cannot be locked, because other runs keep locking and releasing it; try again"
         )

@@ -5,9 +5,7 @@ The caller holds the folder's lock (`dataset.lock`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest, offsets
@@ -84,76 +82,6 @@ def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
         if found["fingerprint"] != fingerprint or not listed_sizes(split, found).items() <= sizes.items():
             return False
     return True
-
-
-def refuse_overlap(
-    output: str, splits: Sequence[str], inputs: Iterable[str], tokenizer: str | None = None
-) -> None:
-    """Checks that the output folder contains nothing that the run reads. Resolves symbolic links.
-
-    Args:
-        output: The folder, absolute.
-        splits: The names of the folders that the run writes in it.
-        inputs: The paths of the input files.
-        tokenizer: The tokenizer's folder, or its name on the hub. None if the run reads none.
-
-    Raises:
-        UsageError: If the tokenizer or an input file is in a folder that the run writes.
-    """
-    inside = _Inside(
-        [output, *(filesystem.join(output, name) for name in (*splits, TOKENIZER, BAD_RECORDS, STAGING))]
-    )
-    source = filesystem.absolute(tokenizer) if tokenizer else ""
-    if source and (not filesystem.is_local(source) or _identity(source)) and inside(source):
-        raise UsageError(
-            f"--output {output}: contains the folder of --tokenizer {tokenizer}, but a run must not write where it "
-            "reads; copy the tokenizer to another place, or choose another --output"
-        )
-    for path in inputs:
-        if inside(path.rpartition("/")[0]) or (
-            filesystem.is_local(path) and Path(path).is_symlink() and inside(path)
-        ):
-            raise UsageError(
-                f"--output {output}: contains the input file {path}, but a run must not write where it reads; choose "
-                "another --output"
-            )
-
-
-class _Inside:
-    """Tests whether a path is one of some folders or below one. Local folders are compared by device and inode."""
-
-    def __init__(self, folders: Sequence[str]):
-        self._prefixes = tuple(folder.rstrip("/") + "/" for folder in folders)
-        self._identities = {found for folder in folders if (found := _identity(folder))}
-        self._known: dict[str, bool] = {}
-
-    def __call__(self, path: str) -> bool:
-        if path not in self._known:
-            self._known[path] = self._find(path)
-        return self._known[path]
-
-    def _find(self, path: str) -> bool:
-        if not filesystem.is_local(path):
-            return (path.rstrip("/") + "/").startswith(self._prefixes)
-        above = os.path.realpath(path)
-        while True:
-            if _identity(above) in self._identities:
-                return True
-            parent = os.path.dirname(above)  # noqa: PTH120
-            if parent == above:
-                return False
-            above = parent
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Returns the device and inode of a local file or folder; None if it is missing or remote."""
-    if not filesystem.is_local(path):
-        return None
-    try:
-        found = os.stat(path)  # noqa: PTH116
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def clean_up_failed_run(output: str, splits: Sequence[str], fingerprint: str) -> tuple[int, int] | None:

@@ -150,5 +150,5 @@ def test_on_object_stores_the_model_itself_comes_last(tmp_path: Path, monkeypatc
 
 
 def test_no_dataset(tmp_path: Path):
-    with pytest.raises(DataError, match="finished dataset"):
+    with pytest.raises(DataError, match="no such folder, or it is empty"):
         analysis.main([str(tmp_path)])

@@ -142,7 +142,7 @@ def test_a_split_without_documents_is_no_obstacle(tmp_path: Path, tokenizer_fold
 
 
 def test_no_dataset(tmp_path: Path):
-    with pytest.raises(DataError, match="finished dataset"):
+    with pytest.raises(DataError, match="no such folder, or it is empty"):
         report.main([str(tmp_path)])
 
 
