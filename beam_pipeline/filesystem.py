@@ -28,6 +28,13 @@ _SYNCS_AT_ONCE = 8
 # The errors of file systems that cannot sync a folder, and of unreadable folders.
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -57,16 +64,23 @@ def match(pattern: str) -> list[tuple[str, int]]:
         return sorted(beam_files.match(pattern))
 
 
-def list_files(folder: str, *, recursive: bool = True) -> list[tuple[str, int]]:
+def list_files(
+    folder: str, *, recursive: bool = True, unreadable: list[OSError] | None = None
+) -> list[tuple[str, int]]:
     """Returns the files below a folder, as (path, size in bytes), sorted by path; [] if there is no such folder.
 
     Local symbolic links to folders are listed as files, and not followed.
+
+    Args:
+        folder: The folder.
+        recursive: Whether to list the folders below it.
+        unreadable: Gets the errors of local folders that cannot be listed, which else are raised.
 
     Raises:
         OSError: If the file system cannot list them.
     """
     if is_local(folder):
-        return sorted(_scan(folder, recursive))
+        return sorted(_scan(folder, recursive, unreadable))
     prefix = folder.rstrip("/") + "/"
     if is_bucket(folder):
         with plain_errors(folder):
@@ -80,18 +94,38 @@ def list_files(folder: str, *, recursive: bool = True) -> list[tuple[str, int]]:
     ]
 
 
-def _scan(folder: str, recursive: bool) -> Iterator[tuple[str, int]]:
+def _scan(folder: str, recursive: bool, unreadable: list[OSError] | None = None) -> Iterator[tuple[str, int]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     if recursive:
-                        yield from _scan(entry.path, recursive)
-                elif recursive or not entry.is_dir():
+                        yield from _scan(entry.path, recursive, unreadable)
+                elif recursive or not _is_folder(entry):
                     with contextlib.suppress(FileNotFoundError):  # deleted after the folder was read
-                        yield entry.path, entry.stat(follow_symlinks=entry.is_file()).st_size
+                        yield entry.path, _size(entry)
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        if unreadable is None:
+            raise
+        unreadable.append(error)
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a symbolic link that cannot be followed
+        return False
+
+
+def _size(entry: os.DirEntry) -> int:
+    try:
+        return entry.stat(follow_symlinks=entry.is_file()).st_size
+    except FileNotFoundError:
+        raise
+    except OSError:  # a symbolic link that cannot be followed
+        return entry.stat(follow_symlinks=False).st_size
 
 
 def list_folder(folder: str) -> list[str]:
@@ -104,7 +138,7 @@ def list_subfolders(folder: str) -> list[str]:
     if is_local(folder):
         try:
             with os.scandir(folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
+                return sorted(entry.name for entry in entries if _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
     if is_bucket(folder):
@@ -129,11 +163,13 @@ def open_file(path: str) -> BinaryIO:
     """Opens a file for reading, without decompression. The result is seekable.
 
     Raises:
-        OSError: If there is no such file, or it is a pipe, which would block until another process writes to it.
+        OSError: If there is no such file, or it is not a regular file. A pipe would block until another process writes
+            to it, and a device may be endless.
     """
     if is_local(path):
-        if stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 (as the rest of this module)
-            raise OSError(errno.EINVAL, "Is a pipe, not a regular file", path)
+        mode = os.stat(path).st_mode  # noqa: PTH116 (as the rest of this module)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"Is a {_KINDS[stat.S_IFMT(mode)]}, not a regular file", path)
         return Path(path).open("rb")
     with plain_errors(path):
         return beam_files.open_file(path)

@@ -33,8 +33,8 @@ _PATTERNS = {
     "dataset_cache": _FOLDER,
     "tokenizer": r"(gs://.+|[\w.-]+(/[\w.-]+)?)",
     "output": _FOLDER,
-    "split": SPLIT_NAME,
-    "splits": rf"{SPLIT_NAME}={_SHARE}(,{SPLIT_NAME}={_SHARE})*",
+    "split": SPLIT_NAME.pattern,
+    "splits": rf"{SPLIT_NAME.pattern}={_SHARE}(,{SPLIT_NAME.pattern}={_SHARE})*",
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
 # A template's launcher neither runs the pipeline nor waits for it: it only describes the job to Dataflow.

@@ -9,7 +9,7 @@ from itertools import accumulate
 from beam_pipeline.errors import UsageError
 
 _SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
-SPLIT_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9_.]{{,{_SPLIT_NAME_LENGTH - 2}}}[A-Za-z0-9_])?")
+SPLIT_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9_.]{{0,{_SPLIT_NAME_LENGTH - 2}}}[A-Za-z0-9_])?")
 """The form of a split's name, which is a folder's name and a part of file names. Windows ignores a dot at the end."""
 
 # The files and folders of a dataset and of its splits, so that a path has one meaning.

@@ -11,18 +11,17 @@ from multiprocessing import get_context
 
 from beam_pipeline import filesystem, worker_process
 from beam_pipeline.amounts import counted
+from beam_pipeline.checks.folder import check_folder
 from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.console import print_above
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, WorkerDied
 from beam_pipeline.option_fields import flags_of, parse
 from beam_pipeline.option_values import SPLIT_NAME
 from beam_pipeline.options import VerifyConfig
 from beam_pipeline.progress import MOMENT, ProgressDisplay, Reporter
-from beam_pipeline.run_folder import is_run_folder
 
 _SHARDS_AT_A_TIME = 8
 _BYTES_FOR_ALL_CORES = 2 << 30  # for less, starting other processes would take longer than the work
@@ -73,38 +72,38 @@ def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
 
 def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yields (folder, defects, notes) of each split, and of the dataset's folder if it has any."""
-    if filesystem.exists(filesystem.join(dataset, manifests.MANIFEST)):
-        yield from _check_folders([dataset], read)
-        return
-    present = [path[len(dataset) :].lstrip("/").split("/") for path in filesystem.list_folder(dataset)]
-    names = {parts[0] for parts in present if len(parts) == 2 and parts[1] == manifests.MANIFEST}
+    folders = filesystem.list_subfolders(dataset)
+    names = {name for name in folders if _has_manifest(filesystem.join(dataset, name))}
     if not names:
-        yield dataset, [manifests.no_dataset_reason(dataset)], []
+        if filesystem.exists(filesystem.join(dataset, manifests.MANIFEST)):
+            yield from _check_folders([dataset], read)
+        else:
+            yield dataset, [manifests.no_dataset_reason(dataset)], []
         return
+    fingerprint = None
     for name in sorted(names):  # the manifest of one split also names a split whose folder is missing
         try:
-            siblings = manifests.parse_manifest(filesystem.join(dataset, name))[1].get("splits")
-        except DataError:
+            manifest = manifests.parse_manifest(filesystem.join(dataset, name))[1]
+        except (DataError, OSError):  # `_check_folders` reports it
             continue
+        fingerprint, siblings = manifest.get("fingerprint"), manifest.get("splits")
         if isinstance(siblings, list):
             names |= {name for name in siblings if isinstance(name, str) and SPLIT_NAME.fullmatch(name)}
-    yield from _check_folders([filesystem.join(dataset, name) for name in sorted(names)], read, dataset)
-    yield from _check_staging(dataset, sorted({parts[1] for parts in present if parts[0] == STAGING}))
+    whole = True
+    folders = [filesystem.join(dataset, name) for name in sorted(names)]
+    for folder, defects, notes in _check_folders(folders, read, dataset):
+        whole = whole and not defects
+        yield folder, defects, notes
+    defects, notes = check_folder(dataset, names, finished=fingerprint if whole else None)
+    if defects or notes:
+        yield dataset, defects, notes
 
 
-def _check_staging(dataset: str, names: Sequence[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Reports the folders of runs in the staging folder as defects, and other files as notes."""
-    run_folders = [f"{dataset}/{STAGING}/{name}" for name in names if is_run_folder(name)]
-    others = [f"{dataset}/{STAGING}/{name}" for name in names if not is_run_folder(name)]
-    if names:
-        yield (
-            dataset,
-            [
-                f"{path}: left behind by a run that failed or was killed; prepare with --resume deletes it"
-                for path in run_folders
-            ],
-            [f"{path}: is not part of the dataset" for path in others],
-        )
+def _has_manifest(folder: str) -> bool:
+    try:
+        return filesystem.exists(filesystem.join(folder, manifests.MANIFEST))
+    except OSError:  # the folder cannot be read, which `examine_split` reports
+        return True
 
 
 def _check_folders(

@@ -105,16 +105,16 @@ def _check_shard(
     path: str, shard: Mapping[str, Any], manifest: Mapping[str, Any], statistics: SplitStatistics
 ) -> Iterator[str]:
     """Yields a message for each defect of one shard. Adds its rows to `statistics` if they can be read."""
-    if not filesystem.exists(path):
-        yield f"{path}: missing"
-        return
     own = SplitStatistics.empty(len(statistics.token_counts))
     shard_format = format_of(manifest)
     finder = OffsetFinder()
     try:
         if isinstance(shard_format, RowFormat) and shard_format.sequential:
+            if damage := [*_check_size(path, shard["bytes"])]:
+                yield from damage
+                return
             *found, wrong = _read_once(shard_format, path, manifest, own, finder)
-            damage = [*_check_sums(path, tuple(found), (shard["bytes"], shard["crc32c"]))]
+            damage = [*_compare_sums(path, tuple(found), (shard["bytes"], shard["crc32c"]))]
         else:
             if damage := [*_check_files(path, shard)]:
                 yield from damage
@@ -141,9 +141,15 @@ def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iter
     """Yields a message if the file with a shard's offsets is missing or wrong. Earlier releases did not write it."""
     folder, _, name = path.rpartition("/")
     offsets = filesystem.join(folder, offsets_name(name))
-    if not filesystem.exists(offsets):
-        yield f"{offsets}: missing; programs can read the dataset without it, but more slowly"
-    elif (found := filesystem.read_bytes(offsets)) != expected:
+    try:
+        if damage := [*_check_size(offsets, len(expected))]:
+            yield f"{damage[0]}; programs can read the dataset without it, but more slowly"
+            return
+        found = filesystem.read_bytes(offsets)
+    except OSError as error:
+        yield f"{offsets}: cannot be read: {error}"
+        return
+    if found != expected:
         yield f"{offsets}: {len(found)} bytes that are not the offsets of the records in {name}"
     elif f"{google_crc32c.value(found):08x}" != shard["offsets_crc32c"]:
         yield f"{offsets}: its CRC-32C is not {shard['offsets_crc32c']}, as the manifest specifies"
@@ -152,14 +158,31 @@ def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iter
 def _check_files(path: str, shard: Mapping[str, Any]) -> Iterator[str]:
     """Compares the files of a shard with the manifest."""
     for name, sums in files_of_shard(shard).items():
-        of_file = filesystem.join(path.rpartition("/")[0], name)
-        if filesystem.exists(of_file):
-            yield from _check_sums(of_file, file_sums(of_file), sums)
-        else:
-            yield f"{of_file}: missing"
+        yield from check_sums(filesystem.join(path.rpartition("/")[0], name), sums)
 
 
-def _check_sums(path: str, found: tuple[int, str], expected: tuple[int, str]) -> Iterator[str]:
+def check_sums(path: str, expected: tuple[int, str]) -> Iterator[str]:
+    """Compares the size and checksum of a file with the manifest. Yields a message for each defect."""
+    try:
+        if damage := [*_check_size(path, expected[0])]:
+            yield from damage
+            return
+        yield from _compare_sums(path, file_sums(path), expected)
+    except OSError as error:
+        yield f"{path}: cannot be read: {error}"
+
+
+def _check_size(path: str, expected: int) -> Iterator[str]:
+    """Yields a message if a file is missing or too large to be read at all: a sparse file may have exabytes."""
+    if not filesystem.exists(path):
+        yield f"{path}: missing"
+        return
+    size = filesystem.size_of(path)
+    if size is not None and size > expected:
+        yield f"{path}: {size} bytes, the manifest specifies {expected}"
+
+
+def _compare_sums(path: str, found: tuple[int, str], expected: tuple[int, str]) -> Iterator[str]:
     """Compares the size and checksum of a file with the manifest."""
     if found[0] != expected[0]:
         yield f"{path}: {found[0]} bytes, the manifest specifies {expected[0]}"

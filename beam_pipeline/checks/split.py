@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from beam_pipeline import filesystem
+from beam_pipeline.checks.folder import unknown_notes
 from beam_pipeline.checks.manifest import manifest_defects
-from beam_pipeline.checks.shards import ShardFindings
+from beam_pipeline.checks.shards import ShardFindings, check_sums
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.json_form import mismatches
 from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, TAILS_FORM, UNIT_FORM, form_defects
-from beam_pipeline.dataset.shards import SHARD_NAME, file_sums, files_of_shard
+from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.formats import format_of
@@ -37,6 +38,8 @@ class SplitFindings:
     """A message for each defect."""
     notes: list[str] = field(default_factory=list)
     """A message for each note, which is not a defect."""
+    damaged: set[str] = field(default_factory=set)
+    """The listed files that differ from the manifest. Their content is not checked any further."""
 
 
 def examine_split(folder: str) -> SplitFindings:
@@ -45,6 +48,8 @@ def examine_split(folder: str) -> SplitFindings:
         data, manifest = manifests.parse_manifest(folder)
     except DataError as error:
         return SplitFindings(folder, None, [str(error)])
+    except OSError as error:
+        return SplitFindings(folder, None, [f"{folder}/{manifests.MANIFEST}: cannot be read: {error}"])
     path = filesystem.join(folder, manifests.MANIFEST)
     found = SplitFindings(folder, manifest)
     wrong = manifests.checksum_defect(data, manifest)
@@ -58,16 +63,14 @@ def examine_split(folder: str) -> SplitFindings:
         found.defects.append(f"{folder}: {misnamed}")
     _check_names(found)
     found.defects += _check_tokenizer(folder, manifest)
-    damaged = set()
     for file in manifest["files"]:
         defects = list(_check_file(folder, file))
         found.defects += defects
         if defects:
-            damaged.add(file["path"])
+            found.damaged.add(file["path"])
     found.defects += _check_split_files(folder, manifest)
     for name, check in ((manifests.SCHEMA, _check_schema), (manifests.UNITS, _check_units)):
-        if name not in damaged:
-            found.defects += _check_content(folder, name, check, manifest)
+        found.defects += _check_content(found, name, check)
     return found
 
 
@@ -87,7 +90,7 @@ def conclude_split(found: SplitFindings, shards: ShardFindings) -> list[str]:
     def check(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield from _check_statistics(parse_own_json(data), manifest, shards.statistics)
 
-    return defects + _check_content(found.folder, manifests.STATISTICS, check, manifest)
+    return defects + _check_content(found, manifests.STATISTICS, check)
 
 
 def _check_names(found: SplitFindings) -> None:
@@ -96,7 +99,10 @@ def _check_names(found: SplitFindings) -> None:
     named = {manifests.MANIFEST, manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA}
     named |= {name for shard in manifest["shards"] for name in files_of_shard(shard)}
     named |= {entry["path"] for entry in manifest["files"]}
-    for path in filesystem.list_folder(folder):
+    named.add(manifests.REPORT)  # of a split, from the verb `report`
+    unreadable: list[OSError] = []
+    unknown = []
+    for path, _ in filesystem.list_files(folder, unreadable=unreadable):
         name = path[len(folder) :].lstrip("/")
         if name in named or name.startswith(f"{manifests.TRANSFORM_FN}/"):
             continue
@@ -105,32 +111,26 @@ def _check_names(found: SplitFindings) -> None:
                 f"{path}: a shard that the manifest does not name; another run wrote it: delete it"
             )
         else:
-            found.notes.append(f"{path}: a file that the manifest does not name")
+            unknown.append(path)
+    found.defects += [f"{error.filename}: cannot be listed: {error}" for error in unreadable]
+    found.notes += unknown_notes(unknown)
 
 
 def _check_file(folder: str, entry: Mapping[str, Any]) -> Iterator[str]:
-    path = filesystem.join(folder, entry["path"])
-    if not filesystem.exists(path):
-        yield f"{path}: missing"
-        return
-    try:
-        size, crc = file_sums(path)
-    except OSError as error:
-        yield f"{path}: cannot be read: {error}"
-        return
-    if size != entry["bytes"]:
-        yield f"{path}: {size} bytes, the manifest specifies {entry['bytes']}"
-    if crc != entry["crc32c"]:
-        yield f"{path}: CRC-32C {crc}, the manifest specifies {entry['crc32c']}"
+    yield from check_sums(filesystem.join(folder, entry["path"]), (entry["bytes"], entry["crc32c"]))
 
 
-def _check_content(folder: str, name: str, check: Any, manifest: Mapping[str, Any]) -> list[str]:
+def _check_content(found: SplitFindings, name: str, check: Any) -> list[str]:
     """Returns the defects that `check` finds in a file's content, prefixed with the file's path."""
-    path = filesystem.join(folder, name)
-    if not filesystem.exists(path):
-        return []  # the check of the listed files reports it
+    path, manifest = filesystem.join(found.folder, name), found.manifest
+    if name in found.damaged:
+        return []
     try:
+        if not filesystem.exists(path):
+            return []  # the check of the listed files reports it
         return [f"{path}: {defect}" for defect in check(filesystem.read_bytes(path), manifest)]
+    except OSError as error:
+        return [f"{path}: cannot be read: {error}"]
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         return [f"{path}: cannot be read: {error!r}"]
 
@@ -232,11 +232,27 @@ def _check_tokenizer(folder: str, manifest: Mapping[str, Any]) -> Iterable[str]:
     place = filesystem.join(above, described["path"].removeprefix("../"))  # object stores have no `..`
     defects = [defect for entry in described["files"] for defect in _check_file(place, entry)]
     path = filesystem.join(place, "tokenizer.json")
-    if not filesystem.exists(path):
-        return defects or [f"{path}: missing"]
-    if hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != described["sha256"]:
-        defects.append(f"{path}: not the dataset's tokenizer: its SHA-256 differs from the manifest's")
-    return defects or _check_ids(place, manifest)
+    listed = {entry["path"]: entry["bytes"] for entry in described["files"]}
+    defects += _check_tokenizer_names(place, listed)
+    try:
+        if not filesystem.exists(path):
+            return defects or [f"{path}: missing"]
+        if (filesystem.size_of(path) or 0) > listed.get("tokenizer.json", math.inf):
+            return defects  # which contain its size
+        if hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != described["sha256"]:
+            defects.append(f"{path}: not the dataset's tokenizer: its SHA-256 differs from the manifest's")
+        return defects or _check_ids(place, manifest)
+    except OSError as error:
+        return defects or [f"{path}: cannot be read: {error}"]
+
+
+def _check_tokenizer_names(place: str, names: Collection[str]) -> Iterator[str]:
+    """Finds files that AutoTokenizer may load, although the run did not write them."""
+    unreadable: list[OSError] = []
+    for path, _ in filesystem.list_files(place, unreadable=unreadable):
+        if path[len(place) :].lstrip("/") not in names:
+            yield f"{path}: is not a part of the dataset's tokenizer and may change what is loaded; delete it"
+    yield from (f"{error.filename}: cannot be listed: {error}" for error in unreadable)
 
 
 def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:

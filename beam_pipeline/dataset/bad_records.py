@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,6 +13,7 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import BadRecord, WorkUnit
 
 FOLDER = "bad_records"
+FILE_NAME = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 
 
 @dataclass

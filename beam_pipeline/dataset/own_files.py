@@ -26,7 +26,6 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.run_folder import is_run_folder
 
-_BAD_RECORDS = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
 _SMALL = 64 << 20  # files up to this size are compared by checksum
 _READS_AT_ONCE = 32
@@ -224,7 +223,9 @@ def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> 
     """
     folder = bad_records.FOLDER + "/"
     paths = [
-        path for path in sizes if path.startswith(folder) and _BAD_RECORDS.fullmatch(path[len(folder) :])
+        path
+        for path in sizes
+        if path.startswith(folder) and bad_records.FILE_NAME.fullmatch(path[len(folder) :])
     ]
 
     def is_own(path: str) -> bool:

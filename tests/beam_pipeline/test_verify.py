@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from beam_pipeline import prepare, verify
+from beam_pipeline import filesystem, prepare, verify
 from beam_pipeline.checks import at_scale, shards
 from beam_pipeline.dataset.manifest import MANIFEST, checksum_of, describe_file, with_checksum
 from beam_pipeline.errors import DataError
@@ -76,6 +78,12 @@ def to_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def reversed_counts(path: Path) -> bytes:
+    statistics = json.loads(path.read_bytes())
+    statistics["token_counts"].reverse()
+    return json.dumps(statistics).encode()
+
+
 def shard(dataset: Path) -> Path:
     return sorted((dataset / "train").glob("*.tfrecord"))[1]
 
@@ -133,7 +141,9 @@ DAMAGE = {
     "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 differs"),
     "no tokenizer": (lambda d: shutil.rmtree(d / "tokenizer"), "tokenizer.json: missing"),
     "other statistics": (
-        lambda d: edit(d / "train" / "statistics.json", lambda s: s["token_counts"].reverse()),
+        lambda d: replace_beside_manifest(
+            d / "train", "statistics.json", reversed_counts(d / "train" / "statistics.json")
+        ),
         "its token counts differ from those of the shards",
     ),
     "no statistics": (lambda d: (d / "train" / "statistics.json").unlink(), "statistics.json: missing"),
@@ -201,13 +211,115 @@ def test_a_whole_dataset_and_each_of_its_splits_are_fine(finished: Path, capsys)
 
 
 def test_what_does_not_belong_is_named(dataset: Path, capsys):
-    (dataset / "train" / "notes.txt").write_text("mine")
+    added = [
+        "train/notes.txt",
+        "train/offsets/x",
+        "notes.txt",
+        "plots/loss.png",
+        "_staging/x",
+        "bad_records/x",
+    ]
+    for name in added:
+        (dataset / name).parent.mkdir(exist_ok=True)
+        (dataset / name).write_text("mine")
+    (dataset / "loop").symlink_to("loop")
     verify.main([str(dataset)])
-    assert "train/notes.txt: a file that the manifest does not name" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    notes = [f"NOTE {dataset}/{name}: is not part of the dataset" for name in [*added, "loop"]]
+    assert sorted(line for line in lines if line.startswith("NOTE")) == sorted(notes)
+    assert len([line for line in lines if line.endswith(": whole")]) == 3
     shutil.copytree(dataset / "train", dataset / "train-copy")
     found = dict(check_dataset(str(dataset)))
     assert any("contains the split 'train'" in defect for defect in found[f"{dataset}/train-copy"])
     assert any("not one of the splits that" in defect for defect in found[f"{dataset}/train-copy"])
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "added_tokens.json", "a/b.json"])
+def test_a_file_that_autotokenizer_may_load_is_a_defect(dataset: Path, name: str):
+    (dataset / "tokenizer" / name).parent.mkdir(exist_ok=True)
+    (dataset / "tokenizer" / name).write_text("{}")
+    message = "is not a part of the dataset's tokenizer and may change what is loaded; delete it"
+    assert defects(dataset) == [f"{dataset}/tokenizer/{name}: {message}"] * 2
+
+
+def test_a_manifest_beside_the_splits_does_not_hide_them(dataset: Path):
+    (dataset / MANIFEST).write_text("{}")
+    flip(shard(dataset), 500)
+    found = defects(dataset)
+    assert any("is wrong" in defect for defect in found)
+    assert found[-1].startswith(f"{dataset}/{MANIFEST}: is not part of the dataset")
+
+
+REPLACEMENTS = {
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "endless device": lambda path: path.symlink_to("/dev/zero"),
+    "link to itself": lambda path: path.symlink_to(path),
+    "link to nothing": lambda path: path.symlink_to("nothing"),
+    "huge file": lambda path: (path.touch(), os.truncate(path, 1 << 42)),
+}
+LISTED = (
+    *("train/statistics.json", "train/units.jsonl", "train/transformed_metadata/schema.pbtxt"),
+    *("train/train-00001-300.tfrecord", "train/offsets/train-00001-300.offsets"),
+    *("tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json"),
+)
+
+
+@pytest.mark.parametrize("replacement", REPLACEMENTS)
+def test_what_is_not_a_file_is_a_defect_of_its_own(dataset: Path, replacement: str):
+    for name in LISTED if replacement == "huge file" else (*LISTED, "train/manifest.json"):
+        kept = dataset.with_name("kept")
+        (dataset / name).rename(kept)
+        REPLACEMENTS[replacement](dataset / name)
+        flip(dataset / "validation" / "units.jsonl", 5)
+        found = defects(dataset)
+        assert any(
+            defect.startswith((f"{dataset}/{name}: ", f"{dataset}/train: no manifest")) for defect in found
+        )
+        assert any("validation/units.jsonl: CRC-32C" in defect for defect in found)
+        others = [defect for defect in found if name not in defect and "validation/units.jsonl" not in defect]
+        assert all("tokenizer" in name or "manifest" in name for _ in others), others
+        flip(dataset / "validation" / "units.jsonl", 5)
+        (dataset / name).rmdir() if replacement == "folder" else (dataset / name).unlink()
+        kept.rename(dataset / name)
+    assert defects(dataset) == []
+
+
+def test_a_folder_that_cannot_be_read_does_not_hide_the_others(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+):
+    exists = filesystem.exists
+
+    def refuse(path: str) -> bool:  # as for a user without the permission, which root always has
+        if "/secret/" in path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return exists(path)
+
+    monkeypatch.setattr(filesystem, "exists", refuse)
+    (dataset / "secret").mkdir()
+    flip(shard(dataset), 500)
+    found = defects(dataset)
+    assert any("is wrong" in defect for defect in found)
+    assert any(
+        "secret/manifest.json: cannot be read: [Errno 13] Permission denied" in defect for defect in found
+    )
+
+
+def test_a_run_that_was_killed_behind_its_last_manifest_has_made_a_whole_dataset(dataset: Path, capsys):
+    fingerprint = json.loads((dataset / "train" / MANIFEST).read_bytes())["fingerprint"]
+    staging = dataset / "_staging" / fingerprint[:16]
+    (staging / "written").mkdir(parents=True)
+    (staging / "written" / "tokenizer.json").write_text("[]")
+    (dataset / "_staging" / "run.lock").touch()
+    verify.main([str(dataset)])
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("NOTE")]
+    assert len(notes) == 1
+    assert (
+        "killed after it had finished; the dataset is whole, and the same command with --resume" in notes[0]
+    )
+    flip(shard(dataset), 500)
+    assert any("left behind by a run that failed or was killed" in defect for defect in defects(dataset))
 
 
 def test_splits_of_two_runs_are_told_apart(dataset: Path):

@@ -1,0 +1,83 @@
+"""Checks of a dataset's folder: what is in it beside the folders of the splits and of the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from beam_pipeline import filesystem
+from beam_pipeline.dataset import bad_records, lock
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.staging import STAGING
+from beam_pipeline.run_folder import is_run_folder, run_folder_name
+
+_MAX_NOTES = 20
+_OWN_FILES = (manifests.REPORT, f"{STAGING}/{lock.NAME}")
+
+
+def check_folder(
+    dataset: str, splits: Collection[str], *, finished: str | None
+) -> tuple[list[str], list[str]]:
+    """Checks a dataset's folder, except for its splits and its tokenizer.
+
+    Args:
+        dataset: The folder.
+        splits: The names of the splits.
+        finished: The fingerprint of the dataset if its splits are whole; else None.
+
+    Returns:
+        The defects and the notes.
+    """
+    beside = (*splits, manifests.TOKENIZER)  # their own checks list them
+    unreadable: list[OSError] = []
+    paths = [path for path, _ in filesystem.list_files(dataset, unreadable=unreadable)]
+    files = [name for name in _below(dataset, paths) if name.partition("/")[0] not in beside]
+    defects = [
+        f"{error.filename}: cannot be listed: {error}"
+        for error in unreadable
+        if next(_below(dataset, [error.filename])).partition("/")[0] not in beside
+    ]
+    staged = {parts[1] for name in files if (parts := name.split("/"))[0] == STAGING and len(parts) > 2}
+    notes = []
+    for name in sorted(filter(is_run_folder, staged)):
+        path = filesystem.join(dataset, STAGING, name)
+        if finished is None:
+            defects.append(
+                f"{path}: left behind by a run that failed or was killed; the same command with --resume deletes it"
+            )
+        elif name == run_folder_name(finished):
+            notes.append(
+                f"{path}: left behind by the run that made this dataset, which was killed after it had finished; the "
+                "dataset is whole, and the same command with --resume deletes the folder"
+            )
+        else:
+            notes.append(f"{path}: left behind by another run, and not part of the dataset; delete it")
+    if manifests.MANIFEST in files:
+        path = filesystem.join(dataset, manifests.MANIFEST)
+        defects.append(
+            f"{path}: is not part of the dataset, which programs would take for a split; delete it"
+        )
+        files.remove(manifests.MANIFEST)
+    unknown = [name for name in files if not _is_own(name)]
+    return defects, notes + unknown_notes(filesystem.join(dataset, name) for name in unknown)
+
+
+def unknown_notes(paths: Iterable[str]) -> list[str]:
+    """Returns a note for each file that does not belong to a dataset, but only for the first of many."""
+    paths = list(paths)
+    notes = [f"{path}: is not part of the dataset" for path in paths[:_MAX_NOTES]]
+    if len(paths) > _MAX_NOTES:
+        notes.append(f"{len(paths) - _MAX_NOTES:,} more files are not part of the dataset")
+    return notes
+
+
+def _below(folder: str, paths: Iterable[str]) -> Iterator[str]:
+    yield from (path[len(folder) :].lstrip("/") for path in paths)
+
+
+def _is_own(name: str) -> bool:
+    folder, _, rest = name.partition("/")
+    if folder == STAGING:
+        return name in _OWN_FILES or is_run_folder(rest.partition("/")[0])
+    return name in _OWN_FILES or (
+        folder == bad_records.FOLDER and bad_records.FILE_NAME.fullmatch(rest) is not None
+    )
