@@ -203,10 +203,20 @@ def read_bytes(path: str) -> bytes:
 
 @contextlib.contextmanager
 def create(path: str) -> Iterator[BinaryIO]:
-    """Creates a file and opens it for writing. Creates a local file's folder if it is missing."""
+    """Creates a file and opens it for writing. Creates a local file's folder if it is missing.
+
+    Does not follow a symbolic link at the path, which could lead out of the folder that a run may write.
+    """
     make_parent(path)
-    with plain_errors(path), Path(path).open("wb") if is_local(path) else beam_files.create(path) as file:
+    with (
+        plain_errors(path),
+        open(path, "wb", opener=_without_links) if is_local(path) else beam_files.create(path) as file,
+    ):
         yield file
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextlib.contextmanager
@@ -226,6 +236,8 @@ def create_whole(
             yield file
         return
     temporary = temporary or path + ".tmp"
+    if is_local(temporary) and Path(temporary).is_symlink():
+        Path(temporary).unlink()  # or else the link would become the file
     try:
         with path_in_errors(path, instead_of=temporary):
             with create(temporary) as file:

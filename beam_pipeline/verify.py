@@ -54,6 +54,8 @@ def main(argv: Sequence[str]) -> None:
             print_above(f"NOTE {note}")
         for defect in found:
             print_above(f"DEFECT {defect}")
+        if folder == dataset and defects and not found:
+            continue  # its splits have the defects
         defects += len(found)
         print_above(f"{folder}: {counted(len(found), 'defect') if found else 'whole'}")
     if defects:

@@ -19,6 +19,7 @@ from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.run_folder import run_folder_name
 
 _SPLIT_FILES = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA, manifest.INDEX)
+_SPLIT_FOLDERS = (offsets.FOLDER, manifest.SCHEMA.partition("/")[0])
 _MAX_NAMED = 5
 
 
@@ -139,7 +140,7 @@ def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
             return folder in (*splits, TOKENIZER, BAD_RECORDS, STAGING)
         if folder in splits:
             return (
-                name in _SPLIT_FILES
+                name in _SPLIT_FILES + _SPLIT_FOLDERS  # a link or a file in place of a folder
                 or name.startswith(f"{offsets.FOLDER}/")
                 or SHARD_NAME.fullmatch(name) is not None
             )

@@ -91,7 +91,15 @@ def test_overwrite_keeps_what_no_run_has_written(run, out: Path):
 
 @pytest.mark.parametrize(
     "name",
-    ["train/statistics.json", "train/train-00000-7.tfrecord", "tokenizer/added_tokens.json", "tokenizer"],
+    [
+        *(
+            "train/statistics.json",
+            "train/train-00000-7.tfrecord",
+            "tokenizer/added_tokens.json",
+            "tokenizer",
+        ),
+        *("train/offsets", "train/transformed_metadata"),
+    ],
 )
 def test_overwrite_refuses_what_is_in_the_way(run, tmp_path: Path, name: str):
     write(tmp_path / "out", name)
@@ -99,6 +107,26 @@ def test_overwrite_refuses_what_is_in_the_way(run, tmp_path: Path, name: str):
     with pytest.raises(UsageError, match=f"contains {name}, which prepare did not write"):
         run("--overwrite")
     assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["train", "train/offsets", "train/transformed_metadata", "tokenizer", "_staging"]
+)
+def test_overwrite_writes_through_no_link_out_of_the_folder(run, tmp_path: Path, name: str):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / name).parent.mkdir(parents=True)
+    (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=f"contains {name}, which prepare did not write"):
+        run("--overwrite")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_report_is_not_written_through_a_link(out: Path, tmp_path: Path):
+    (tmp_path / "mine").write_text("mine")
+    (out / "report.html.tmp").symlink_to(tmp_path / "mine")
+    assert main("report", [str(out)]) == 0
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not (out / "report.html").is_symlink() and not (out / "report.html.tmp").exists()
 
 
 @pytest.mark.parametrize(
