@@ -174,11 +174,12 @@ def check_sums(path: str, expected: tuple[int, str]) -> Iterator[str]:
 
 def _check_size(path: str, expected: int) -> Iterator[str]:
     """Yields a message if a file is missing or too large to be read at all: a sparse file may have exabytes."""
-    if not filesystem.exists(path):
-        yield f"{path}: missing"
-        return
     size = filesystem.size_of(path)
-    if size is not None and size > expected:
+    if size is None and not filesystem.exists(
+        path
+    ):  # else it is not a regular file, which reading it reports
+        yield f"{path}: missing"
+    elif size is not None and size > expected:
         yield f"{path}: {size} bytes, the manifest specifies {expected}"
 
 

@@ -37,6 +37,15 @@ def test_no_verb_writes_into_a_dataset(
     assert content(copy) == before
 
 
+def test_the_cache_of_a_hugging_face_dataset_is_not_in_a_dataset_either(
+    copy: Path, tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    source = ["--dataset_name", "any/thing", "--dataset_cache", str(copy / "train" / "cache")]
+    output = ["--tokenizer", str(tokenizer_folder), "--output", str(tmp_path / "new")]
+    assert run("prepare", [*source, *output]) == 2
+    assert "--dataset_cache" in capsys.readouterr().err
+
+
 def test_links_and_dots_do_not_hide_a_dataset(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "link").symlink_to(copy / "train")
     (tmp_path / "other").mkdir()
