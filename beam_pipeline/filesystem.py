@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from beam_pipeline import beam_files, buckets
+from beam_pipeline.errors import UsageError
 from beam_pipeline.file_errors import path_in_errors, plain_errors
 
 if TYPE_CHECKING:
@@ -409,10 +410,12 @@ def absolute(path: str) -> str:
     """Makes a local path absolute, because workers may run in another folder. URLs only lose trailing slashes.
 
     Raises:
-        UsageError: If there is no file system for the URL.
+        UsageError: If there is no file system for the URL, or it names no bucket or host.
     """
     if is_local(path):
         return os.path.abspath(path)  # noqa: PTH100 (keeps symbolic links)
+    if not path.partition("://")[2].strip("/"):
+        raise UsageError(f"{path}: names no bucket; write {path.partition('://')[0]}://BUCKET/FOLDER")
     if not is_bucket(path):
         beam_files.check_scheme(path)
     return path.rstrip("/")

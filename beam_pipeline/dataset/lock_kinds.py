@@ -27,15 +27,18 @@ class FileLock(Lock):
     _created_folders: tuple[str, ...] = ()
 
     def acquire(self) -> None:
+        missing: OSError | None = None
         for _ in range(_ATTEMPTS):
             try:
                 self._make_folders()
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-            except FileNotFoundError:  # a run that just ended has removed the folder
+            except FileNotFoundError as error:  # a run that just ended has removed the folder
+                missing = error
                 continue
-            except FileExistsError:  # a run that just ended has removed the folder while mkdir ran
+            except FileExistsError as error:  # a run that just ended has removed the folder while mkdir ran
                 if Path(self.path).parent.exists():
                     raise
+                missing = error
                 continue
             try:
                 taken = self._take(file)
@@ -57,6 +60,8 @@ class FileLock(Lock):
             raise UsageError(
                 f"{link}: is a symbolic link to {link.readlink()}, which does not exist; remove it"
             )
+        if missing is not None:
+            raise UsageError(f"{self.path}: cannot be created: {missing}; choose another --output")
         raise UsageError(
             f"{self.path}: cannot be locked, because other runs keep locking and releasing it; try again"
         )

@@ -97,7 +97,7 @@ def finished_splits(dataset: str) -> list[str]:
 
 def no_dataset_reason(path: str) -> str:
     """Describes why a folder in which no split has a manifest is not a dataset."""
-    if not filesystem.list_folder(path):
+    if not (filesystem.list_subfolders(path) or filesystem.list_files(path, recursive=False)):
         return f"{path}: no such folder, or it is empty"
     return f"{path}: is not a finished dataset: no split in it has a {MANIFEST}"
 

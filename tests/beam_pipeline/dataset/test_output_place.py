@@ -109,6 +109,11 @@ def test_a_link_to_nothing_and_a_file_as_the_output_are_named(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
 
 
+def test_a_place_where_no_folder_can_be_is_named(corpus: Path, capsys: pytest.CaptureFixture):
+    assert run("train-tokenizer", ["--input", str(corpus), "--vocab_size", "300", "--output", "/proc/x"]) == 2
+    assert "/proc/x.partial/run.lock: cannot be created: [Errno 2]" in capsys.readouterr().err
+
+
 def test_urls_without_a_file_system_are_named_and_a_local_path_may_look_like_one(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
@@ -120,6 +125,7 @@ def test_urls_without_a_file_system_are_named_and_a_local_path_may_look_like_one
             "a://ds: there is no file system for a://; if this is a path on this machine, write ./a://ds",
         ),
         (f"file://{dataset}", f"write the path alone, {dataset}"),
+        ("gs://", "gs://: names no bucket; write gs://BUCKET/FOLDER"),
     ):
         for verb, options in (
             ("inspect", [url]),
