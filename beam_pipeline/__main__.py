@@ -40,10 +40,9 @@ def main() -> int:
         status = _main(words)
         sys.stdout.flush()
         return status
-    except streams.OutputClosed:
-        return 1
-    except OSError as error:
-        _log.error("%s", error)
+    except streams.OutputLost as lost:
+        if not lost.closed:
+            _log.error("%s", lost)
         return 1
 
 
@@ -128,8 +127,8 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(128 + (signal.SIGTERM if terminated else signal.SIGINT))
-    except streams.OutputClosed:
-        return 1
+    except streams.OutputLost:
+        raise
     except (DataError, OSError) as error:
         _log.error("%s: %s", verb, error)
         return 1

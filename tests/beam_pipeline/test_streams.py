@@ -38,7 +38,7 @@ def test_a_dataset_does_not_depend_on_the_streams(
 @pytest.mark.parametrize("verb", ["verify", "inspect"])
 def test_what_the_user_asked_for_is_not_lost_silently(verb: str, dataset: Path):
     full = shell(">/dev/full", *VERB, verb, dataset)
-    message = f"{verb}: [Errno 28] No space left on device: 'standard output'\n"
+    message = "[Errno 28] No space left on device: 'standard output'\n"
     assert (full.returncode, full.stderr) == (1, message)
     closed_by_reader = shell("| true", *VERB, verb, dataset)
     assert (closed_by_reader.returncode, closed_by_reader.stderr) == (1, "")

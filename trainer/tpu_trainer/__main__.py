@@ -25,7 +25,9 @@ def main() -> int:
         status = _main()
         sys.stdout.flush()
         return status
-    except streams.OutputClosed:
+    except streams.OutputLost as lost:
+        if not lost.closed:
+            print(f"{program()}: error: {lost}", file=sys.stderr)
         return 1
 
 

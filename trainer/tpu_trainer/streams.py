@@ -24,8 +24,13 @@ from tpu_trainer.escaping import visible
 _OF_BARS = re.compile(r"(\r|\x1b\[[0-9;]*[mAK])")
 
 
-class OutputClosed(BrokenPipeError):
-    """The reader of the output that the user asked for, such as `head`, has closed it. The program ends quietly."""
+class OutputLost(OSError):
+    """The output that the user asked for cannot be written."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether its reader, such as `head`, has closed it. Then the program ends quietly."""
+        return self.errno == errno.EPIPE
 
 
 def harden(*, shows: bool) -> None:
@@ -39,8 +44,7 @@ def harden(*, shows: bool) -> None:
     Leaves streams alone that another program, such as a test, has replaced.
 
     Args:
-        shows: Whether stdout is what the user asked for, so that the program ends if it cannot be written to: with
-            OutputClosed if its reader has closed it, else with an OSError.
+        shows: Whether stdout is what the user asked for, so that writing raises OutputLost if it fails.
     """
     for number in range(3):
         _open_if_closed(number)
@@ -89,12 +93,12 @@ class _Descriptor(io.FileIO):
         except OSError as error:
             with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
                 os.dup2(nowhere.fileno(), self.fileno())
-            closed, name = error.errno == errno.EPIPE, "standard output"
-            if not self._raises:
-                if not closed:
-                    write_to_stderr(f"{name}: {error.strerror}: what follows is lost\n")
-                return len(data)
-            raise (OutputClosed if closed else OSError)(error.errno, error.strerror, name) from error
+            lost = OutputLost(error.errno, error.strerror, "standard output")
+            if self._raises:
+                raise lost from error
+            if not lost.closed:
+                write_to_stderr(f"standard output: {error.strerror}: what follows is lost\n")
+            return len(data)
 
 
 class _SafeText(io.TextIOWrapper):
