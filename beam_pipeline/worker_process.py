@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+from beam_pipeline import streams
 from beam_pipeline.lean_beam import import_beam
 from beam_pipeline.processes import collect_garbage_rarely
 
@@ -21,6 +22,7 @@ _POLL_SECONDS = 0.5
 
 def main() -> None:
     """Runs Beam's worker."""
+    streams.harden(shows=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the launcher, which ends its workers
     exit_with_launcher(int(sys.argv[1]))
 

@@ -98,10 +98,11 @@ def test_the_bars_of_other_libraries_move_the_cursor():
     code = (
         "import sys; from beam_pipeline import streams; streams.harden(shows=True)\n"
         "sys.stderr.write('\\r 50%\\x1b[A\\x1b[31mred\\x1b[0m\\x1b]0;t\\x07')\n"
+        "sys.stderr.write('\\x1b[A\\rlog\\x1b[8m\\n')\n"
         "streams.print_data('\\x1b'); print('\\x1b')"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert shown.stderr == b"\r 50%\x1b[A\x1b[31mred\x1b[0m\\x1b]0;t\\x07"
+    assert shown.stderr == b"\r 50%\x1b[A\x1b[31mred\x1b[0m\\x1b]0;t\\x07\\x1b[A\\x0dlog\\x1b[8m\n"
     assert shown.stdout == b"\x1b\n\\x1b\n"
 
 
@@ -112,3 +113,14 @@ def test_the_trainer_has_the_same_streams():
         assert (root / "trainer/tpu_trainer" / name).read_text() == ours.replace(
             "beam_pipeline", "tpu_trainer"
         )
+
+
+def test_a_terminal_interprets_nothing_of_what_workers_say(tokenizer_folder: Path, tmp_path: Path):
+    source = tmp_path / f"{HOSTILE}.jsonl"
+    source.write_text("{}\n{\n")
+    workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
+    what = arguments(source, tokenizer_folder, tmp_path / "out", *workers)
+    shown = shell("", *PROGRAM, *what)
+    assert shown.returncode == 1
+    assert f"{ESCAPED}.jsonl, line 1 (byte 0)" in shown.stderr.splitlines()[-1]
+    assert not set("\x1b\x07\x9b\u202e") & set(shown.stderr)

@@ -20,8 +20,10 @@ from typing import Any, TextIO
 
 from tpu_trainer.escaping import visible
 
-# A progress bar moves the cursor and sets colors. No other control character reaches a terminal.
-_OF_BARS = re.compile(r"(\r|\x1b\[[0-9;]*[mAK])")
+# Tracebacks set colors, and progress bars move the cursor, too. No other control character reaches a terminal.
+_COLORS = r"\x1b\[(?:(?:0|1|3\d|9\d);?)*m"
+_OF_LOGS = re.compile(rf"({_COLORS})")
+_OF_BARS = re.compile(rf"({_COLORS}|\r|\x1b\[[AK])")
 
 
 class OutputLost(OSError):
@@ -139,5 +141,6 @@ def _open_if_closed(number: int) -> None:
 
 
 def _visible_around_bars(text: str) -> str:
-    parts = _OF_BARS.split(text)
+    is_of_log = "\n" in text and text.strip("\n")  # bars end no line, and separate lines by newlines alone
+    parts = (_OF_LOGS if is_of_log else _OF_BARS).split(text)
     return "".join(part if index % 2 else visible(part) for index, part in enumerate(parts))
