@@ -176,8 +176,8 @@ def open_file(path: str) -> BinaryIO:
         return beam_files.open_file(path)
 
 
-def versions(paths: Sequence[str]) -> list[int]:
-    """Returns a number for each file that changes if the file is written again.
+def versions(paths: Sequence[str]) -> list[list[int]]:
+    """Returns numbers for each file that change if the file is written again, even if its time is set back afterwards.
 
     Raises:
         OSError: If one of them cannot be read.
@@ -188,13 +188,15 @@ def versions(paths: Sequence[str]) -> list[int]:
         return list(pool.map(_version, paths))
 
 
-def _version(path: str) -> int:
+def _version(path: str) -> list[int]:
     if is_local(path):
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 (faster for very many files)
+        # A program can set mtime, but not ctime. Not the device: that of a network file system changes with each mount.
+        found = os.stat(path)  # noqa: PTH116 (faster for very many files)
+        return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
     if is_bucket(path):
-        return buckets.RemoteObject(path).generation()
+        return [buckets.RemoteObject(path).generation()]
     with plain_errors(path):
-        return int(1000 * beam_files.last_updated(path))
+        return [int(1000 * beam_files.last_updated(path))]
 
 
 def read_bytes(path: str) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from beam_pipeline import filesystem
+from beam_pipeline.dataset import text_checksums
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.sections import (
     Section,
@@ -125,8 +126,14 @@ class UnitWriter:
         excluded: Excluded,
         use: EngineUse,
         bad_records: str | None,
+        run: str,
+        texts: Mapping[str, int],
     ) -> FinishedUnit:
-        """Writes the rest of the result, which ends the file."""
+        """Writes the rest of the result, which ends the file.
+
+        `run` is the id of the run, and `texts` the unit's `TextChecksums`. The other arguments are fields of
+        `FinishedUnit`.
+        """
         add = self._sections.add
         index = {
             **self._identity,
@@ -139,6 +146,8 @@ class UnitWriter:
             "excluded": asdict(excluded),
             "use": use.to_json(),
             "bad_records": bad_records,
+            "run": run,
+            text_checksums.KEY: texts,
         }
         self._sections.end(index)
         return FinishedUnit(tuple(self._blocks), tuple(tails), tuple(statistics), excluded, use, bad_records)

@@ -85,7 +85,7 @@ def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBa
     """Selects the unit's share of the records and leaves out blank ones."""
     texts, bad = records.texts, records.bad
     if unit.share == 1 and all(texts) and not any(map(str.isspace, texts)):
-        return DocumentBatch(name, texts, records.places, records.bytes, 0, bad)
+        return DocumentBatch(name, texts, records.places, records.bytes, 0, bad, records.crc)
     kept = range(len(texts))
     if unit.share < 1:
         kept = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
@@ -100,6 +100,7 @@ def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBa
         records.bytes[chosen],
         len(kept) - len(non_blank),
         bad,
+        records.crc,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -77,10 +78,11 @@ def column_records(name: str, column: pa.Array, first: int) -> Records:
     places = np.arange(first, first + len(column), dtype=np.int64)
     sizes = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     contents = column.cast(pa.large_binary())
+    crc = google_crc32c.extend(google_crc32c.value(sizes.tobytes()), _joined(contents))
     try:
         texts = column.to_numpy(zero_copy_only=False).tolist()
         if not column.null_count:
-            return Records(texts, places, sizes)
+            return Records(texts, places, sizes, crc=crc)
     except (pa.ArrowException, UnicodeDecodeError):
         texts = [_decoded(value) for value in contents.to_pylist()]
     bad = []
@@ -90,7 +92,14 @@ def column_records(name: str, column: pa.Array, first: int) -> Records:
             reason = "null instead of a text" if content is None else invalid_utf8(content)
             bad.append(BadRecord(name, int(places[index]), reason, content or b""))
     kept = np.array([text is not None for text in texts], bool)
-    return Records([text for text in texts if text is not None], places[kept], sizes[kept], bad)
+    return Records([text for text in texts if text is not None], places[kept], sizes[kept], bad, crc)
+
+
+def _joined(contents: pa.LargeBinaryArray) -> bytes:
+    """Returns the bytes of all values."""
+    _, offsets, data = contents.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[contents.offset :][: len(contents) + 1] if len(contents) else []
+    return data[bounds[0] : bounds[-1]].to_pybytes() if data is not None and len(bounds) else b""
 
 
 def _decoded(content: bytes | None) -> str | None:

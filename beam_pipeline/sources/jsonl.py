@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
+import google_crc32c
 import numpy as np
 import orjson
 
@@ -21,10 +23,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         spans = list(map(slice, starts.tolist(), ends.tolist()))
         texts = _all_texts(block, spans, options.text_key)
         if texts is not None:
-            yield Records(texts, starts + offset, utf8_sizes(texts))
+            records = Records(texts, starts + offset, utf8_sizes(texts))
         else:
             lines = [block[span] for span in spans]
-            yield _parse_each(part.name, starts + offset, lines, options.text_key)
+            records = _parse_each(part.name, starts + offset, lines, options.text_key)
+        yield replace(records, crc=google_crc32c.value(whole))
 
 
 def _all_texts(block: bytes, spans: list[slice], key: str) -> list[str] | None:

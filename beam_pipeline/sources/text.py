@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+import google_crc32c
 import numpy as np
 
 from beam_pipeline.input_options import InputConfig
@@ -48,7 +49,7 @@ def _lines(name: str, offset: int, block: bytes) -> Records:
     if b"\r" in block:
         sizes -= np.fromiter((text.endswith("\r") for text in texts), np.int64, len(texts))
         texts = [text.removesuffix("\r") for text in texts]
-    return Records(texts, places, sizes)
+    return Records(texts, places, sizes, crc=google_crc32c.value(block))
 
 
 def _documents(name: str, found: Sequence[tuple[int, bytes]]) -> Records:
@@ -64,4 +65,5 @@ def _documents(name: str, found: Sequence[tuple[int, bytes]]) -> Records:
             places.append(place)
         except UnicodeDecodeError:
             bad.append(BadRecord(name, place, invalid_utf8(content), content))
-    return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad)
+    crc = google_crc32c.value(b"\0".join(content for _, content in found))
+    return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad, crc)

@@ -106,6 +106,8 @@ class Records:
     """int64 [texts]: the length of each text in UTF-8."""
     bad: list[BadRecord] = field(default_factory=list)
     """The records without a text."""
+    crc: int = 0
+    """The CRC-32C of what the records were read from."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class DocumentBatch:
     """The number of records that were left out because they contain only white space."""
     bad: list[BadRecord] = field(default_factory=list)
     """The records among these that cannot become documents."""
+    crc: int = 0
+    """The CRC-32C of what the batch was read from."""
 
     def without(self, dropped: np.ndarray) -> DocumentBatch:
         """Returns the batch without the documents at these indices."""

@@ -21,6 +21,7 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.dataset.finished_units import hashes_path, identity_of
 from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
+from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
 from beam_pipeline.hashing import text_hashes
 from beam_pipeline.job import Job
 from beam_pipeline.sources import read_unit
@@ -136,10 +137,17 @@ class HashDocuments(beam.DoFn):
         kept = _kept_hashes(path, identity)
         if kept is not None:
             return kept
-        batches = [text_hashes(batch.texts) for batch in read_unit(unit, self._job.config.input)]
+        checksums = TextChecksums()
+        batches = [
+            text_hashes(batch.texts) for batch in checksums.of(read_unit(unit, self._job.config.input))
+        ]
+        own = {"fingerprint": self._job.fingerprint, "run": self._job.run}
+        checksums.check(unit, path, **own)
         hashes = np.concatenate([np.empty((0, 2), np.uint64), *batches])
         with create_sections(path) as sections:
-            sections.end({**identity, "hashes": sections.add(hashes.tobytes())})
+            sections.end(
+                {**identity, **own, KEY: checksums.by_name, "hashes": sections.add(hashes.tobytes())}
+            )
             self._job.check_lock()  # the file appears at the end of this block
         return hashes
 

@@ -12,8 +12,16 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded, write_bad_records
-from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit, identity_of, unit_path
+from beam_pipeline.dataset.finished_units import (
+    FinishedUnit,
+    create_unit,
+    find_unit,
+    hashes_path,
+    identity_of,
+    unit_path,
+)
 from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job
 from beam_pipeline.progress import Reporter
@@ -102,10 +110,11 @@ class TokenizeUnit(beam.DoFn):
             vocab_size=job.vocab_size,
         )
         before = self._tokenizer.use
+        checksums = TextChecksums()
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.
-                read = self._documents(unit, duplicates, excluded, bad)
+                read = self._documents(unit, duplicates, excluded, bad, checksums)
                 with (
                     ahead(read, threads=job.threads) as documents,
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
@@ -116,6 +125,8 @@ class TokenizeUnit(beam.DoFn):
             except EngineMismatch as error:
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
+            checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
+            checksums.check(unit, hashes_path(job.staging, unit.index), fingerprint=job.fingerprint)
             job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,
@@ -123,6 +134,8 @@ class TokenizeUnit(beam.DoFn):
                 excluded=excluded,
                 use=self._tokenizer.use - before,
                 bad_records=write_bad_records(job.output, unit, bad) if bad else None,
+                run=job.run,
+                texts=checksums.by_name,
             )
         return finished
 
@@ -147,11 +160,16 @@ class TokenizeUnit(beam.DoFn):
         self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 
     def _documents(
-        self, unit: WorkUnit, duplicates: np.ndarray, excluded: Excluded, bad: list[BadRecord]
+        self,
+        unit: WorkUnit,
+        duplicates: np.ndarray,
+        excluded: Excluded,
+        bad: list[BadRecord],
+        checksums: TextChecksums,
     ) -> Iterator[DocumentBatch]:
-        """Yields the unit's documents without the duplicates. Adds to `excluded` and to the list of `bad` records."""
+        """Yields the unit's documents without the duplicates. Adds to the last three arguments."""
         first = 0
-        for batch in read_unit(unit, self._job.config.input):
+        for batch in checksums.of(read_unit(unit, self._job.config.input)):
             if batch.bad and self._job.config.on_bad_record == "fail":
                 raise DataError(describe(unit, batch.bad[0]))
             bad += batch.bad

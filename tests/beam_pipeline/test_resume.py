@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from beam_pipeline import graph, prepare
 from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps import deduplicate, write
+from beam_pipeline.steps.deduplicate import HashDocuments
 from beam_pipeline.steps.tokenize import TokenizeUnit
 from tests.beam_pipeline.runs import arguments, content, fail_before_the_manifests
 
@@ -131,6 +133,64 @@ def test_units_of_an_input_that_was_edited_in_place_are_done_again(run, source, 
     edited.write_bytes(data)
     out = run("--dedup", "exact", "--overwrite", "--input", str(edited))
     assert content(out) == content(run("--dedup", "exact", "--input", str(edited), output="first"))
+
+
+def edit_and_keep_the_time(path: Path, old: bytes, new: bytes) -> None:
+    """Edits a file in place as `touch -r` and `cp -p` allow: its size and time of modification stay."""
+    times = path.stat()
+    data = path.read_bytes()
+    assert len(old) == len(new) and old in data
+    path.write_bytes(data.replace(old, new))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_units_of_an_edited_input_whose_time_was_set_back_are_done_again(run, source, tmp_path, monkeypatch):
+    edited = tmp_path / "edited.jsonl"
+    edited.write_bytes(source.read_bytes())
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        Watch(patch, fail_at=4)
+        run("--input", str(edited))
+    edit_and_keep_the_time(edited, b" a", b" b")
+    out = run("--resume", "--input", str(edited))
+    assert content(out) == content(run("--input", str(edited), output="whole"))
+
+
+def test_an_input_that_changes_between_hashing_and_tokenizing_is_an_error(run, source, tmp_path, monkeypatch):
+    edited = tmp_path / "edited.jsonl"
+    edited.write_bytes(source.read_bytes())
+    tokenize = TokenizeUnit._tokenize
+
+    def edit_first(step: TokenizeUnit, unit: WorkUnit, *args):
+        if unit.index == 2:
+            edit_and_keep_the_time(edited, b" a", b" b")
+        return tokenize(step, unit, *args)
+
+    monkeypatch.setattr(TokenizeUnit, "_tokenize", edit_first)
+    with pytest.raises(
+        DataError, match=r"edited\.jsonl: has changed since .* unit 2 differs; use --overwrite"
+    ):
+        run("--dedup", "exact", "--input", str(edited))
+
+
+@pytest.mark.parametrize("step", ["hash", "tokenize"])
+def test_an_input_that_changes_before_a_unit_is_retried_is_an_error(run, source, tmp_path, monkeypatch, step):
+    edited = tmp_path / "edited.jsonl"
+    edited.write_bytes(source.read_bytes())
+    kind = HashDocuments if step == "hash" else TokenizeUnit
+    process = kind.process
+
+    def twice(self, element):
+        first = list(process(self, element))
+        if (element if step == "hash" else element[0]).index == 1:
+            edit_and_keep_the_time(edited, b" a", b" b")
+            return list(process(self, element))
+        return first
+
+    monkeypatch.setattr(kind, "process", twice)
+    with pytest.raises(
+        DataError, match=r"edited\.jsonl: has changed since .* unit 1 differs; use --overwrite"
+    ):
+        run("--dedup", "exact" if step == "hash" else "none", "--input", str(edited))
 
 
 @pytest.mark.parametrize("fewer", [False, True])

@@ -13,7 +13,7 @@ import pytest
 
 from beam_pipeline import sources
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import describe, describe_place
+from beam_pipeline.sources import describe, describe_place, read_unit
 from beam_pipeline.sources.plan import plan
 from beam_pipeline.sources.units import BadRecord, Part, WorkUnit
 
@@ -67,3 +67,22 @@ def test_no_line_is_counted_far_into_a_file(monkeypatch) -> None:
     monkeypatch.setattr(sources.filesystem, "open_file", lambda path: pytest.fail("it was opened"))
     place = (1 << 30) + 1
     assert describe_place(unit_of("/x/a.txt", "text"), "a.txt", place) == f"/x/a.txt, byte {place}"
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("a.jsonl", "line"),
+        ("a.parquet", "line"),
+        *(("a.txt", kind) for kind in ("line", "paragraph", "file")),
+    ],
+)
+def test_another_text_has_another_checksum(write, name, document) -> None:
+    sums = []
+    for text in ("aé\x00 b", "aé\x00 c", "aé\x00 b"):
+        path = write(name, json.dumps({"text": text}) + "\n")
+        if name.endswith(".parquet"):
+            pq.write_table(pa.table({"text": ["first", None, text, "last"]}).slice(1), path)
+        config = InputConfig(input=(path,), document=document)
+        sums.append([batch.crc for unit in plan(config).units for batch in read_unit(unit, config)])
+    assert sums[0] == sums[2] != sums[1]
