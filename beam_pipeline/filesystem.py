@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from beam_pipeline import beam_files, buckets
+from beam_pipeline import beam_files, buckets, globs
 from beam_pipeline.errors import UsageError
 from beam_pipeline.file_errors import path_in_errors, plain_errors
 
@@ -52,17 +52,44 @@ def join(folder: str, *names: str) -> str:
     return "/".join([folder.rstrip("/"), *names])
 
 
-def match(pattern: str) -> list[tuple[str, int]]:
-    """Returns the files that match a path or glob, as (path, size in bytes), sorted by path.
+def match(pattern: str, *, not_followed: list[str] | None = None) -> list[tuple[str, int]]:
+    """Returns the files that match a path or glob, as (path, size in bytes), sorted by path. See `globs`.
+
+    If nothing matches a name with special characters, it is taken for an exact name.
+
+    Args:
+        pattern: The path or glob.
+        not_followed: Gets the local symbolic links to folders that `**` does not follow.
 
     Raises:
         OSError: If the file system cannot list them.
         ValueError: If there is no such file system.
     """
-    if is_local(pattern) and Path(pattern).is_dir():
-        return []  # Beam would return the folder as a file
+    if is_local(pattern):
+        paths = globs.local_paths(pattern, [] if not_followed is None else not_followed)
+        if not paths and Path(pattern).is_file():
+            paths = {pattern}
+        return [(path, os.stat(path).st_size) for path in sorted(paths)]  # noqa: PTH116 (as the rest)
+    prefix = globs.literal_prefix(pattern)
+    found: list[tuple[str, int]] = []
     with plain_errors(pattern):
-        return sorted(beam_files.match(pattern))
+        if prefix != pattern:
+            is_match = globs.path_regex(pattern).fullmatch
+            found = [entry for entry in _list_prefix(prefix) if is_match(entry[0])]
+    is_whole_bucket = "/" not in pattern.partition("://")[2]
+    if not found and not is_whole_bucket and (size := size_of(pattern)) is not None:
+        found = [(pattern, size)]
+    return found
+
+
+def _list_prefix(prefix: str) -> list[tuple[str, int]]:
+    """Returns the remote files whose URLs begin with `prefix`, as (URL, size in bytes), sorted by URL."""
+    if is_bucket(prefix):
+        return buckets.list_objects(prefix)
+    folder = prefix[: prefix.rfind("/") + 1]
+    return sorted(
+        entry for entry in beam_files.match(glob.escape(folder) + "**") if entry[0].startswith(prefix)
+    )
 
 
 def list_files(
@@ -83,16 +110,9 @@ def list_files(
     if is_local(folder):
         return sorted(_scan(folder, recursive, unreadable))
     prefix = folder.rstrip("/") + "/"
-    if is_bucket(folder):
-        with plain_errors(folder):
-            found = buckets.list_objects(prefix)
-    else:
-        found = match(glob.escape(prefix) + "**")
-    return [
-        (path, size)
-        for path, size in found
-        if path.startswith(prefix) and (recursive or "/" not in path[len(prefix) :])
-    ]
+    with plain_errors(folder):
+        found = _list_prefix(prefix)
+    return [(path, size) for path, size in found if recursive or "/" not in path[len(prefix) :]]
 
 
 def _scan(folder: str, recursive: bool, unreadable: list[OSError] | None = None) -> Iterator[tuple[str, int]]:
