@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import get_args
@@ -15,17 +15,15 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import Document, InputConfig, MixItem
 from beam_pipeline.progress import elapsed, tracked
 from beam_pipeline.sources import parquet
-from beam_pipeline.sources.compression import codec_of, uncompressed_name
+from beam_pipeline.sources.compression import codec_of
 from beam_pipeline.sources.content import HEAD, open_text
 from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, byte_ranges, common_folder, cut
+from beam_pipeline.sources.listing import extension, list_items
 from beam_pipeline.sources.opening import open_start
 from beam_pipeline.sources.units import WorkUnit
 
 _EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _TABLES = (".csv", ".tsv")
-
-# What is read of a folder that is given as input; each may be compressed, too.
-_IN_FOLDERS = (".txt", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")
 
 _EXPANSION = 4  # prose is three to four times larger than its compressed file
 _FILES_AT_ONCE = 16
@@ -132,7 +130,7 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
     items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
     with elapsed("listing the input"):
-        sizes, chosen = _match(items, option, once=bool(config.mix))
+        sizes, chosen = list_items(items, option, once=bool(config.mix))
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in tracked(files, len(files), doing="check", unit="files"):
         _check(file, option, local_files, config.input_format)
@@ -149,60 +147,10 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     ]
 
 
-def _match(items: Iterable[MixItem], option: str, *, once: bool) -> tuple[dict[str, int], dict[str, MixItem]]:
-    """Returns the size of each matching file, and the item that it belongs to."""
-    sizes: dict[str, int] = {}
-    chosen: dict[str, MixItem] = {}
-    for item in items:
-        try:
-            found = _files_of(filesystem.absolute(item.pattern))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{option} {item.pattern}: cannot be listed: {error}") from error
-        if not found:
-            raise UsageError(f"{option} {item.pattern}: {_no_match_reason(item.pattern)}")
-        for path, size in found:
-            if once and path in chosen:
-                raise UsageError(
-                    f"{option}: {path} is matched by two items, {chosen[path].pattern} and {item.pattern}; give it "
-                    "one weight only"
-                )
-            sizes[path], chosen[path] = size, item
-    return sizes, chosen
-
-
-def _files_of(path: str) -> list[tuple[str, int]]:
-    """Returns the files of a glob or below a folder, as (path, size in bytes), sorted by path."""
-    found = filesystem.match(path)
-    if not found and filesystem.is_local(path) and os.path.isfile(path):  # noqa: PTH113 (may be a URL)
-        # A name that contains `[` and is not meant as a glob.
-        return [(path, os.path.getsize(path))]  # noqa: PTH202 (may be a URL)
-    if found:
-        return found
-    prefix = path.rstrip("/") + "/"
-    return [
-        (name, size)
-        for name, size in filesystem.list_files(path)
-        if _extension(name) in _IN_FOLDERS
-        and not any(part.startswith((".", "_")) for part in name[len(prefix) :].split("/"))
-    ]
-
-
-def _no_match_reason(pattern: str) -> str:
-    if filesystem.is_local(pattern) and os.path.isdir(pattern):  # noqa: PTH112 (a pattern, not a path)
-        return (
-            f"is a folder without {', '.join(_IN_FOLDERS)} files; name its files: '{pattern.rstrip('/')}/*'"
-        )
-    return "no file matches"
-
-
 def _format(path: str, input_format: str) -> str:
     if input_format != "auto":
         return input_format
-    return _EXTENSIONS.get(_extension(path), "text")
-
-
-def _extension(path: str) -> str:
-    return os.path.splitext(uncompressed_name(path))[1].lower()  # noqa: PTH122 (may be a URL)
+    return _EXTENSIONS.get(extension(path), "text")
 
 
 def _check(file: InputFile, option: str, local_files: bool, input_format: str) -> None:
@@ -212,9 +160,9 @@ def _check(file: InputFile, option: str, local_files: bool, input_format: str) -
     except UnicodeEncodeError as error:
         raise UsageError(f"{option}: {file.path!r}: its name is not UTF-8; rename it") from error
     codec = codec_of(file.path)
-    if input_format == "auto" and (extension := _extension(file.path)) in _TABLES:
+    if input_format == "auto" and (found := extension(file.path)) in _TABLES:
         raise UsageError(
-            f"{option}: {file.path}: {extension} files are tables; convert the file to jsonl or parquet, or use "
+            f"{option}: {file.path}: {found} files are tables; convert the file to jsonl or parquet, or use "
             "--input_format text to read its lines unchanged"
         )
     if codec and file.format == "parquet":
@@ -249,7 +197,7 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
     """
     lines = [file for file in files if file.format != "parquet" and file.size]
     if len(lines) > _MAX_CHECKED:
-        first = {_extension(file.path): file for file in reversed(lines)}
+        first = {extension(file.path): file for file in reversed(lines)}
         sample = lines[:: -(-2 * len(lines) // _MAX_CHECKED)]
         lines = [*list(first.values())[: _MAX_CHECKED // 2], *sample]
 

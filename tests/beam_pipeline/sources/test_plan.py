@@ -58,18 +58,38 @@ def test_repeats_count_as_text_to_read(write) -> None:
     assert plan(InputConfig(mix=parse_mix(f"{path}*2.5"))).bytes == 300
 
 
-NO_TEXT = "is a folder without .txt, .md, .rst, .jsonl, .ndjson, .parquet files"
+NO_TEXT = "is a folder without .txt, .md, .rst, .jsonl, .ndjson, .parquet files (it has files of other kinds (1 .py))"
 
 
-def test_a_folder_gives_the_text_files_below_it(write) -> None:
+def test_a_folder_gives_the_text_files_below_it(write, caplog) -> None:
     chosen = [write(name, "text\n") for name in ("in/a.txt", "in/b/c.md", "in/b/d [1].TXT", "in/b/e.ndjson")]
     for name in ("in/code.py", "in/.hidden.txt", "in/.git/x.txt", "in/_staging/y.txt", "in/z.csv"):
         write(name, "x\n")
     folder = Path(chosen[0]).parent
+    (folder / "link").symlink_to(folder / "b")
+    (folder / "loop").symlink_to(folder)
     for given in (folder, f"{folder}/"):
-        assert [file.path for file in plan(InputConfig(input=(str(given),))).files] == sorted(
-            map(str, chosen)
-        )
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            found = plan(InputConfig(input=(str(given),))).files
+        assert [file.path for file in found] == sorted(map(str, chosen))
+        assert caplog.messages == [
+            f"--input {given}: leaves out links to folders (2), files whose name, or a folder's, begins with . or _ "
+            "(3), files of other kinds (1 .csv, 1 .py)"
+        ]
+
+
+def test_a_pattern_names_the_links_that_it_does_not_follow(write, caplog) -> None:
+    path = Path(write("in/b/a.txt", "text"))
+    (path.parent / "loop").symlink_to(path.parent)
+    (path.parent / "gone").symlink_to(path.parent / "nothing")
+    folder = path.parent.parent
+    with caplog.at_level("INFO"):
+        found = plan(InputConfig(input=(f"{folder}/**",))).files
+    assert [file.path for file in found] == [str(path)]
+    assert caplog.messages == [f"--input {folder}/**: leaves out links to folders (1)"]
+    found = plan(InputConfig(input=(f"{folder}/b/loop/*.txt",))).files  # named, so followed
+    assert [file.path for file in found] == [f"{folder}/b/loop/a.txt"]
 
 
 @pytest.mark.parametrize(
