@@ -84,8 +84,8 @@ class InputConfig(Options):
     dataset: DatasetConfig | None = option(None, prefix="dataset_")
     input_format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
     """Format of the files. auto follows each file's extension: .jsonl, .ndjson, .json, .parquet; other files are text,
-    but .csv, .tsv and binary files are refused (text reads them as lines). Files that end in .gz, .bz2 or .zst are
-    decompressed."""
+    but .csv, .tsv and binary files are refused (text reads them as lines). Files that end in .gz, .bz2, .zst, .xz or
+    .lz4 are decompressed."""
     document: Document = "line"
     """What a document is in a text file: a line, a paragraph (blank lines separate them) or the whole file."""
     text_key: str = option("text", metavar="KEY")

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import bz2
-from typing import BinaryIO
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from beam_pipeline.errors import DataError
+from beam_pipeline.errors import DataError, one_line
 
-_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz", ".lz4": "lz4"}
+
+# Parts of Arrow's messages about files that are whole, and what to do about them.
+_REASONS = {
+    "too much memory": "its window is larger than 128 MiB; compress it again with --long=27 or less: "
+    "zstd -dc --long=31 FILE | zstd --long=27 > NEW",
+    "ictionary": "it was compressed with a dictionary; compress it again without one",
+}
 
 _COMPRESSED_BLOCK = 256 << 10
 
@@ -24,18 +34,22 @@ def uncompressed_name(path: str) -> str:
     return path.rpartition(".")[0] if codec_of(path) else path
 
 
+class _OtherBytesError(OSError):
+    """A file has bytes after its compressed data that do not belong to it."""
+
+
 class DecompressedFile:
-    """The decompressed content of a gzip, bzip2 or Zstandard file, as a stream that keeps little in memory.
+    """The decompressed content of a compressed file, as a stream that keeps little in memory.
 
     Files of several members or frames are read to their end. A file that ends within a member, or has other bytes after
-    one, is an error. Arrow's decompressors detect both, while Python's zlib and zstandard stop silently. For bzip2,
-    Python's decompressor is used, because Arrow's fails on an empty member between others.
+    one, is an error; Python's bz2, lzma and zstandard ignore such bytes silently. Zeros after the last member are
+    ignored, as the tools gzip, bzip2 and xz do.
     """
 
     def __init__(self, file: BinaryIO, codec: str, path: str):
         self._file = file
-        if codec == "bz2":
-            self._stream = _Bzip2Stream(file)
+        if codec in _MEMBERS:
+            self._stream = _MemberStream(file, _MEMBERS[codec])
         else:
             self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
         self._codec = codec
@@ -67,35 +81,120 @@ class DecompressedFile:
             return piece
         try:
             piece = self._stream.read(size)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(
-                f"{self._path}: truncated or corrupt {self._codec} data before byte {self._file.tell()} of the "
-                f"file, after {self._position} bytes of its content: {error}"
-            ) from error
+        except (OSError, pa.ArrowException, zlib.error, lzma.LZMAError) as error:
+            raise DataError(f"{self._path}: {self._explain(error)}") from error
         self._position += len(piece)
         return piece
 
+    def _explain(self, error: Exception) -> str:
+        message = one_line(error)
+        if isinstance(error, _OtherBytesError):
+            return message
+        if known := [reason for part, reason in _REASONS.items() if part in message]:
+            return f"{known[0]} ({message})"
+        return (
+            f"truncated or corrupt {self._codec} data before byte {self._file.tell()} of the file, after "
+            f"{self._position} bytes of its content: {message}"
+        )
 
-class _Bzip2Stream:
-    """Decompresses the members of a bzip2 file one after the other."""
 
-    def __init__(self, file: BinaryIO):
+class _Decompressor(Protocol):
+    """What decompresses one member, such as `bz2.BZ2Decompressor`."""
+
+    eof: bool
+    needs_input: bool
+    unused_data: bytes
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _GzipDecompressor:
+    """Decompresses one member of a gzip file, with the interface of `bz2.BZ2Decompressor`."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        self._full = False  # whether there may be output for which no space was left
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._member.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._full and not self._member.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        piece = self._member.decompress(self._member.unconsumed_tail + data, max_length)
+        self._full = len(piece) == max_length
+        return piece
+
+
+class _Kind(NamedTuple):
+    """A format of members that follow each other."""
+
+    tool: str
+    make: Callable[[], _Decompressor]
+    magic: bytes
+    """The first bytes of a member."""
+    padding: int
+    """The number of zeros after a member is a multiple of this."""
+    continues: bool
+    """Whether a member may follow the zeros."""
+
+
+_MEMBERS = {
+    "gzip": _Kind("gzip", _GzipDecompressor, b"\x1f\x8b", 1, False),
+    "bz2": _Kind("bzip2", bz2.BZ2Decompressor, b"BZh", 1, False),
+    "xz": _Kind("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), b"\xfd7zXZ\0", 4, True),
+}
+
+
+class _MemberStream:
+    """Decompresses the members of a file one after the other."""
+
+    def __init__(self, file: BinaryIO, kind: _Kind):
         self._file = file
-        self._member = bz2.BZ2Decompressor()
-        self._begun = False  # whether the current member has received any bytes
+        self._kind = kind
+        self._member: _Decompressor | None = None
 
     def read(self, size: int) -> bytes:
         while True:
             data = b""
-            if self._member.eof:
-                data = self._member.unused_data
-                self._member, self._begun = bz2.BZ2Decompressor(), False
-            if not data and self._member.needs_input:
+            if self._member is None or self._member.eof:
+                data = self._next_member()
+                if not data:
+                    return b""
+                self._member = self._kind.make()
+            elif self._member.needs_input:
                 data = self._file.read(_COMPRESSED_BLOCK)
                 if not data:
-                    if self._begun:
-                        raise OSError("it ends within a bzip2 stream")
-                    return b""
-            self._begun = True
+                    raise OSError("it ends within a member")
             if piece := self._member.decompress(data, size):
                 return piece
+
+    def _next_member(self) -> bytes:
+        """Returns the first bytes of the next member; none if the file ends."""
+        if self._member is None:
+            return self._file.read(_COMPRESSED_BLOCK)
+        kind, zeros, data = self._kind, 0, self._member.unused_data
+        while True:
+            stripped = data.lstrip(b"\0")
+            zeros += len(data) - len(stripped)
+            if len(stripped) >= len(kind.magic):
+                break
+            block = self._file.read(_COMPRESSED_BLOCK)
+            if not block:
+                break
+            data = stripped + block
+        allowed = zeros % kind.padding == 0 and (kind.continues or not zeros or not stripped)
+        if not allowed or not kind.magic.startswith(stripped[: len(kind.magic)]):
+            raise _OtherBytesError(
+                f"its {kind.tool} data is followed by {'zeros and ' if zeros else ''}other bytes (before byte "
+                f"{self._file.tell()} of the file). {kind.tool} -d does not decompress them; if they are not "
+                f"needed, leave them out: {kind.tool} -dc FILE | {kind.tool} > NEW"
+            )
+        return stripped

@@ -17,7 +17,7 @@ from beam_pipeline.sources.lines import BOM
 HEAD = 8 << 10
 
 _RENAME = "it is decompressed only if its name ends with {}: rename it"
-_RECOMPRESS = "decompress it, or compress it as .gz, .bz2 or .zst"
+_RECOMPRESS = "decompress it, or compress it as .gz, .bz2, .zst, .xz or .lz4"
 _EXTRACT = "extract its files first"
 _EXPORT = "export its texts as jsonl or parquet"
 _CONVERT = "convert it to UTF-8, e.g. with iconv -f {} -t UTF-8"
@@ -25,14 +25,16 @@ _PARQUET = "its name must end with .parquet, or use --input_format parquet"
 _ARROW = "convert it to parquet, or read the dataset it belongs to with --dataset_name"
 _TEXT_FIRST = "convert it to text first"
 _NONE = "leave it out: it holds no text"
+_LEGACY_LZ4 = "LZ4 data in its legacy format"
 
 # (offset, magic bytes, kind of file, remedy). No text file begins with any of these.
 _SIGNATURES = (
     (0, b"\x1f\x8b", "gzip data", _RENAME.format(".gz")),
     (0, b"\x28\xb5\x2f\xfd", "Zstandard data", _RENAME.format(".zst")),
     *((0, b"BZh%d1AY&SY" % level, "bzip2 data", _RENAME.format(".bz2")) for level in range(1, 10)),
-    (0, b"\xfd7zXZ\0", "xz data", _RECOMPRESS),
-    (0, b"\x04\x22\x4d\x18", "LZ4 data", _RECOMPRESS),
+    (0, b"\xfd7zXZ\0", "xz data", _RENAME.format(".xz")),
+    (0, b"\x04\x22\x4d\x18", "LZ4 data", _RENAME.format(".lz4")),
+    (0, b"\x02\x21\x4c\x18", _LEGACY_LZ4, "write it again: lz4 -dc FILE | lz4 > NEW"),
     (0, b"\x1f\x9d", "compress (.Z) data", _RECOMPRESS),
     (0, b"LZIP\x01", "lzip data", _RECOMPRESS),
     (0, b"\x5d\0\0", "LZMA data", _RECOMPRESS),
@@ -66,6 +68,8 @@ _BEGINS = {
     "gzip": re.compile(rb"\x1f\x8b"),
     "bz2": re.compile(rb"BZh"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL),
+    "xz": re.compile(rb"\xfd7zX"),
+    "lz4": re.compile(rb"\x04\x22\x4d\x18|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL),
 }
 
 
@@ -95,10 +99,10 @@ def open_text(file: BinaryIO, path: str, form: str, options: InputConfig) -> Bin
     stream: BinaryIO | DecompressedFile = file
     if codec:
         if len(head) > 3 and not _BEGINS[codec].match(head):
-            what, _ = _identify(head) or (f"not {codec} data", "")
-            raise UsageError(
-                f"{path}: its extension means {codec}, but the file is {what}; rename it to match its content"
-            )
+            what, remedy = _identify(head) or (f"not {codec} data", "")
+            if what != _LEGACY_LZ4:
+                remedy = "rename it to match its content"
+            raise UsageError(f"{path}: its extension means {codec}, but the file is {what}; {remedy}")
         stream = DecompressedFile(file, codec, path)
         head = stream.peek(HEAD)
     found = _identify(head) or (_json(head) if form == "jsonl" else _binary(head, options))

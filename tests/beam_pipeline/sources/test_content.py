@@ -64,7 +64,7 @@ CASES = [
     ("a.txt.GZ", bz2.compress(LINES), r"its extension means gzip, but the file is bzip2 data"),
     ("a.txt.gz", LINES, r"its extension means gzip, but the file is not gzip data"),
     ("a.jsonl.bz2", zipped(), r"its extension means bz2, but the file is a zip archive"),
-    ("a.txt.xz", lzma.compress(LINES), r"is xz data, .*compress it as \.gz, \.bz2 or \.zst"),
+    ("a.txt", lzma.compress(LINES), r"is xz data, .*ends with \.xz: rename it"),
     ("a.docx", zipped(), r"is a zip archive \(.*\.docx"),
     ("a.jsonl", zipped(), r"is a zip archive .* not lines of jsonl"),
     ("a.txt", parquet(), r"is a parquet file, .*--input_format parquet"),
