@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -13,6 +15,8 @@ import orjson
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources.lines import invalid_utf8, line_bounds, whole_lines, without_bom
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
@@ -58,12 +62,14 @@ def _parse_each(name: str, places: np.ndarray, lines: list[bytes], key: str) -> 
 
 def _text(line: bytes, key: str) -> tuple[str, str | None]:
     """Returns (text, None), or ("", the reason why the line has no text)."""
+    if not line.strip():
+        return "", None
     try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        if not line.strip():
-            return "", None
-        return "", invalid_utf8(line) or f"broken JSON ({error})"
+        record = _record(line)
+    except ValueError as error:
+        return "", invalid_utf8(line) or f"broken JSON ({error}){_line_end_hint(line)}"
+    except RecursionError:
+        return "", "broken JSON (its lists and objects are nested too deeply)"
     if not isinstance(record, dict):
         return "", f"expected a JSON object with the key {key!r}, got a JSON {type(record).__name__}"
     if key not in record:
@@ -71,4 +77,34 @@ def _text(line: bytes, key: str) -> tuple[str, str | None]:
     text = record[key]
     if not isinstance(text, str):
         return "", f"the value of {key!r} has type {type(text).__name__}, not string"
+    if surrogate := _SURROGATE.search(text):
+        code = f"\\u{ord(surrogate[0]):04x}"
+        return "", f"the value of {key!r} has {code}, half of a surrogate pair, which is no character"
     return text, None
+
+
+def _record(line: bytes) -> Any:
+    """Parses a line. What orjson refuses but Python's json accepts is accepted, too, such as NaN.
+
+    Megatron-LM's script reads with json, and other keys than the text's should not make a record bad.
+
+    Raises:
+        ValueError: If the line is not JSON.
+        RecursionError: If it is nested too deeply.
+    """
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        try:
+            return json.loads(
+                line.decode(), parse_int=float
+            )  # an int of thousands of digits would be an error
+        except ValueError:
+            raise error from None
+
+
+def _line_end_hint(line: bytes) -> str:
+    """Returns a remedy if the line is several lines for programs that take CR for a line end."""
+    if b"\r" not in line.strip():
+        return ""
+    return "; it contains CR characters: if they end lines, convert them: tr '\\r' '\\n' < FILE > NEW"

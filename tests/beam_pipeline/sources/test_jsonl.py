@@ -29,8 +29,17 @@ def test_documents_with_their_places(write, read) -> None:
         (b'{"text": "a"', "broken JSON ("),
         (b"text", "broken JSON ("),
         (b'{"text": "a"} {"text": "b"}', "broken JSON ("),
-        (b'{"text": NaN}', "broken JSON ("),
-        (b'{"text": "\\ud800"}', "broken JSON ("),
+        (b'{"text": NaN}', "the value of 'text' has type float, not string"),
+        (b'{"text": 123456789012345678901234567890}', "the value of 'text' has type float, not string"),
+        (
+            b'{"text": "a\\ud800"}',
+            r"the value of 'text' has \ud800, half of a surrogate pair, which is no character",
+        ),
+        (
+            b'{"text": "a"}\r{"text": "b"}',
+            "broken JSON (unexpected content after document: line 1 column 15 (char 14)); it ",
+        ),
+        (b'{"text": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "broken JSON ("),
         (b'{"text": "\xff"}', "invalid UTF-8: byte 0xff at column 11"),
         (b'["a"]', "expected a JSON object with the key 'text', got a JSON list"),
         (b"3", "expected a JSON object with the key 'text', got a JSON int"),
@@ -46,6 +55,33 @@ def test_a_bad_line_is_named(write, read, line: bytes, reason: str) -> None:
     (bad,) = found.bad
     assert (bad.name, bad.place, bad.content) == ("a.jsonl", 16, line)
     assert describe(found.units[0], bad).startswith(f"{path}, line 2 (byte 16): {reason}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        '"\\ud800"',
+        '"\\udc00a"',
+        "9" * 30,
+        "9" * 5000,
+        "1e999",
+        "-1e400000",
+        "[" * 400 + "]" * 400,
+    ],
+)
+def test_what_pythons_json_accepts_is_read(write, read, value: str) -> None:
+    lines = [
+        '{"text": "one"}',
+        f'{{"x": {value}, "text": "zwölf"}}',
+        '{"text": "two"}',
+        f'{{"{value[1:7]}": 1, "text": "three"}}',
+    ]
+    found = read(write("a.jsonl", "\n".join(lines)))
+    assert found.texts == ["one", "zwölf", "two", "three"]
+    assert not found.bad
 
 
 def test_text_key(write, read) -> None:
