@@ -49,6 +49,11 @@ def parse_mix(text: str) -> tuple[MixItem, ...]:
     return tuple(items)
 
 
+def parse_separator(text: str) -> str:
+    r"""Returns the value of `--text_separator`, with \n and \t replaced by what they mean."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
 @dataclass(frozen=True)
 class DatasetConfig(Options):
     """A Hugging Face dataset, loaded by the `datasets` library."""
@@ -89,7 +94,12 @@ class InputConfig(Options):
     document: Document = "line"
     """What a document is in a text file: a line, a paragraph (blank lines separate them) or the whole file."""
     text_key: str = option("text", metavar="KEY")
-    """The key or column that holds a document's text, in jsonl, parquet and datasets."""
+    """The key or column that holds a document's text, in jsonl, parquet and datasets. data.text is a key within an
+    object or struct; title,text joins two texts. Strings of a list are joined, too."""
+    text_separator: str = option(
+        "\n", metavar="TEXT", parse=parse_separator, default_text="a line end; \\n and \\t are understood"
+    )
+    """What joins the texts of several keys, and the strings of a list."""
     unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, None))
     """Bytes per work unit."""
     seed: int = 0
@@ -116,4 +126,9 @@ class InputConfig(Options):
         """See `Options.identity`. The fingerprint contains the list of files and the run's seed separately."""
         found = super().identity() | {"mix": sorted(map(list, self.mix))}
         del found["input"], found["seed"]
+        for name in (
+            "text_separator",
+        ):  # the default is absent, as in datasets from before there was a choice
+            if found[name] == getattr(InputConfig, name):
+                del found[name]
         return found

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.columns import check_column, column_records, split_column
+from beam_pipeline.sources.columns import column_paths, column_records, split_column, text_column
 from beam_pipeline.sources.cutting import Piece
 from beam_pipeline.sources.units import Part, Records
 
@@ -25,13 +25,14 @@ def record_batches(path: str, text_key: str) -> list[Piece]:
     row = 0
     with pa.memory_map(path) as source:
         schema = _schema(source)
-        check_column(path, schema, text_key)
+        columns = {name for name, *_ in column_paths(path, schema, text_key)}
         while (at := source.tell()) < source.size():
             batch = _next_batch(source, schema)
             if batch is None:
                 break
             end = row + batch.num_rows
-            batches.append(Piece(row, end, batch.column(text_key).nbytes, (at, row)))
+            size = sum(batch.column(name).nbytes for name in columns)
+            batches.append(Piece(row, end, size, (at, row)))
             row = end
     return batches
 
@@ -40,6 +41,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the rows [part.start, part.end), a few MiB at a time."""
     source = pa.PythonFile(file, mode="r")
     schema = _schema(source)
+    paths = column_paths(part.name, schema, options.text_key)
     position, row = part.at
     if position:
         source.seek(position)
@@ -47,7 +49,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         batch = _next_batch(source, schema)
         if batch is None:
             raise EOFError(f"ends at row {row}, but had at least {part.end} rows when it was listed")
-        column = batch.column(options.text_key)
+        column = text_column(batch, paths, options.text_separator)
         first, last = max(part.start - row, 0), min(part.end - row, len(column))
         at = row + first
         for piece in split_column(column.slice(first, max(0, last - first))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import google_crc32c
@@ -16,25 +17,81 @@ from beam_pipeline.sources.units import BadRecord, Records
 PIECE_BYTES = 4 << 20
 
 
-def check_column(where: str, schema: pa.Schema, key: str) -> None:
-    """Checks that a table has a text column of that name.
+def column_paths(where: str, schema: pa.Schema, key: str) -> list[tuple[str, ...]]:
+    """Returns the columns that `--text_key` names, each as its name and the names of the fields within structs.
+
+    See `text_keys` for the meaning of a key.
 
     Raises:
-        UsageError: If the column is missing, or is not of a string type.
+        UsageError: If a column is missing, or holds neither strings nor lists of strings.
     """
-    if schema.names.count(key) != 1:
-        raise UsageError(
-            f"{where}: has no column {key!r} (set by --text_key); its columns are {_join_names(schema.names)}"
-        )
-    kind = schema.field(key).type
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    # A column that holds only nulls, such as an empty table's, may have the type null.
-    if not pa.types.is_null(kind) and not any(is_text(value) for is_text in _TEXT_TYPES):
-        texts = [field.name for field in schema if any(is_text(field.type) for is_text in _TEXT_TYPES)]
+    return [_column_path(where, schema, each) for each in ([key] if key in schema.names else key.split(","))]
+
+
+def _column_path(where: str, schema: pa.Schema, key: str) -> tuple[str, ...]:
+    path = (key,) if key in schema.names else tuple(key.split("."))
+    kind: pa.DataType = pa.struct(schema)
+    for name in path:
+        if not pa.types.is_struct(kind) or [field.name for field in kind].count(name) != 1:
+            raise UsageError(
+                f"{where}: has no column {key!r} (set by --text_key); its columns are {_join_names(schema.names)}"
+            )
+        kind = kind.field(name).type
+    item = kind.value_type if _is_list(kind) else kind
+    if not _is_text(item):
+        texts = [field.name for field in schema if _is_text(field.type)]
         raise UsageError(
             f"{where}: its column {key!r} (set by --text_key) has type {kind}, not string; its string columns are "
             f"{_join_names(texts)}"
         )
+    return path
+
+
+def text_column(batch: pa.RecordBatch, paths: Sequence[tuple[str, ...]], separator: str) -> pa.Array:
+    """Returns the texts of a batch: of a text type, or dictionary-encoded. See `text_keys` for what is joined.
+
+    Args:
+        batch: The table's rows.
+        paths: As `column_paths` returns them.
+        separator: What joins the texts.
+    """
+    columns = []
+    for name, *fields in paths:
+        column = batch.column(name)
+        for field in fields:
+            column = pc.struct_field(column, field)
+        if _is_list(column.type):
+            column = pc.binary_join(column.cast(pa.list_(pa.string())), separator)
+        columns.append(column)
+    if len(columns) == 1:
+        return columns[0]
+    columns = [column.cast(pa.large_string()) for column in columns]
+    missing = functools.reduce(pc.and_, (column.is_null() for column in columns))
+    joined = functools.reduce(
+        functools.partial(_join_pairs, separator), (pc.fill_null(column, "") for column in columns)
+    )
+    return pc.if_else(missing, None, joined)
+
+
+def _join_pairs(separator: str, first: pa.Array, second: pa.Array) -> pa.Array:
+    """Joins two texts in each row unless one of them is empty.
+
+    Arrow's binary_join_element_wise with null_handling="skip" loses rows without any text.
+    """
+    both = pc.binary_join_element_wise(first, second, pa.scalar(separator, pa.large_string()))
+    either = pc.if_else(pc.equal(pc.binary_length(first), 0), second, first)
+    is_both = pc.and_(pc.greater(pc.binary_length(first), 0), pc.greater(pc.binary_length(second), 0))
+    return pc.if_else(is_both, both, either)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    # A column that holds only nulls, such as an empty table's, may have the type null.
+    return any(is_text(value) for is_text in (*_TEXT_TYPES, pa.types.is_null))
 
 
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -48,7 +105,7 @@ def split_column(column: pa.Array) -> Iterator[pa.Array]:
     """Splits a column into slices of at most 4 MiB of decoded text. A larger value is a slice of its own.
 
     Args:
-        column: Of a type that `check_column` accepts; it may be dictionary-encoded.
+        column: Of a type that `text_column` returns; it may be dictionary-encoded.
     """
     values = column.dictionary if pa.types.is_dictionary(column.type) else column
     # binary_length supports neither null columns nor string views.
@@ -71,7 +128,7 @@ def column_records(name: str, column: pa.Array, first: int) -> Records:
     """Converts the values of a text column to records. Nulls and values with invalid UTF-8 are bad records.
 
     Args:
-        column: Of a type that `check_column` accepts.
+        column: Of a type that `text_column` returns.
         first: The row number of the column's first value.
     """
     column = column.cast(pa.large_string())

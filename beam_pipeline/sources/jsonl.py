@@ -14,6 +14,7 @@ import orjson
 
 from beam_pipeline.input_options import InputConfig
 from beam_pipeline.sources.lines import invalid_utf8, line_bounds, whole_lines, without_bom
+from beam_pipeline.sources.text_keys import text_of
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -30,7 +31,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             records = Records(texts, starts + offset, utf8_sizes(texts))
         else:
             lines = [block[span] for span in spans]
-            records = _parse_each(part.name, starts + offset, lines, options.text_key)
+            records = _parse_each(part.name, starts + offset, lines, options)
         yield replace(records, crc=google_crc32c.value(whole))
 
 
@@ -45,13 +46,13 @@ def _all_texts(block: bytes, spans: list[slice], key: str) -> list[str] | None:
     return texts if set(map(type, texts)) <= {str} else None
 
 
-def _parse_each(name: str, places: np.ndarray, lines: list[bytes], key: str) -> Records:
+def _parse_each(name: str, places: np.ndarray, lines: list[bytes], options: InputConfig) -> Records:
     """Parses line by line, so that every bad line gets a reason."""
     texts: list[str] = []
     kept: list[int] = []
     bad: list[BadRecord] = []
     for index, line in enumerate(lines):
-        text, reason = _text(line, key)
+        text, reason = _text(line, options)
         if reason is None:
             texts.append(text)
             kept.append(index)
@@ -60,7 +61,7 @@ def _parse_each(name: str, places: np.ndarray, lines: list[bytes], key: str) -> 
     return Records(texts, places[np.array(kept, np.int64)], utf8_sizes(texts), bad)
 
 
-def _text(line: bytes, key: str) -> tuple[str, str | None]:
+def _text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
     """Returns (text, None), or ("", the reason why the line has no text)."""
     if not line.strip():
         return "", None
@@ -70,17 +71,14 @@ def _text(line: bytes, key: str) -> tuple[str, str | None]:
         return "", invalid_utf8(line) or f"broken JSON ({error}){_line_end_hint(line)}"
     except RecursionError:
         return "", "broken JSON (its lists and objects are nested too deeply)"
+    key = options.text_key
     if not isinstance(record, dict):
         return "", f"expected a JSON object with the key {key!r}, got a JSON {type(record).__name__}"
-    if key not in record:
-        return "", f"no key {key!r} (set by --text_key); the keys are {sorted(record)[:10]}"
-    text = record[key]
-    if not isinstance(text, str):
-        return "", f"the value of {key!r} has type {type(text).__name__}, not string"
+    text, reason = text_of(record, key, options.text_separator)
     if surrogate := _SURROGATE.search(text):
         code = f"\\u{ord(surrogate[0]):04x}"
         return "", f"the value of {key!r} has {code}, half of a surrogate pair, which is no character"
-    return text, None
+    return text, reason
 
 
 def _record(line: bytes) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.errors import UsageError, one_line
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.columns import PIECE_BYTES, check_column, column_records, split_column
+from beam_pipeline.sources.columns import PIECE_BYTES, column_paths, column_records, split_column, text_column
 from beam_pipeline.sources.cutting import Piece
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
@@ -18,8 +18,9 @@ from beam_pipeline.sources.units import Part, Records
 _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size instead of as a whole
 
 # DELTA_BYTE_ARRAY stores a text as the length of the prefix that it shares with the previous text, and the rest. A text
-# of any length may take a few bytes, so the column's size says nothing about the size of the decoded rows.
-_MAX_PREFIX_ENCODED_ROWS = 64
+# of any length may take a few bytes, so the column's size says nothing about the size of the decoded rows. The same
+# holds for dictionaries that are decoded.
+_MAX_EXPANDING_ROWS = 64
 
 
 def row_groups(path: str, size: int, text_key: str) -> list[Piece]:
@@ -33,14 +34,9 @@ def row_groups(path: str, size: int, text_key: str) -> list[Piece]:
             metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
     except (OSError, pa.ArrowException) as error:
         raise UsageError(f"--input: {path}: cannot be read as parquet: {one_line(error)}") from error
-    check_column(path, metadata.schema.to_arrow_schema(), text_key)
-    column = _column_index(metadata, text_key)
+    leaves = _leaves(path, metadata, text_key)
     groups = enumerate(map(metadata.row_group, range(metadata.num_row_groups)))
-    return [
-        Piece(number, number + 1, group.column(column).total_uncompressed_size)
-        for number, group in groups
-        if group.num_rows
-    ]
+    return [Piece(number, number + 1, _size(group, leaves)) for number, group in groups if group.num_rows]
 
 
 def bytes_per_row(path: str, size: int, text_key: str, index: int) -> float:
@@ -48,7 +44,7 @@ def bytes_per_row(path: str, size: int, text_key: str, index: int) -> float:
     with open_footer(path, size) as file:
         metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
     group = metadata.row_group(index)
-    return group.column(_column_index(metadata, text_key)).total_uncompressed_size / group.num_rows
+    return _size(group, _leaves(path, metadata, text_key)) / group.num_rows
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
@@ -59,39 +55,78 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """
     source = pa.PythonFile(file, mode="r")
     metadata = pq.read_metadata(source)
-    column = _column_index(metadata, options.text_key)
-    chunks = {index: metadata.row_group(index).column(column) for index in range(part.start, part.end)}
-    with_dictionary = any(chunk.has_dictionary_page for chunk in chunks.values())
+    paths = column_paths(part.name, metadata.schema.to_arrow_schema(), options.text_key)
+    leaves = _leaves(part.name, metadata, options.text_key)
+    groups = {index: metadata.row_group(index) for index in range(part.start, part.end)}
+    with_dictionary = any(
+        group.column(leaf).has_dictionary_page for group in groups.values() for leaf in leaves
+    )
+    stays_encoded = (
+        with_dictionary and len(leaves) == len(paths[0]) == 1 and not _is_nested(metadata, leaves[0])
+    )
     parquet = pq.ParquetFile(
         source,
         metadata=metadata,
-        read_dictionary=[options.text_key] if with_dictionary else None,
+        read_dictionary=[options.text_key] if stays_encoded else None,
         buffer_size=_PAGE_BUFFER,
         page_checksum_verification=True,
     )
     row = sum(metadata.row_group(index).num_rows for index in range(part.start))
-    for index, chunk in chunks.items():
+    for index, group in groups.items():
         for batch in parquet.iter_batches(
-            batch_size=_batch_rows(chunk, metadata.row_group(index).num_rows),
+            batch_size=_batch_rows(group, leaves, expands=with_dictionary and not stays_encoded),
             row_groups=[index],
-            columns=[options.text_key],
+            columns=[".".join(path) for path in paths],
             use_threads=False,
         ):
-            for piece in split_column(batch.column(options.text_key)):
+            for piece in split_column(text_column(batch, paths, options.text_separator)):
                 yield column_records(part.name, piece, row)
                 row += len(piece)
 
 
-def _batch_rows(chunk: pq.ColumnChunkMetaData, rows: int) -> int:
-    """How many rows to decode at once."""
-    limit = _MAX_PREFIX_ENCODED_ROWS if "DELTA_BYTE_ARRAY" in chunk.encodings else 1 << 16
-    return max(1, min(limit, PIECE_BYTES * rows // max(1, chunk.total_uncompressed_size)))
+def _batch_rows(group: pq.RowGroupMetaData, leaves: Sequence[int], *, expands: bool) -> int:
+    """How many rows to decode at once.
 
-
-def _column_index(metadata: pq.FileMetaData, text_key: str) -> int:
-    """Returns the index of the text's leaf column.
-
-    Both path and name are compared: field `b` of struct `a` has the path `a.b`, like a column named `a.b`.
+    Args:
+        group: The row group.
+        leaves: Its columns that are read.
+        expands: Whether the decoded texts may be much larger than the columns.
     """
-    leaves = [metadata.schema.column(index) for index in range(metadata.num_columns)]
-    return [leaf.path == leaf.name == text_key for leaf in leaves].index(True)
+    expands = expands or any("DELTA_BYTE_ARRAY" in group.column(leaf).encodings for leaf in leaves)
+    limit = _MAX_EXPANDING_ROWS if expands else 1 << 16
+    return max(1, min(limit, PIECE_BYTES * group.num_rows // max(1, _size(group, leaves))))
+
+
+def _size(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> int:
+    return sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+
+
+def _leaves(where: str, metadata: pq.FileMetaData, text_key: str) -> list[int]:
+    """Returns the indices of the texts' leaf columns.
+
+    Counted in the schema, because paths are ambiguous: field `b` of struct `a` has the path `a.b`, like a column named
+    `a.b`.
+    """
+    schema = metadata.schema.to_arrow_schema()
+    found = []
+    for path in column_paths(where, schema, text_key):
+        first, fields = 0, list(schema)
+        for name in path:
+            number = [field.name for field in fields].index(name)
+            first += sum(_num_leaves(field.type) for field in fields[:number])
+            kind = fields[number].type
+            fields = list(kind) if pa.types.is_struct(kind) else []
+        found.append(first)
+    return found
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _num_leaves(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return 1
+    return sum(_num_leaves(kind.field(index).type) for index in range(kind.num_fields)) or 1
+
+
+def _is_nested(metadata: pq.FileMetaData, leaf: int) -> bool:
+    return metadata.schema.column(leaf).path != metadata.schema.column(leaf).name

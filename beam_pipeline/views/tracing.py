@@ -93,7 +93,10 @@ class Tracer:
         self._choose = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
         self._split_index = split.manifest["splits"].index(split.name)
         self._input = InputConfig(
-            document=config["document"], text_key=config["text_key"], seed=config["seed"]
+            document=config["document"],
+            text_key=config["text_key"],
+            text_separator=config.get("text_separator", InputConfig.text_separator),
+            seed=config["seed"],
         )
         self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None
 

@@ -45,7 +45,7 @@ def test_documents_with_their_places(write, read) -> None:
         (b"3", "expected a JSON object with the key 'text', got a JSON int"),
         (b'{"Text": "a", "id": 1}', "no key 'text' (set by --text_key); the keys are ['Text', 'id']"),
         (b'{"text": null}', "the value of 'text' has type NoneType, not string"),
-        (b'{"text": ["a"]}', "the value of 'text' has type list, not string"),
+        (b'{"text": ["a", 1]}', "the value of 'text' is a list of other things than strings"),
     ],
 )
 def test_a_bad_line_is_named(write, read, line: bytes, reason: str) -> None:

@@ -1,0 +1,46 @@
+"""Finding a document's text in a record by `--text_key`: `text`, the nested `data.text`, or several: `title,text`.
+
+A key that a record has literally wins over one that is divided at its dots or commas. Lists of strings are joined like
+the texts of several keys. Of several keys, those that are missing, null or empty are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def text_of(record: Mapping[str, Any], key: str, separator: str) -> tuple[str, str | None]:
+    """Returns (the text of a record, None), or ("", the reason why it has none)."""
+    keys = [key] if key in record else key.split(",")
+    texts = []
+    for each in keys:
+        try:
+            value = _value(record, each)
+        except KeyError:
+            if len(keys) > 1:
+                continue
+            return "", f"no key {key!r} (set by --text_key); the keys are {sorted(record)[:10]}"
+        if isinstance(value, list):
+            if not all(isinstance(item, str) for item in value):
+                return "", f"the value of {each!r} is a list of other things than strings"
+            value = separator.join(value)
+        if value is None and len(keys) > 1:
+            continue
+        if not isinstance(value, str):
+            return "", f"the value of {each!r} has type {type(value).__name__}, not string"
+        texts.append(value)
+    if not texts:
+        return "", f"no text under any key of {key!r} (set by --text_key); the keys are {sorted(record)[:10]}"
+    return separator.join(filter(None, texts)), None
+
+
+def _value(record: Mapping[str, Any], key: str) -> Any:
+    if key in record:
+        return record[key]
+    value: Any = record
+    for name in key.split("."):
+        if not isinstance(value, dict):
+            raise KeyError(key)
+        value = value[name]
+    return value
