@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ _SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
 # A vocabulary of 250,000 tokens takes 10 to 35 MB. Larger files of other names, such as a corpus, are no part of it.
 _MAX_FILE_BYTES = 256 << 20
+_GIT_LFS = b"version https://git-lfs.github.com/spec/"
 _NAMES = (JSON, CONFIG, MAP, ADDED, MODEL_CONFIG, TEKKEN, "vocab.json", "vocab.txt", "merges.txt")
 
 
@@ -50,21 +54,51 @@ def read_folder(path: str) -> dict[str, bytes]:
     """Reads the files of a tokenizer's folder, but not weights and the like.
 
     Raises:
-        UsageError: If one of them is too large.
+        UsageError: If one of them is too large, is no regular file of the folder, or was not downloaded.
     """
     kept = {}
     for file, size in filesystem.list_files(path, recursive=False):
         name = file.rpartition("/")[2]
         if not name.endswith(_SUFFIXES):
             continue
+        if filesystem.is_local(path):
+            _check_place(Path(file), path)
         if size <= _MAX_FILE_BYTES:
-            kept[name] = filesystem.read_bytes(file)
+            kept[name] = _content(filesystem.read_bytes(file), name, path)
         elif name in _NAMES or name.endswith(".model"):
             raise UsageError(
                 f"--tokenizer {path}: {name} has {human_bytes(size)}, and a tokenizer's file may have at most "
                 f"{human_bytes(_MAX_FILE_BYTES)}; check that it is a tokenizer, and reduce its vocabulary"
             )
     return kept
+
+
+def _check_place(file: Path, path: str) -> None:
+    """Refuses files whose content is not the folder's own, since everybody who gets the dataset gets a copy.
+
+    A link of a downloaded folder could lead to any file that this user can read. In the hub's cache, files are links
+    to the repository's own blobs: `models--NAME/snapshots/REVISION/tokenizer.json` to `models--NAME/blobs/HASH`.
+    """
+    folder, target = file.parent.resolve(), Path(os.path.realpath(file))  # `resolve` fails on a loop of links
+    in_cache = folder.parent.name == "snapshots" and target.parent == folder.parent.with_name("blobs")
+    if not (target.is_relative_to(folder) or in_cache):
+        raise UsageError(
+            f"--tokenizer {path}: {file.name} is a link to {target}, outside this folder, and would be copied to the "
+            "dataset; replace it by the file, or delete it"
+        )
+    if not target.is_file():
+        kind = "is no regular file" if target.exists() else f"is a link to {target}, which does not exist"
+        raise UsageError(f"--tokenizer {path}: {file.name} {kind}; replace it by the file, or delete it")
+
+
+def _content(data: bytes, name: str, path: str) -> bytes:
+    if data.startswith(_GIT_LFS):
+        raise UsageError(
+            f"--tokenizer {path}: {name} is a Git LFS pointer instead of the file; run `git lfs install` and "
+            "`git lfs pull` in this folder, or download the file"
+        )
+    # AutoTokenizer and `tokenizers` fail on a byte-order mark.
+    return data.removeprefix(codecs.BOM_UTF8) if name.endswith(".json") else data
 
 
 def _tiktoken_remedy(path: str) -> str:
@@ -106,12 +140,17 @@ def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, An
         UsageError: If the file contains anything else.
     """
     try:
-        value = parsing.parse_json(files.get(name, b"{}"))
+        value = parsing.parse_json(files.get(name, b"{}").decode())  # AutoTokenizer reads no other encoding
     except ValueError as error:
         raise UsageError(f"--tokenizer {path}: {name} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"--tokenizer {path}: {name} does not contain a JSON object")
     return value
+
+
+def dump_json(value: Mapping) -> bytes:
+    """Returns the content of a JSON file. It is ASCII, so that any text in another JSON file can be written."""
+    return json.dumps(value, indent=2).encode()
 
 
 def first_line(error: Exception) -> str:
