@@ -29,6 +29,7 @@ from beam_pipeline.sources.units import write_plan
 from beam_pipeline.summary import print_summary
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.engine import HF_SPEED, check_engine
+from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
 
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
@@ -64,6 +65,7 @@ class _Checked:
                 "special_token_ids": {**tokenizer.special_token_ids, "pad": self.pad_id},
                 "all_special_ids": list(tokenizer.all_special_ids),
                 "control_ids": sorted(tokenizer.control_ids),
+                **({"converted_by": tokenizer.converted_by} if tokenizer.converted_by else {}),
                 "files": files,
             },
         }
@@ -128,6 +130,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
         parse_special_tokens=config.parse_special_tokens,
         control_ids=tokenizer.control_ids,
     )
+    check_copy(tokenizer, config.tokenizer)
     if slow is not None:
         _log.warning(
             f"--tokenizer {config.tokenizer}: Hugging Face's tokenizers encodes all text, at about {HF_SPEED} per "

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from tokenizers import Tokenizer
 
@@ -13,11 +14,11 @@ from beam_pipeline.amounts import counted
 from beam_pipeline.errors import UsageError
 from beam_pipeline.escaping import excerpt
 from beam_pipeline.tokenization.control_tokens import find_control_ids
-from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, parse_json
+from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, parse_json
 from beam_pipeline.tokenization.template import Template, find_template
 from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, additional_tokens, content
 from beam_pipeline.tokenization.tokenizer_files import load_files
-from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import dump_with_model, load_tokenizer
 
 # In characters.
 _MAX_MESSAGE = 1000
@@ -34,6 +35,8 @@ class TokenizerDescription:
     """The files of its folder by name, which are copied to `OUT/tokenizer`."""
     notes: tuple[str, ...]
     """Messages for the user about how it was read."""
+    converted_by: str | None
+    """The library that has made `tokenizer.json` from other files, and its version; None if the folder has it."""
     vocab_size: int
     """`len(tokenizer)`."""
     special_token_ids: Mapping[str, int | None]
@@ -99,9 +102,10 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
 
 
 def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
-    files, notes = load_files(path)
+    made = load_files(path)
+    files, notes = made.files, made.notes
     if pad_token is not None:
-        files = _with_pad_token(files, pad_token)
+        files = _with_pad_token(files, pad_token, path)
     loaded = load_tokenizer(files[JSON].decode())
     tokenizer, parsed = loaded.tokenizer, loaded.parsed
     if parsed["model"].get("dropout"):
@@ -109,8 +113,6 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
             f"--tokenizer {path}: its model drops merges at random (dropout {parsed['model']['dropout']}), so every "
             'run would give a different dataset; set "dropout" to null in its tokenizer.json'
         )
-    if pad_token is not None and tokenizer.token_to_id(pad_token) is None:
-        raise UsageError(f"--pad_token {pad_token}: is not in the vocabulary of --tokenizer {path}")
     config = _config(files, parsed, path)
     special = {name: _token_id(tokenizer, config, name, path) for name in SPECIAL_NAMES}
     additional = set(map(tokenizer.token_to_id, additional_tokens(config))) - {None}
@@ -129,6 +131,7 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
     return TokenizerDescription(
         files=files,
         notes=tuple(excerpt(note, _MAX_MESSAGE) for note in notes),
+        converted_by=made.converted_by,
         vocab_size=vocab_size,
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
@@ -146,15 +149,27 @@ def _config(files: Mapping[str, bytes], parsed: Mapping, path: str) -> dict:
     return {**padding, **config, **names}
 
 
-def _with_pad_token(files: Mapping[str, bytes], token: str) -> dict[str, bytes]:
-    """Returns the files with this pad token in those that name the special tokens."""
+def _with_pad_token(files: Mapping[str, bytes], token: str, path: str) -> dict[str, bytes]:
+    """Returns the files with this pad token in those that name the special tokens.
+
+    If it was an ordinary token, it becomes an added one, since AutoTokenizer makes every pad token an added token.
+    """
+    loaded = load_tokenizer(files[JSON].decode())
+    number = loaded.tokenizer.token_to_id(token)
+    if number is None:
+        raise UsageError(f"--pad_token {token}: is not in the vocabulary of --tokenizer {path}")
     changed = {
-        name: json.dumps(
-            {**json.loads(files[name]), "pad_token": token}, indent=2, ensure_ascii=False
-        ).encode()
+        name: dump_json({**json.loads(files[name]), "pad_token": token})
         for name in (MAP, CONFIG)
         if name in files
     }
+    added = loaded.parsed["added_tokens"]
+    if all(other["id"] != number for other in added):
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added = sorted(
+            [*added, {"id": number, "content": token, **flags, "special": True}], key=itemgetter("id")
+        )
+        changed[JSON] = dump_with_model({**loaded.parsed, "added_tokens": added}, files[JSON])
     return {**files, **changed}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from beam_pipeline.amounts import counted
 from beam_pipeline.errors import UsageError
+from beam_pipeline.tokenization.conversion import is_known_class
 from beam_pipeline.tokenization.template import find_template
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer
 
@@ -32,9 +33,7 @@ def runs_code(config: Mapping) -> bool:
     name = config.get("tokenizer_class")
     if not isinstance(name, str) or not _classes(config):
         return False
-    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
-
-    return tokenizer_class_from_name(name) is None and tokenizer_class_from_name(f"{name}Fast") is None
+    return not is_known_class(name)
 
 
 def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> tuple[dict, str]:
@@ -89,6 +88,7 @@ def _classes(config: Mapping) -> list[str | None]:
     """Returns the names of the slow and the fast class, if these are code."""
     auto_map = config.get("auto_map")
     found = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
-    if isinstance(found, str):
-        return [found]
-    return found if isinstance(found, list) else []
+    classes = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+    if classes and str(classes[0]).endswith("Fast") and not any(classes[1:]):
+        return [None, classes[0]]  # there is no slow class, as in transformers 5
+    return classes

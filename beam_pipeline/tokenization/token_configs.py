@@ -10,11 +10,14 @@ from beam_pipeline.errors import UsageError
 SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 _MAX_TOKEN_CHARS = 10_000
 
+# They list special tokens without one of these roles. The last is written by transformers 5 alone.
+_LISTS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
+
 
 def check_tokens(config: Mapping, name: str, path: str) -> None:
     """Checks the entries of a config that name tokens, since AutoTokenizer fails on others or does not return."""
     decoder = config.get("added_tokens_decoder") or {}
-    lists = {key: config.get(key) or [] for key in ("additional_special_tokens", "extra_special_tokens")}
+    lists = {key: config.get(key) or [] for key in _LISTS}
     tokens = {f"{role}_token": [config.get(f"{role}_token")] for role in SPECIAL_NAMES}
     tokens |= {key: value.values() if isinstance(value, Mapping) else value for key, value in lists.items()}
     tokens["added_tokens_decoder"] = decoder.values() if isinstance(decoder, Mapping) else None
@@ -46,7 +49,7 @@ def named_tokens(config: Mapping) -> list[str]:
 def additional_tokens(config: Mapping) -> list[str]:
     """Returns the special tokens that a config names without one of the roles in `SPECIAL_NAMES`."""
     found = []
-    for key in ("additional_special_tokens", "extra_special_tokens"):
+    for key in _LISTS:
         value = config.get(key) or []
         found += value.values() if isinstance(value, Mapping) else value
     return list(map(content, found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,26 @@ def with_model_of(tokenizer: Tokenizer, parts: Mapping) -> Tokenizer:
     made = Tokenizer.from_str(json.dumps({**parts, "model": {"type": "BPE", "vocab": {}, "merges": []}}))
     made.model = tokenizer.model
     return made
+
+
+def dump_with_model(parts: Mapping, data: bytes) -> bytes:
+    """Makes a tokenizer.json of `parts` and the model in the tokenizer.json `data`, whose text is copied unchanged."""
+    others = json.dumps({key: value for key, value in parts.items() if key != "model"}, ensure_ascii=False)
+    return f'{others[:-1]}, "model": {_member_text(data.decode(), "model")}}}'.encode()
+
+
+def _member_text(text: str, key: str) -> str:
+    """Returns the text of a member's value in the text of a JSON object, which must have that member."""
+    decoder = json.JSONDecoder()
+    after = [re.compile(rf"\s*{sign}\s*") for sign in ("{", ":", ",")]
+    end = after[0].match(text).end()
+    while True:
+        name, end = decoder.raw_decode(text, end)
+        start = after[1].match(text, end).end()
+        _, end = decoder.raw_decode(text, start)
+        if name == key:
+            return text[start:end]
+        end = after[2].match(text, end).end()
 
 
 def entries(model: Mapping) -> list[tuple[str, int]]:

@@ -7,6 +7,8 @@ import io
 import json
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -350,3 +352,26 @@ def tokenizer_json(request: pytest.FixtureRequest) -> str:
 def make_tokenizer() -> Callable[[str], str]:
     """Makes a tokenizer of the kind with this name."""
     return lambda name: json.dumps(TOKENIZERS[name]())
+
+
+@pytest.fixture
+def save(tmp_path: Path, make_tokenizer: Callable[[str], str]) -> Callable[..., Path]:
+    """Saves a tokenizer of one of the kinds, optionally changed, together with other files."""
+
+    def write(
+        kind: str = "bpe-gpt2",
+        change: Callable[[Tokenizer], Any] | None = None,
+        name: str = "saved",
+        **files: dict,
+    ) -> Path:
+        tokenizer = Tokenizer.from_str(make_tokenizer(kind))
+        if change is not None:
+            change(tokenizer)
+        folder = tmp_path / name
+        folder.mkdir()
+        tokenizer.save(str(folder / "tokenizer.json"))
+        for file, data in files.items():
+            (folder / f"{file}.json").write_text(json.dumps(data))
+        return folder
+
+    return write

@@ -23,29 +23,6 @@ PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 TEXTS = ["hello world", " two  spaces", "one<s>two</s> <new>x", "漢字 naïve\n", ""]
 
 
-@pytest.fixture
-def save(tmp_path: Path, make_tokenizer: Callable[[str], str]) -> Callable[..., Path]:
-    """Saves a tokenizer of one of the kinds, optionally changed, together with other files."""
-
-    def write(
-        kind: str = "bpe-gpt2",
-        change: Callable[[Tokenizer], Any] | None = None,
-        name: str = "saved",
-        **files: dict,
-    ) -> Path:
-        tokenizer = Tokenizer.from_str(make_tokenizer(kind))
-        if change is not None:
-            change(tokenizer)
-        folder = tmp_path / name
-        folder.mkdir()
-        tokenizer.save(str(folder / "tokenizer.json"))
-        for file, data in files.items():
-            (folder / f"{file}.json").write_text(json.dumps(data))
-        return folder
-
-    return write
-
-
 def test_a_tokenizer_is_loaded_once_and_again_if_its_file_changes(save: Callable[..., Path], tmp_path: Path):
     folder = save(tokenizer_config=PLAIN)
     load_tokenizer.cache_clear()

@@ -1,0 +1,72 @@
+"""Compares two of HF's tokenizers on texts that contain each of their added tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from beam_pipeline.escaping import excerpt
+
+# White space, marks, digits, contractions, other scripts, and what normalizers change.
+_TEXTS = (
+    "",
+    "Hello world, it's 12345 o'clock.",
+    " leading  double   spaces\tand tabs \n\n lines ",
+    "naïve ﬁancé Ünïcode “quotes” ``ticks'' — x² № ½",
+    "漢字かな 한국어 नमस्ते العربية 👩‍👩‍👧",
+    "def f(x):\n    return x+1  # ok",
+)
+# Where an added token begins and ends may depend on the text around it.
+_AROUND = ("x{}y", "a {} b", "{}y", "x{}", "{}{}", "{}")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A text to which two tokenizers give different ids."""
+
+    token: str | None
+    """The added token in it, if any."""
+    text: str
+    expected: list[int] | str
+    """Its ids, or the message of the error that the tokenizer raises."""
+    actual: list[int] | str
+
+    def __str__(self) -> str:
+        return f"'{excerpt(self.text)}' is {self.actual[:12]} instead of {self.expected[:12]}"
+
+
+def find_differences(
+    expected: Tokenizer, actual: Tokenizer, tokens: Sequence[str], *, as_text: bool = False
+) -> Iterator[Difference]:
+    """Yields texts to which the tokenizers give different ids: texts of many kinds, and texts with each token.
+
+    Args:
+        expected: The reference, without truncation and padding.
+        actual: The tokenizer to check, without truncation and padding.
+        tokens: Added tokens.
+        as_text: Whether to treat special tokens in texts as text, too, instead of parsing them.
+    """
+    texts = [(None, text) for text in _TEXTS]
+    texts += [(token, around.replace("{}", token)) for token in tokens for around in _AROUND]
+    only_texts = [text for _, text in texts]
+    results = zip(_encode(expected, only_texts, as_text), _encode(actual, only_texts, as_text), strict=True)
+    for (token, text), (wanted, found) in zip(texts, results, strict=True):
+        if wanted != found:
+            yield Difference(token, text, wanted, found)
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str], as_text: bool) -> list[list[int] | str]:
+    """Returns the ids of each text, or the error message if the model has no unknown token for a part of it."""
+    kept = tokenizer.encode_special_tokens
+    tokenizer.encode_special_tokens = as_text
+    try:
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+    except Exception as error:  # the library raises plain Exception
+        if len(texts) == 1:
+            return [str(error)]
+        half = len(texts) // 2
+        return _encode(tokenizer, texts[:half], as_text) + _encode(tokenizer, texts[half:], as_text)
+    finally:
+        tokenizer.encode_special_tokens = kept

@@ -1,0 +1,197 @@
+"""Folders whose ids AutoTokenizer determines: it loads them, and what it has made in memory is written."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from beam_pipeline import console
+from beam_pipeline.errors import UsageError
+from beam_pipeline.escaping import excerpt
+from beam_pipeline.tokenization.comparison import find_differences
+from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, first_line, read_folder
+from beam_pipeline.tokenization.plain_class import PLAIN_CLASS, PLAIN_CLASSES, prefix_space
+from beam_pipeline.tokenization.tokenizer_json import (
+    LoadedTokenizer,
+    dump_with_model,
+    load_tokenizer,
+    parts_without_model,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+
+def converter() -> str:
+    """Returns the name and version of the library that converts."""
+    return f"transformers {version('transformers')}"
+
+
+def convert(
+    path: str,
+    files: Mapping[str, bytes],
+    given: LoadedTokenizer | None,
+    *,
+    named_class: str | None,
+    code: bool,
+) -> dict[str, bytes]:
+    """Loads the files with AutoTokenizer and saves them. Keeps the vocabulary's text: saving may round its scores.
+
+    Args:
+        path: The folder, for messages.
+        files: Its files.
+        given: Its `tokenizer.json`, if it has one.
+        named_class: The `tokenizer_class` of its config.
+        code: Whether its class may be code in the folder.
+
+    Raises:
+        UsageError: If AutoTokenizer cannot load them, or no `tokenizer.json` gives the ids that it gives.
+    """
+    with console.without_stdout(), tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "in"), Path(folder, "out")
+        source.mkdir()
+        for name, data in files.items():
+            (source / name).write_bytes(data)
+        tokenizer = _load(source, path, files, named_class=named_class, code=code)
+        tokenizer.save_pretrained(target)
+        saved = read_folder(str(target))
+        backend = tokenizer.backend_tokenizer
+        same_model = (
+            given is not None and backend.model.__getstate__() == given.tokenizer.model.__getstate__()
+        )
+    parts = parts_without_model(backend)
+    backend.no_truncation()
+    backend.no_padding()
+    model_file = files[JSON] if same_model else saved[JSON]
+    if same_model and all(given.parsed[key] == value for key, value in parts.items()):
+        saved[JSON] = files[JSON]
+    elif same_model:
+        saved[JSON] = dump_with_model(parts, model_file)
+    wrong = _tokens_that_differ(backend, saved[JSON])
+    if wrong:
+        parts = _matched_before_normalization(parts, wrong)
+        saved[JSON] = dump_with_model(parts, model_file)
+        saved.pop(MAP, None)  # it repeats the flags, and nothing reads it beside `added_tokens_decoder`
+        _refuse_differences(backend, saved[JSON], path)
+    return _as_plain_class(saved, parts, tokenizer.model_input_names)
+
+
+def _load(
+    source: Path, path: str, files: Mapping[str, bytes], *, named_class: str | None, code: bool
+) -> PreTrainedTokenizerFast:
+    """Loads the files of a folder, and raises errors that say what to do."""
+    use_as_it_is = (
+        f"to use tokenizer.json as it is, set tokenizer_class in tokenizer_config.json to {PLAIN_CLASS}"
+    )
+    names = ", ".join(sorted(files))
+    damaged = f"neither SentencePiece nor tiktoken can read a vocabulary from its files ({names})"
+    try:
+        tokenizer = load_by_transformers(source)
+    except Exception as error:  # with broken folders, it raises exceptions of many types
+        reason = f"its files ({names}) cannot be loaded: {first_line(error)}"
+        if code:
+            reason = (
+                "its class is defined by code in its repository (auto_map), which is not run; convert it to a "
+                f"{PLAIN_CLASS} with a tokenizer.json"
+            )
+        elif isinstance(named_class, str) and not is_known_class(named_class):
+            reason = f"{converter()} has no class {named_class}" + (
+                f"; {use_as_it_is}" if JSON in files else ""
+            )
+        elif str(error).startswith("Converting from SentencePiece and Tiktoken failed"):
+            reason = damaged
+        raise UsageError(f"--tokenizer {path}: {reason}") from error
+    if tokenizer is False:  # what some classes return then
+        raise UsageError(f"--tokenizer {path}: {damaged}")
+    if not tokenizer.is_fast:
+        remedy = (
+            use_as_it_is
+            if JSON in files
+            else "if transformers 5 has one, load the folder there, and use what save_pretrained writes"
+        )
+        raise UsageError(
+            f"--tokenizer {path}: {type(tokenizer).__name__} has no fast version in {converter()}, which is required; "
+            f"{remedy}"
+        )
+    return tokenizer
+
+
+def load_by_transformers(folder: Path) -> PreTrainedTokenizerBase:
+    """Loads a folder with AutoTokenizer, which runs no code of it, and logs no warnings about it."""
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    kept = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    finally:
+        logging.set_verbosity(kept)
+
+
+def is_known_class(name: str) -> bool:
+    """Whether transformers has a class with this name, slow or fast."""
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    return tokenizer_class_from_name(name) is not None or tokenizer_class_from_name(f"{name}Fast") is not None
+
+
+def _tokens_that_differ(backend: Tokenizer, data: bytes) -> set[str]:
+    """Returns the added tokens that are found in other texts after `tokenizer.json` is loaded again."""
+    loaded = load_tokenizer(data.decode()).tokenizer
+    differences = find_differences(backend, loaded, _contents(backend))
+    return {difference.token for difference in differences if difference.token is not None}
+
+
+def _contents(tokenizer: Tokenizer) -> list[str]:
+    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+
+
+def _matched_before_normalization(parts: Mapping, tokens: Collection[str]) -> dict:
+    """Clears the flag `normalized` of some added tokens.
+
+    A converter adds a model's own tokens without the flag. If the config then adds them with it, the tokenizer in
+    memory keeps both, and finds the token in text before it normalizes. A file contains each token once, with the flag:
+    loaded again, `x<|endoftext|>y` would be searched for `▁<|endoftext|>`, if the normalizer prepends `▁`.
+    """
+    added = [
+        {**token, "normalized": token["normalized"] and token["content"] not in tokens}
+        for token in parts["added_tokens"]
+    ]
+    return {**parts, "added_tokens": added}
+
+
+def _refuse_differences(backend: Tokenizer, data: bytes, path: str) -> None:
+    loaded = load_tokenizer(data.decode()).tokenizer
+    for difference in find_differences(backend, loaded, _contents(backend)):
+        raise UsageError(
+            f"--tokenizer {path}: AutoTokenizer of {converter()} gives ids that no tokenizer.json gives, at the added "
+            f"token '{excerpt(difference.token or '')}': in the dataset, {difference}; set its \"normalized\" to "
+            "false in tokenizer.json and in added_tokens_decoder of tokenizer_config.json"
+        )
+
+
+def _as_plain_class(
+    files: Mapping[str, bytes], parts: Mapping, input_names: Sequence[str]
+) -> dict[str, bytes]:
+    """Renames the class in files that AutoTokenizer has saved, so that tokenizer.json is used unchanged.
+
+    The plain class does so in transformers 4 and 5. Many classes of transformers 5, such as AlbertTokenizer, replace
+    its normalizer, its pre-tokenizer or its template by their own.
+    """
+    config = json.loads(files[CONFIG])
+    config["added_tokens_decoder"] = {
+        str(token["id"]): {key: value for key, value in token.items() if key != "id"}
+        for token in parts["added_tokens"]
+    }
+    if config["tokenizer_class"] not in PLAIN_CLASSES:
+        config["tokenizer_class"] = PLAIN_CLASS
+        config["add_prefix_space"] = prefix_space(parts)
+        config["model_input_names"] = list(input_names)
+    return {**files, CONFIG: dump_json(config)}
