@@ -97,6 +97,7 @@ _MANIFEST = {
         "special_token_ids": {**dict.fromkeys(SPECIAL_NAMES, (_ID, None)), "pad": _ID},
         "all_special_ids": [_ID],
         "control_ids": [_ID],
+        "converted_by": Optional(str),
         "files": _FILES,
     },
     "config": {**_CONFIG, "splits": [[SPLIT_NAME, float]]},

@@ -1,20 +1,34 @@
 """Writes tokenizers in the form in which `prepare` copies them to a dataset. Runs in the pipeline's environment.
 
-    python write_tokenizers.py TARGET
+    python write_tokenizers.py SOURCE TARGET
 
-TARGET/<class>/ has a tokenizer of that class whose tokenizer.json has another normalizer, pre-tokenizer and template
-than the class's defaults.
+If there is no folder SOURCE, it is made: SOURCE/<name>/ has a tokenizer of that class whose tokenizer.json has another
+normalizer, pre-tokenizer and template than the class's defaults, or one of SentencePiece. TARGET/<name>/ is the copy,
+and TARGET/ids.json has the ids that the pipeline's AutoTokenizer gives to the arguments' texts: of the sources, if
+SOURCE was made here, and of the copies otherwise.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+import sentencepiece
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from beam_pipeline.tokenization.description import describe_tokenizer
+from beam_pipeline.tokenization.load_check import check_copy
 
 SPECIAL = [
     "[CLS]",
@@ -69,16 +83,64 @@ def trained(kind: str) -> Tokenizer:
     return tokenizer
 
 
-def main(target: Path) -> None:
+def write_sources(source: Path) -> None:
     for kind, names in KINDS.items():
         for name in names:
             own = {"add_prefix_space": True} if kind == "bpe" else {}
             made = getattr(transformers, name)(tokenizer_object=trained(kind), **own)
-            made.save_pretrained(target / "saved" / name)
-            (target / name).mkdir()
-            for file, data in describe_tokenizer(str(target / "saved" / name)).files.items():
-                (target / name / file).write_bytes(data)
+            made.save_pretrained(source / name)
+    # Transformers 5 prefers the model's class to the tokenizer's for some types of models.
+    for kind, model_type in (("bpe", "qwen2"), ("unigram", "phi3"), ("unigram", "mistral")):
+        made = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=trained(kind), add_prefix_space=kind == "bpe", eos_token="</s>"
+        )
+        made.save_pretrained(source / f"plain-{model_type}")
+        (source / f"plain-{model_type}" / "config.json").write_text(json.dumps({"model_type": model_type}))
+    for legacy in (True, False):
+        write_llama(source / f"llama-{legacy}", legacy)
+
+
+def write_llama(folder: Path, legacy: bool) -> None:
+    """Writes a folder whose model of SentencePiece AutoTokenizer converts although there is a tokenizer.json."""
+    folder.mkdir()
+    with (folder / "tokenizer.model").open("wb") as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([f"the people of number {number} said hello" for number in range(100)]),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=345,
+            byte_fallback=True,
+            control_symbols="<|endoftext|>",
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    made = transformers.LlamaTokenizerFast.from_pretrained(folder, legacy=legacy)
+    made.add_tokens([AddedToken("<new>", normalized=True)])
+    made.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    config = {**json.loads(path.read_text()), "add_prefix_space": True}
+    for token in config["added_tokens_decoder"].values():
+        token["normalized"] |= token["content"] == "<|endoftext|>"
+    path.write_text(json.dumps(config))
+
+
+def main(source: Path, target: Path, texts: list[str]) -> None:
+    is_new = not source.exists()
+    if is_new:
+        source.mkdir()
+        write_sources(source)
+    ids = {}
+    for folder in sorted(source.iterdir()):
+        copy = target / folder.name
+        copy.mkdir(parents=True)
+        described = describe_tokenizer(str(folder))
+        check_copy(described, str(folder))
+        for file, data in described.files.items():
+            (copy / file).write_bytes(data)
+        auto = transformers.AutoTokenizer.from_pretrained(folder if is_new else copy)
+        ids[folder.name] = auto(texts)["input_ids"]
+    (target / "ids.json").write_text(json.dumps(ids))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
