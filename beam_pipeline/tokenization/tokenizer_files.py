@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.conversion import convert, converter
@@ -36,6 +38,10 @@ _WELL_KNOWN = {
 }
 
 
+# The options of transformers' classes that are paths of files.
+_PATHS = re.compile(r".*_file|(source|target)_spm|vocab")
+
+
 @dataclass(frozen=True)
 class TokenizerFiles:
     """The files of a tokenizer that AutoTokenizer loads with `tokenizer.json` unchanged."""
@@ -59,7 +65,7 @@ def load_files(path: str) -> TokenizerFiles:
     """
     files = find_files(path)
     given = _load_json(files[JSON], path) if JSON in files else None
-    files = _in_version_4(files, given, path)
+    files = _with_clean_configs(files, given, path)
     config, model_config = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG))
     named_class = config.get("tokenizer_class")
     known_class = named_class or model_config.get("tokenizer_class") or model_config.get("model_type")
@@ -91,22 +97,34 @@ def _load_json(data: bytes, path: str) -> LoadedTokenizer:
         ) from error
 
 
-def _in_version_4(files: Mapping[str, bytes], given: LoadedTokenizer | None, path: str) -> dict[str, bytes]:
-    """Replaces what only transformers 5 reads in the configs of a folder that it has written.
+def _with_clean_configs(
+    files: Mapping[str, bytes], given: LoadedTokenizer | None, path: str
+) -> dict[str, bytes]:
+    """Removes paths of files from the configs, and what only transformers 5 reads.
 
-    Transformers 5 reads the `tokenizer.json` of such a folder as it is, and transformers 4 must not change it either.
+    AutoTokenizer prefers a path in a config, such as `vocab_file`, to the file in the folder. It would fail on other
+    machines, and could lead to any file of this one.
+
+    Transformers 5 reads the `tokenizer.json` of a folder that it has written as it is, so 4 must not change it either.
     """
     changed = dict(files)
     for name in (CONFIG, MAP):
         config = parse_json(files, name, path)
         check_tokens(config, name, path)
-        if not is_of_version_5(config):
-            continue
-        config = in_version_4(config)
-        if name == CONFIG and given is not None and "auto_map" not in config:
-            config = as_plain_class(config, given.parsed)
-        changed[name] = dump_json(config)
+        cleaned = {key: value for key, value in config.items() if not _is_path(key, value)}
+        if is_of_version_5(config):
+            cleaned = in_version_4(cleaned)
+            if name == CONFIG and given is not None and "auto_map" not in cleaned:
+                cleaned = as_plain_class(cleaned, given.parsed)
+        if cleaned != config:
+            changed[name] = dump_json(cleaned)
     return changed
+
+
+def _is_path(key: str, value: Any) -> bool:
+    if key == "fast_tokenizer_files":  # names of files of the folder, for ranges of releases
+        return "/" in str(value)
+    return bool(_PATHS.fullmatch(key)) and (value is None or isinstance(value, str))
 
 
 def _check_readable(files: Mapping[str, bytes], known_class: str | None, path: str) -> None:

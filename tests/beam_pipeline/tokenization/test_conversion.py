@@ -144,3 +144,33 @@ def test_a_fast_class_that_is_code_may_be_the_only_one(auto_map: str | list, sav
     config = {"tokenizer_class": "MyTokenizer", "auto_map": {"AutoTokenizer": auto_map}}
     description = describe_tokenizer(str(save("bpe-gpt2", tokenizer_config=config)))
     assert "tokenizer.json is used as it is" in description.notes[0]
+
+
+@pytest.mark.parametrize("place", ["tokenizer_config", "special_tokens_map"])
+def test_a_path_in_a_config_leads_to_no_file_outside_the_folder(
+    place: str, save: Callable[..., Path], tmp_path: Path
+):
+    (tmp_path / "secret").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\nthe-key\n")
+    files = {"tokenizer_config": {"tokenizer_class": "BertTokenizer"}, "special_tokens_map": {}}
+    files[place]["vocab_file"] = str(tmp_path / "secret")
+    folder = save(**files)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        describe_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "GPT2Tokenizer"])
+@pytest.mark.parametrize("entry", ["tokenizer_file", "fast_tokenizer_files", "null"])
+def test_the_folders_own_files_are_preferred_to_paths_in_its_config(
+    name: str, entry: str, save: Callable[..., Path]
+):
+    other = save("bpe-phi2", name="other")
+    (other / "tokenizer.4.0.json").write_bytes((other / "tokenizer.json").read_bytes())
+    path = str(other / "tokenizer.4.0.json")
+    paths = {"fast_tokenizer_files": [path]} if entry == "fast_tokenizer_files" else {"tokenizer_file": path}
+    config = {"tokenizer_class": name, "eos_token": "</s>", "bos_token": "<s>", "unk_token": "</s>"}
+    folder = save(tokenizer_config={**config, **(paths if entry != "null" else {"tokenizer_file": None})})
+    described = describe_tokenizer(str(folder))
+    check_copy(described, str(folder))
+    assert described.json.encode() == (folder / "tokenizer.json").read_bytes()
+    assert str(other).encode() not in b"".join(described.files.values())
