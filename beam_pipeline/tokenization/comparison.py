@@ -58,15 +58,17 @@ def find_differences(
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str], as_text: bool) -> list[list[int] | str]:
-    """Returns the ids of each text, or the error message if the model has no unknown token for a part of it."""
+    """Encodes one text after another: a batch would start threads before the run has determined their number."""
     kept = tokenizer.encode_special_tokens
     tokenizer.encode_special_tokens = as_text
     try:
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
-    except Exception as error:  # the library raises plain Exception
-        if len(texts) == 1:
-            return [str(error)]
-        half = len(texts) // 2
-        return _encode(tokenizer, texts[:half], as_text) + _encode(tokenizer, texts[half:], as_text)
+        return [_ids(tokenizer, text) for text in texts]
     finally:
         tokenizer.encode_special_tokens = kept
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int] | str:
+    try:
+        return tokenizer.encode(text).ids
+    except Exception as error:  # a plain Exception, if the model has no token for an unknown part of the text
+        return str(error)
