@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +14,14 @@ from tokenizers import Tokenizer
 from beam_pipeline import console
 from beam_pipeline.errors import UsageError
 from beam_pipeline.escaping import excerpt
-from beam_pipeline.tokenization.comparison import find_differences
+from beam_pipeline.tokenization.comparison import Difference, find_differences
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, first_line, read_folder
-from beam_pipeline.tokenization.plain_class import PLAIN_CLASS, PLAIN_CLASSES, prefix_space
+from beam_pipeline.tokenization.plain_class import (
+    PLAIN_CLASS,
+    PLAIN_CLASSES,
+    added_tokens_decoder,
+    prefix_space,
+)
 from beam_pipeline.tokenization.tokenizer_json import (
     LoadedTokenizer,
     dump_with_model,
@@ -73,12 +78,13 @@ def convert(
         saved[JSON] = files[JSON]
     elif same_model:
         saved[JSON] = dump_with_model(parts, model_file)
-    wrong = _tokens_that_differ(backend, saved[JSON])
+    wrong = {difference.token for difference in _differences(backend, saved[JSON])}
     if wrong:
         parts = _matched_before_normalization(parts, wrong)
         saved[JSON] = dump_with_model(parts, model_file)
         saved.pop(MAP, None)  # it repeats the flags, and nothing reads it beside `added_tokens_decoder`
-        _refuse_differences(backend, saved[JSON], path)
+        for difference in _differences(backend, saved[JSON]):
+            raise UsageError(f"--tokenizer {path}: {_inexpressible(difference)}")
     return _as_plain_class(saved, parts, tokenizer.model_input_names)
 
 
@@ -142,18 +148,23 @@ def is_known_class(name: str) -> bool:
     return tokenizer_class_from_name(name) is not None or tokenizer_class_from_name(f"{name}Fast") is not None
 
 
-def _tokens_that_differ(backend: Tokenizer, data: bytes) -> set[str]:
-    """Returns the added tokens that are found in other texts after `tokenizer.json` is loaded again."""
-    loaded = load_tokenizer(data.decode()).tokenizer
-    differences = find_differences(backend, loaded, _contents(backend))
-    return {difference.token for difference in differences if difference.token is not None}
+def _differences(backend: Tokenizer, data: bytes) -> Iterator[Difference]:
+    """Yields texts whose ids change if a tokenizer in memory is replaced by the one in a `tokenizer.json`."""
+    tokens = [token.content for token in backend.get_added_tokens_decoder().values()]
+    return find_differences(backend, load_tokenizer(data.decode()).tokenizer, tokens)
 
 
-def _contents(tokenizer: Tokenizer) -> list[str]:
-    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+def _inexpressible(difference: Difference) -> str:
+    reason = f"AutoTokenizer of {converter()} gives ids that its tokenizer.json could not give: {difference}"
+    if difference.token is None:
+        return f"{reason}; save it as a {PLAIN_CLASS} with the ids that you want"
+    return (
+        f"{reason}; set \"normalized\" of the added token '{excerpt(difference.token)}' to false in tokenizer.json "
+        "and in added_tokens_decoder of tokenizer_config.json"
+    )
 
 
-def _matched_before_normalization(parts: Mapping, tokens: Collection[str]) -> dict:
+def _matched_before_normalization(parts: Mapping, tokens: Collection[str | None]) -> dict:
     """Clears the flag `normalized` of some added tokens.
 
     A converter adds a model's own tokens without the flag. If the config then adds them with it, the tokenizer in
@@ -167,16 +178,6 @@ def _matched_before_normalization(parts: Mapping, tokens: Collection[str]) -> di
     return {**parts, "added_tokens": added}
 
 
-def _refuse_differences(backend: Tokenizer, data: bytes, path: str) -> None:
-    loaded = load_tokenizer(data.decode()).tokenizer
-    for difference in find_differences(backend, loaded, _contents(backend)):
-        raise UsageError(
-            f"--tokenizer {path}: AutoTokenizer of {converter()} gives ids that no tokenizer.json gives, at the added "
-            f"token '{excerpt(difference.token or '')}': in the dataset, {difference}; set its \"normalized\" to "
-            "false in tokenizer.json and in added_tokens_decoder of tokenizer_config.json"
-        )
-
-
 def _as_plain_class(
     files: Mapping[str, bytes], parts: Mapping, input_names: Sequence[str]
 ) -> dict[str, bytes]:
@@ -186,10 +187,7 @@ def _as_plain_class(
     its normalizer, its pre-tokenizer or its template by their own.
     """
     config = json.loads(files[CONFIG])
-    config["added_tokens_decoder"] = {
-        str(token["id"]): {key: value for key, value in token.items() if key != "id"}
-        for token in parts["added_tokens"]
-    }
+    config["added_tokens_decoder"] = added_tokens_decoder(parts)
     if config["tokenizer_class"] not in PLAIN_CLASSES:
         config["tokenizer_class"] = PLAIN_CLASS
         config["add_prefix_space"] = prefix_space(parts)

@@ -13,7 +13,7 @@ from beam_pipeline.tokenization.comparison import find_differences
 from beam_pipeline.tokenization.conversion import converter, load_by_transformers
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, first_line, parse_json
-from beam_pipeline.tokenization.plain_class import PLAIN_CLASS
+from beam_pipeline.tokenization.plain_class import PLAIN_CLASS, added_tokens_decoder
 from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, named_tokens
 from beam_pipeline.tokenization.tokenizer_folder import RECORD
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, load_tokenizer
@@ -87,11 +87,7 @@ def _is_known(files: Mapping[str, bytes], config: Mapping, loaded: LoadedTokeniz
     if not files.keys() <= {JSON, CONFIG, MAP, RECORD}:
         return False
     config = dict(config)
-    decoder = config.pop("added_tokens_decoder", None)
-    if decoder != {
-        str(token["id"]): {key: value for key, value in token.items() if key != "id"}
-        for token in loaded.parsed["added_tokens"]
-    }:
+    if config.pop("added_tokens_decoder", None) != added_tokens_decoder(loaded.parsed):
         return False
     if loaded.parsed["padding"] or loaded.parsed["truncation"]:
         return False

@@ -28,6 +28,14 @@ def prefix_space(parsed: Mapping) -> bool:
     return bool((parsed["pre_tokenizer"] or {}).get("add_prefix_space", False))
 
 
+def added_tokens_decoder(parsed: Mapping) -> dict[str, dict]:
+    """Returns the `added_tokens_decoder` of a config that repeats the added tokens of a parsed `tokenizer.json`."""
+    return {
+        str(token["id"]): {key: value for key, value in token.items() if key != "id"}
+        for token in parsed["added_tokens"]
+    }
+
+
 def is_consistent(config: Mapping, files: Mapping[str, bytes], loaded: LoadedTokenizer) -> bool:
     """Whether AutoTokenizer uses tokenizer.json unchanged, because no other file contradicts it."""
     # Tokens that other files define must be in tokenizer.json, with the same flags.
