@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import unicodedata
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from beam_pipeline.tokenization.tokenizer_json import (
     BYTE_ALPHABET,
+    BYTE_TOKENS,
     UnsupportedComponent,
     make_unreachable,
     product,
@@ -21,6 +23,15 @@ LLAMA3_PATTERN = (
     r"\s+(?!\S)|\s+"
 )
 QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+# Of Qwen 3.5 and 3.6: a mark is like a letter.
+QWEN35_PATTERN = QWEN2_PATTERN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"\s\p{L}", r"\s\p{L}\p{M}")
+# Each line break ends a piece.
+GPT4_PATTERN = LLAMA3_PATTERN.replace(r"\s*[\r\n]+", r"\s*[\r\n]")
+# The same in tiktoken's spelling, but for its groups of digits: nanochat's.
+NANOCHAT_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|"
+    r"\s+(?!\S)|\s+"
+)
 TEKKEN_PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
@@ -43,10 +54,15 @@ PATTERNS = (
     (GPT2_PATTERN,),
     (LLAMA3_PATTERN,),
     (QWEN2_PATTERN,),
+    (QWEN35_PATTERN,),
+    (GPT4_PATTERN,),
     (O200K_PATTERN,),
     (TEKKEN_PATTERN,),
     DEEPSEEK_PATTERNS,
 )
+
+# Other spellings of these expressions.
+_SPELLINGS = {NANOCHAT_PATTERN.replace("{1,2}", "{1,3}"): GPT4_PATTERN}
 
 # Where a text can be cut: between a word and a space followed by a word, and between letters and a character that ends
 # every run of letters.
@@ -66,7 +82,11 @@ def known_bytes_model(model: Mapping) -> Mapping:
     vocab = model["vocab"]
     missing = sorted(BYTE_ALPHABET - vocab.keys())
     first = 1 + max(vocab.values(), default=-1)
-    model = {**model, "vocab": {**vocab, **{char: first + number for number, char in enumerate(missing)}}}
+    model = {
+        **model,
+        "byte_fallback": False,
+        "vocab": {**vocab, **{char: first + number for number, char in enumerate(missing)}},
+    }
     made = vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
     unused = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
     unused += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
@@ -100,13 +120,30 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
         return gpt2, prefix, None
     if regex and len(splits) == 1 and splits[0]["type"] == "Digits" and splits[0]["individual_digits"]:
         return gpt2, False, split_numbers
-    patterns = tuple(_complete_split(part) for part in splits)
+    patterns, splitter = _supported([_complete_split(part) for part in splits])
     if regex or patterns not in PATTERNS:
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts, ensure_ascii=False)}")
     if patterns == (GPT2_PATTERN,):
         return gpt2, False, None
-    isolated = [{**part, "behavior": "Isolated", "invert": False} for part in splits]
-    return {"type": "Sequence", "pretokenizers": [*isolated, last]}, False, None
+    isolated = [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in patterns
+    ]
+    return {"type": "Sequence", "pretokenizers": [*isolated, last]}, False, splitter
+
+
+def _supported(patterns: Sequence[str | None]) -> tuple[tuple[str | None, ...], Splitter | None]:
+    """Returns equivalent expressions that may be among `PATTERNS`, and how text is split before."""
+    groups = [(pattern or "").replace(r"\p{N}{1,2}", r"\p{N}{1,3}") for pattern in patterns]
+    splitter = split_digit_pairs if groups != patterns else None
+    return tuple(_SPELLINGS.get(pattern, pattern) for pattern in groups), splitter
+
+
+def never_falls_back(parts: Sequence[Mapping], vocab: Mapping[str, int]) -> bool:
+    """Whether byte fallback, which models on top of a byte-level pre-tokenizer may ask for, has no effect."""
+    if not parts or parts[-1]["type"] != "ByteLevel":
+        return False
+    return vocab.keys() >= BYTE_ALPHABET or vocab.keys().isdisjoint(BYTE_TOKENS)
 
 
 def without_prefix(parts: Sequence[Mapping]) -> list[Mapping]:
@@ -152,15 +189,41 @@ def split_numbers(text: str) -> list[str]:
     return [part for piece in pieces for part in others.split(piece)]
 
 
+def split_digit_pairs(text: str) -> list[str]:
+    """Cuts runs of three or more numeric characters into pairs. A word may precede the first, and follow the last.
+
+    >>> split_digit_pairs("in 20195 of 42")
+    ['in 20', '19', '5 of 42']
+    """
+    basic, others = _digit_pairs()
+    any_other = len(text.encode("utf-16-le")) > 2 * len(text) and _numeric()[1].search(text)
+    ends = [match.end() for match in (others if any_other else basic).finditer(text)]
+    return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)])]
+
+
+@functools.cache
+def _digit_pairs() -> tuple[re.Pattern, re.Pattern]:
+    """Returns patterns for two numeric characters before a third: for text with those below U+10000 only, and any."""
+    basic, others = _numeric_characters()
+    return re.compile(f"[{basic}]{{2}}(?=[{basic}])"), re.compile(
+        f"[{basic}{others}]{{2}}(?=[{basic}{others}])"
+    )
+
+
 @functools.cache
 def _numeric() -> tuple[re.Pattern, re.Pattern]:
     """Returns patterns for numeric characters below U+10000 and above.
 
     With both in one pattern, `re` cannot use its table of characters, and takes twenty times as long.
     """
+    basic, others = _numeric_characters()
+    return re.compile(f"([{basic}])"), re.compile(f"((?=[\\U00010000-\\U0010ffff])[{others}])")
+
+
+def _numeric_characters() -> tuple[str, str]:
     # Above U+20000 there are only ideographs, tags and private use.
-    found = [
+    below, above = (
         "".join(char for char in map(chr, codes) if unicodedata.category(char)[0] == "N")
         for codes in (range(0x10000), range(0x10000, 0x20000))
-    ]
-    return re.compile(f"([{found[0]}])"), re.compile(f"((?=[\\U00010000-\\U0010ffff])[{found[1]}])")
+    )
+    return below, above

@@ -192,7 +192,7 @@ def _bpe(core: dict) -> TokenizerParts:
     steps = normalization.steps(normalizer)
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     core["normalizer"] = None
-    if model.get("byte_fallback"):
+    if model.get("byte_fallback") and not byte_level.never_falls_back(parts, model["vocab"]):
         marks, uniform = _unsplit_metaspace(parts, normalizer)
         core["pre_tokenizer"] = None
         inner = _before_inner_marks(model["vocab"]) | {"▁"}

@@ -170,6 +170,11 @@ def _byte_level(
     return parts
 
 
+def _falling_back(parts: dict) -> dict:
+    """Like nanochat's, whose model asks for byte fallback, although it has no tokens for that."""
+    return {**parts, "model": {**parts["model"], "byte_fallback": True}}
+
+
 def _sentencepiece_bpe(metaspace: bool) -> dict:
     """Like Llama's: as converted formerly (with a normalizer) and today (with a pre-tokenizer that does not split)."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -326,6 +331,9 @@ TOKENIZERS: dict[str, Callable[[], dict]] = {
     "bpe-gpt4": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), removed=True),
     "bpe-llama3": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), ignore_merges=True),
     "bpe-qwen2": lambda: _byte_level((byte_level.QWEN2_PATTERN,), nfc=True),
+    "bpe-qwen3.5": lambda: _byte_level((byte_level.QWEN35_PATTERN,), nfc=True),
+    "bpe-nanochat": lambda: _falling_back(_byte_level((byte_level.NANOCHAT_PATTERN,))),
+    "bpe-llama3-pairs": lambda: _byte_level((byte_level.LLAMA3_PATTERN.replace("{1,3}", "{1,2}"),)),
     "bpe-o200k": lambda: _byte_level((byte_level.O200K_PATTERN,)),
     "bpe-tekken": lambda: _byte_level((byte_level.TEKKEN_PATTERN,), ignore_merges=True),
     "bpe-deepseek": lambda: {**_byte_level(byte_level.DEEPSEEK_PATTERNS), "normalizer": _EMPTY},

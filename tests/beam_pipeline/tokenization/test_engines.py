@@ -119,15 +119,18 @@ _UNIFORM_BLOCKS = [(0x3400, 0x9FF0), (0xAC00, 0xD7A4), (0xE000, 0xF900)]
 _UNIFORM_BLOCKS += [(0x17000, 0x18C00), (0x20000, 0x2FFFF)]
 
 
-@pytest.mark.parametrize("name", ["unigram", "wordpiece", "wordpiece-lowercase", "bpe", "bpe-o200k"])
+@pytest.mark.parametrize(
+    "name",
+    ["unigram", "wordpiece", "wordpiece-lowercase", "bpe", "bpe-o200k", "bpe-qwen3.5", "bpe-nanochat"],
+)
 def test_every_character(name: str, make_tokenizer: Callable[[str], str]):
     engine, reference = _pair(make_tokenizer(name))
     codes = [code for code in range(0x30000) if not 0xD800 <= code < 0xE000]
     codes = [code for code in codes if code % 50 == 0 or not any(a <= code < b for a, b in _UNIFORM_BLOCKS)]
-    for context in ("a{}b",) if "bpe" not in name else ("a{}'s", "1{}<unk"):
+    for context in ("a{}b",) if "bpe" not in name else ("a{}'s", "1{}2{}<unk"):
         # One character per word, separated by full stops, so that neighbours never interact.
         texts = [
-            " . ".join(context.format(chr(code)) for code in codes[first : first + 64])
+            " . ".join(context.replace("{}", chr(code)) for code in codes[first : first + 64])
             for first in range(0, len(codes), 64)
         ]
         assert encode(engine, texts) == encode_by_hf(reference, texts)
