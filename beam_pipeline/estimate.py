@@ -25,7 +25,7 @@ from beam_pipeline.rows.routing import Layout
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe
 from beam_pipeline.sources.plan import Plan
-from beam_pipeline.sources.units import DocumentBatch
+from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.sources.windows import Window, windows
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.description import TokenizerDescription
@@ -102,7 +102,12 @@ def estimate(
     found: list[_Sums] = []
     encoded: list[RowBlock | DocumentBlock] = []
     encoded_rows = 0
-    pieces = _pieces(sample, config, found)
+    pieces = _pieces(sample, found)
+
+    def on_bad(record: BadRecord) -> None:
+        if config.on_bad_record == "fail":
+            raise DataError(describe(found[-1].window.unit, record))
+
     a_row_each = config.packing in ("pad", "none")
     # With a document per row, each piece has rows of its own. Otherwise few documents would fill rows as all do.
     for group in ([piece] for piece in pieces) if a_row_each else [pieces]:
@@ -111,6 +116,7 @@ def estimate(
             choose=SplitChooser((("all", 1.0),), config.seed, config.split_by),
             packers=[Packer(**packing, keep_starts=config.keep_starts)],
             vocab_size=tokenizer.vocab_size,
+            on_bad=on_bad,
         )
         [statistics] = rows.statistics
         for _, block in rows.blocks(_counted(group, statistics)):
@@ -184,14 +190,12 @@ class _Sums:
 _Piece = tuple[_Sums, DocumentBatch, float]
 
 
-def _pieces(sample: Iterable[Window], config: PrepareConfig, found: list[_Sums]) -> Iterator[_Piece]:
+def _pieces(sample: Iterable[Window], found: list[_Sums]) -> Iterator[_Piece]:
     """Yields the windows' documents, with the sums to add them to and their share. Appends the sums to `found`."""
     for window in sample:
         sums = _Sums(window, window.seconds, window.text_bytes)
         found.append(sums)
         for batch, share in window.pieces:
-            if batch.bad and config.on_bad_record == "fail":
-                raise DataError(describe(window.unit, batch.bad[0]))
             yield sums, batch, share
         window.pieces.clear()
 

@@ -97,8 +97,8 @@ class PrepareConfig(Options):
 
     input: InputConfig
     on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
-    """What happens to records that are not documents: fail ends the run; skip counts them and writes them to
-    OUT/bad_records."""
+    """What happens to records that are not documents, and to documents that the tokenizer cannot encode: fail ends
+    the run; skip counts them and writes them to OUT/bad_records."""
     max_bad_ratio: float = option(0.01, metavar="SHARE", bounds=(0, 1), affects_bytes=False)
     """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
     dedup: Literal["none", "exact"] = "none"

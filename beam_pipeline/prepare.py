@@ -31,6 +31,8 @@ from beam_pipeline.tokenization.description import TokenizerDescription, describ
 from beam_pipeline.tokenization.engine import HF_SPEED, check_engine
 from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
+from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+from beam_pipeline.tokenization.unknown_text import describe_unknown
 
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2
@@ -136,6 +138,9 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
             f"--tokenizer {config.tokenizer}: Hugging Face's tokenizers encodes all text, at about {HF_SPEED} per "
             f"core, since no faster engine gives its ids exactly: {slow}"
         )
+    unknown = describe_unknown(load_tokenizer(tokenizer.json).parsed)
+    if unknown is not None:
+        _log.warning(f"--tokenizer {config.tokenizer}: {unknown}")
     if native.rows_library() is None:
         _log.info(
             "records are encoded without compiled code, more slowly: tokenmill was installed without a C compiler"

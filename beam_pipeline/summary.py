@@ -58,6 +58,11 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
 def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[str]:
     """Yields lines about an engine of the manifest: what it has encoded, and what of it HF."""
     documents, left = engine["documents"], engine["left_to_hf"]
+    if dropped := engine.get("dropped"):
+        yield (
+            f"WARNING: the tokenizer has no token for {counted(dropped['characters'], 'character')} of "
+            f"{counted(dropped['documents'], 'document')}, and drops them"
+        )
     encoded = f"{counted(documents, 'document')} encoded by"
     if engine["name"] == "hf":
         why = f", since no faster engine gives the ids exactly: {next(iter(left['reasons']), '')}"

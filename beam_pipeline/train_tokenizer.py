@@ -24,6 +24,7 @@ from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
 _STAGES = [("sample", "MB", 1e6)]
 
@@ -131,14 +132,17 @@ def _push(config: TrainTokenizerConfig, output: str) -> None:
 def _train(config: TrainTokenizerConfig, sample: Sample):
     from beam_pipeline.tokenization import training  # imported late, since workers do not need it
 
-    with _shown(sample) as texts:
-        return training.train(
-            config.model,
-            texts,
-            vocab_size=config.vocab_size,
-            allow_smaller=config.allow_smaller_vocab,
-            lowercase=config.lowercase,
-        )
+    try:
+        with _shown(sample) as texts, library_errors():
+            return training.train(
+                config.model,
+                texts,
+                vocab_size=config.vocab_size,
+                allow_smaller=config.allow_smaller_vocab,
+                lowercase=config.lowercase,
+            )
+    except EncodingError as error:
+        raise DataError(f"--model {config.model}: cannot be trained on this text: {error}") from error
 
 
 @contextlib.contextmanager

@@ -125,6 +125,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
         choose=SplitChooser((("train", 1.0),), 0, "place"),
         packers=[packer],
         vocab_size=tokenizer.vocab_size,
+        on_bad=lambda record: None,
     )
     blocks, seconds = timed(lambda: [block for _, block in unit.blocks(batches)])
     ids = np.concatenate([block.ids for block in blocks])

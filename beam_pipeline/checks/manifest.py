@@ -74,6 +74,9 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
             left["documents"] <= min(engine["documents"], sum(counts)) and left["documents"] <= left["bytes"]
         ):
             yield f"engines[{number}].left_to_hf: {left} is impossible for {engine['documents']} documents"
+        dropped = engine.get("dropped")
+        if dropped and not 0 < dropped["documents"] <= min(engine["documents"], dropped["characters"]):
+            yield f"engines[{number}].dropped: {dropped} is impossible for {engine['documents']} documents"
 
 
 def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,7 @@ _MANIFEST = {
                 "version": str,
                 "documents": COUNT,
                 "left_to_hf": {"documents": COUNT, "bytes": COUNT, "reasons": dict},
+                "dropped": Optional({"documents": COUNT, "characters": COUNT}),
             }
         ]
     ),

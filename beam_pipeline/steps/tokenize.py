@@ -96,7 +96,14 @@ class TokenizeUnit(beam.DoFn):
         job, config = self._job, self._job.config
         if self._tokenizer is None:  # not in `setup`, since an engine takes seconds to start
             self._tokenizer = self._make_tokenizer()
-        excluded, bad = Excluded(), []
+        excluded = Excluded()
+        bad: list[BadRecord] = []
+
+        def on_bad(record: BadRecord) -> None:
+            if config.on_bad_record == "fail":
+                raise DataError(f"{describe(unit, record)}; --on_bad_record skip leaves such records out")
+            bad.append(record)
+
         packing = {
             "packing": config.packing,
             "max_length": config.max_length,
@@ -108,13 +115,14 @@ class TokenizeUnit(beam.DoFn):
             choose=self._choose,
             packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
+            on_bad=on_bad,
         )
         before = self._tokenizer.use
         checksums = TextChecksums()
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.
-                read = self._documents(unit, duplicates, excluded, bad, checksums)
+                read = self._documents(unit, duplicates, excluded, checksums)
                 with (
                     ahead(read, threads=job.threads) as documents,
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
@@ -127,6 +135,7 @@ class TokenizeUnit(beam.DoFn):
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
             checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
             checksums.check(unit, hashes_path(job.staging, unit.index), fingerprint=job.fingerprint)
+            excluded.bad_records = len(bad)
             job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,
@@ -160,24 +169,18 @@ class TokenizeUnit(beam.DoFn):
         self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 
     def _documents(
-        self,
-        unit: WorkUnit,
-        duplicates: np.ndarray,
-        excluded: Excluded,
-        bad: list[BadRecord],
-        checksums: TextChecksums,
+        self, unit: WorkUnit, duplicates: np.ndarray, excluded: Excluded, checksums: TextChecksums
     ) -> Iterator[DocumentBatch]:
-        """Yields the unit's documents without the duplicates. Adds to the last three arguments."""
+        """Yields the unit's documents without the duplicates.
+
+        Adds all records but the bad ones to `excluded`, and the texts to `checksums`.
+        """
         first = 0
         for batch in checksums.of(read_unit(unit, self._job.config.input)):
-            if batch.bad and self._job.config.on_bad_record == "fail":
-                raise DataError(describe(unit, batch.bad[0]))
-            bad += batch.bad
             span = np.searchsorted(duplicates, [first, first + len(batch.texts)])
             within = duplicates[slice(*span)] - first
             excluded.records += len(batch.texts) + batch.blank + len(batch.bad)
             excluded.blank_documents += batch.blank
-            excluded.bad_records += len(batch.bad)
             excluded.duplicate_documents += len(within)
             first += len(batch.texts)
             yield batch.without(within) if len(within) else batch

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Packer, Tail
 from beam_pipeline.rows.split_chooser import SplitChooser
-from beam_pipeline.sources.units import DocumentBatch
+from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 
 class UnitRows:
-    """Tokenizes and packs one unit. Exhaust `blocks` before you read the other attributes."""
+    """Tokenizes and packs one unit. Exhaust `blocks` before you read the other attributes.
+
+    Args:
+        tokenizer: Encodes the documents.
+        choose: Chooses the split of each.
+        packers: Those of the splits.
+        vocab_size: The number of the tokenizer's ids.
+        on_bad: Called with each bad record, in order; it may raise.
+    """
 
     def __init__(
         self,
@@ -23,10 +31,12 @@ class UnitRows:
         choose: SplitChooser,
         packers: Sequence[Packer],
         vocab_size: int,
+        on_bad: Callable[[BadRecord], None],
     ):
         self._tokenizer = tokenizer
         self._choose = choose
         self._packers = packers
+        self._on_bad = on_bad
         self.statistics = [SplitStatistics.empty(vocab_size) for _ in packers]
         """The statistics of each split."""
         self.tails: list[Tail | None] = [None] * len(packers)
@@ -35,7 +45,9 @@ class UnitRows:
     def blocks(self, batches: Iterable[DocumentBatch]) -> Iterator[tuple[int, RowBlock | DocumentBlock]]:
         """Packs the unit's documents, given in order; yields (the split's index, its next rows)."""
         for batch in batches:
-            documents = self._tokenizer.encode(batch)
+            batch, documents = self._tokenizer.encode(batch)
+            for record in batch.bad:
+                self._on_bad(record)
             splits = self._choose(batch)
             for split, packer in enumerate(self._packers):
                 chosen = splits == split

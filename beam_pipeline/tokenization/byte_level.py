@@ -162,6 +162,28 @@ def _complete_split(part: Mapping) -> str | None:
     return part["pattern"].get("Regex")
 
 
+def lost_bytes(tokenizer: Mapping) -> frozenset[int] | None:
+    """Returns the bytes that a parsed BPE tokenizer has no token for; None if it is not a byte-level one."""
+    model = tokenizer["model"]
+    if model["byte_fallback"] and not missing_byte_tokens(model["vocab"]):
+        return frozenset()
+    parts = repr([tokenizer["normalizer"], tokenizer["pre_tokenizer"]])
+    if (
+        "'type': 'ByteLevel'" not in parts
+        or model["continuing_subword_prefix"]
+        or model["end_of_word_suffix"]
+    ):
+        return None
+    return missing_bytes(model["vocab"])
+
+
+def missing_byte_tokens(vocab: Mapping[str, int]) -> list[str]:
+    """Returns the tokens for bytes of UTF-8, such as `<0xE9>`, that a vocabulary with byte fallback lacks."""
+    return [
+        token for byte, token in enumerate(BYTE_TOKENS) if byte not in _NEVER_IN_UTF8 and token not in vocab
+    ]
+
+
 def missing_bytes(vocab: Mapping[str, int]) -> frozenset[int]:
     """Returns the bytes of UTF-8 that the vocabulary lacks. `tokenizers` drops them."""
     return frozenset(byte for byte, char in _byte_chars().items() if char not in vocab) - _NEVER_IN_UTF8

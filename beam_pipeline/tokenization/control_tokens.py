@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.escaping import excerpt
+from beam_pipeline.tokenization.byte_level import lost_bytes
 from beam_pipeline.tokenization.tokenizer_json import (
-    BYTE_ALPHABET,
     BYTE_TOKENS,
     entries,
     load_tokenizer,
@@ -66,7 +66,7 @@ def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping
     keys = sorted(key for key, number in entries(model) if number in hidden)
     unknown = unknown_id(model)
     if unknown in hidden:
-        if not _knows_every_byte(tokenizer):
+        if model["type"] != "BPE" or lost_bytes(tokenizer) != frozenset():
             token = next(key for key, number in entries(model) if number == unknown)
             raise UsageError(
                 f"--tokenizer: its model encodes unknown text to the control token '{excerpt(token)}'; {_REMEDY}"
@@ -87,15 +87,3 @@ def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping
     ]
     # The post-processor may refer to tokens that were renamed, and it is not used for text.
     return {**tokenizer, "added_tokens": added, "model": model, "post_processor": None}
-
-
-def _knows_every_byte(tokenizer: Mapping) -> bool:
-    """Whether a BPE model can encode every text without its unknown token."""
-    model = tokenizer["model"]
-    if model["type"] != "BPE":
-        return False
-    if model["byte_fallback"]:
-        return model["vocab"].keys() >= set(BYTE_TOKENS)
-    parts = repr([tokenizer["normalizer"], tokenizer["pre_tokenizer"]])
-    affixes = model["continuing_subword_prefix"] or model["end_of_word_suffix"]
-    return "'type': 'ByteLevel'" in parts and not affixes and model["vocab"].keys() >= BYTE_ALPHABET

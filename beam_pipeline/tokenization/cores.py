@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,11 +14,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline import memory
+from beam_pipeline.errors import one_line
 from beam_pipeline.tokenization.byte_level import missing_bytes
 from beam_pipeline.tokenization.hf import encode_flat
+from beam_pipeline.tokenization.library_errors import Flat, is_panic
 from beam_pipeline.tokenization.normalization import LONGEST_WORD
 from beam_pipeline.tokenization.token_arrays import ranges
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, unknown_id
 from beam_pipeline.tokenization.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
@@ -26,9 +29,6 @@ from beam_pipeline.tokenization.tokenizer_parts import (
     TokenizerParts,
 )
 from beam_pipeline.tokenization.unigram_model import UnigramModel
-
-# The ids of several texts (uint32 [tokens]) and how many each text has (int64 [texts]).
-Flat = tuple[np.ndarray, np.ndarray]
 
 # gigatoken caches every distinct word, at about 170 bytes each, and cannot empty its cache. If the process has grown by
 # this many bytes since the tokenizer was loaded, it is loaded again.
@@ -44,6 +44,19 @@ _CHARS_PER_CACHE = 256 << 20
 # that takes less than the import.
 _CHARS_PER_CALL = 500
 _FEW_CHARS = 16 << 20
+
+
+@contextlib.contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Raises UnsupportedComponent for what a library raises, of whatever type, if it cannot load a tokenizer."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise UnsupportedComponent(f"{name} cannot load it: {one_line(error)}") from error
 
 
 class Core(Protocol):
@@ -96,12 +109,8 @@ class GigatokenCore:
         self._missing = missing_bytes(parts.exact["model"]["vocab"])
         self._parallel = threads > 1
         self._chars = 0
-        try:
+        with _loading(self.name):
             self._load()
-        except ImportError:
-            raise
-        except Exception as error:  # the library raises exceptions of many types
-            raise UnsupportedComponent(f"gigatoken cannot load it: {str(error).splitlines()[0]}") from error
 
     def _load(self) -> None:
         import gigatoken
@@ -155,6 +164,8 @@ class TokieCore:
             return
         if normalizer["strip_accents"] not in (None, normalizer["lowercase"]):
             raise UnsupportedComponent("tokie strips accents if and only if it lower-cases")
+        if unknown_id(model) is None:
+            raise UnsupportedComponent("tokie needs an unknown token")
         if model["max_input_chars_per_word"] != 100:
             raise UnsupportedComponent("tokie's maximum word length is fixed to 100 characters")
 
@@ -183,10 +194,8 @@ class TokieCore:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tokenizer.json")
             path.write_text(self._json, encoding="utf-8")
-            try:
+            with _loading(self.name):
                 self._tokenizer = tokie.Tokenizer.from_json(str(path))
-            except Exception as error:  # the library raises exceptions of many types
-                raise UnsupportedComponent(f"tokie cannot load it: {error}") from error
 
     def _limit_cache(self, pieces: Sequence[str]) -> None:
         self._chars += sum(map(len, pieces))

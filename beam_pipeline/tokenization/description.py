@@ -15,6 +15,7 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.escaping import excerpt
 from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, parse_json
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.template import Template, find_template
 from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, additional_tokens, content
 from beam_pipeline.tokenization.tokenizer_files import load_files
@@ -96,7 +97,10 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
         UsageError: If there is no tokenizer, or `tokenizers` cannot run it deterministically.
     """
     try:
-        return _describe(path, pad_token)
+        with library_errors():
+            return _describe(path, pad_token)
+    except EncodingError as error:
+        raise UsageError(f"--tokenizer {path}: cannot be loaded, or cannot encode a word: {error}") from error
     except UsageError as error:  # it may quote the tokenizer's files
         raise UsageError(excerpt(str(error), _MAX_MESSAGE)) from error
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
 
-from beam_pipeline.sources.units import DocumentBatch
+from beam_pipeline.sources.units import BadRecord, DocumentBatch
+from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.fallbacks import EngineUse
+from beam_pipeline.tokenization.library_errors import (
+    EncodingError,
+    Flat,
+    encode_singly_if_needed,
+    hidden_panics,
+    library_errors,
+)
 from beam_pipeline.tokenization.sample_check import EngineMismatch, SampleCheck
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.token_arrays import Documents, id_dtype
+from beam_pipeline.tokenization.unknown_text import dropped_characters
 
 _MAX_RUNS = 4
 
@@ -39,12 +51,10 @@ class DocumentTokenizer:
         input_bytes: int | None = None,
         seed: int = 0,
     ):
-        self._engine = make_engine(
-            engine,
-            tokenizer_json,
-            parse_special_tokens=parse_special_tokens,
-            control_ids=control_ids,
-            threads=threads,
+        options = {"parse_special_tokens": parse_special_tokens, "control_ids": control_ids}
+        self._engine = make_engine(engine, tokenizer_json, **options, threads=threads)
+        self._dropped_characters = dropped_characters(
+            tokenizer_for_text(tokenizer_json, **options), parse_special_tokens=parse_special_tokens
         )
         self._check = (
             None if input_bytes is None else SampleCheck(self._engine, input_bytes=input_bytes, seed=seed)
@@ -55,29 +65,38 @@ class DocumentTokenizer:
         self._suffix = np.array(template.suffix, self._dtype)
         self._version = version("tokenizers" if self._engine.name == "hf" else self._engine.name)
         self._documents = 0
+        self._dropped: Counter[str] = Counter()
+        self._has_failed = False
 
     @property
     def use(self) -> EngineUse:
         """What was encoded so far."""
         engine = self._engine
-        return EngineUse(engine.name, self._version, self._documents, engine.fallbacks.copy())
+        return EngineUse(
+            engine.name, self._version, self._documents, engine.fallbacks.copy(), self._dropped.copy()
+        )
 
-    def encode(self, batch: DocumentBatch) -> Documents:
-        """Returns the documents' ids (uint16 or uint32, depending on the vocabulary's size), template included.
+    def encode(self, batch: DocumentBatch) -> tuple[DocumentBatch, Documents]:
+        """Encodes documents.
+
+        Returns:
+            The batch without the documents that the engine cannot encode, which are among its bad records instead; and
+            the ids of the others (uint16 or uint32, depending on the vocabulary's size), template included.
 
         Raises:
             EngineMismatch: If the check finds a document with other ids than HF's, or if a text encoded to a control
                 token.
         """
-        ids, lengths = self._engine.encode_batch(batch.texts)
+        batch, (ids, lengths) = self._encode_texts(batch)
         self._documents += len(batch.texts)
+        self._count_dropped(batch.texts)
         ids = ids.astype(self._dtype, copy=False)
         self._refuse_control_tokens(batch, ids, lengths)
         if self._check is not None:
             self._check(batch, ids, lengths)
         around = len(self._prefix) + len(self._suffix)
         if not around:
-            return Documents(ids, lengths)
+            return batch, Documents(ids, lengths)
         # The places and values of the template's tokens, [documents, tokens], then the text's ids in all other places.
         full = lengths + around
         ends = np.cumsum(full)[:, None]
@@ -90,7 +109,37 @@ class DocumentTokenizer:
         is_text[places] = False
         out[is_text] = ids
         out[places] = np.concatenate([self._prefix, self._suffix])
-        return Documents(out, full)
+        return batch, Documents(out, full)
+
+    def _encode_texts(self, batch: DocumentBatch) -> tuple[DocumentBatch, Flat]:
+        """Encodes the texts without the template. Returns the batch as `encode` does."""
+        encode = self._engine.encode_batch
+        if not self._has_failed:
+            with contextlib.suppress(EncodingError), library_errors():
+                return batch, encode(batch.texts)
+            self._has_failed = True
+        with hidden_panics():
+            flat, failed = encode_singly_if_needed(encode, batch.texts)
+        if not failed:
+            return batch, flat
+        new = [
+            BadRecord(
+                batch.name,
+                int(batch.places[index]),
+                f"the engine {self._engine.name} cannot encode it: {reason}",
+                batch.texts[index].encode(),
+            )
+            for index, reason in failed.items()
+        ]
+        rest = batch.without(np.array(list(failed)))
+        return replace(rest, bad=[*batch.bad, *new]), flat
+
+    def _count_dropped(self, texts: list[str]) -> None:
+        if self._dropped_characters is not None:
+            places = self._dropped_characters.places(texts)
+            if places:
+                characters = sum(map(len, places.values()))
+                self._dropped.update(documents=len(places), characters=characters)
 
     def _refuse_control_tokens(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
         """Checks every document for control tokens that came from its text, independently of how the engine works."""

@@ -62,6 +62,8 @@ class EngineUse:
     documents: int
     left: Fallbacks
     """What of it was left to HF. If no fast engine supports the tokenizer, all of it; nothing if the user chose HF."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """The number of `characters` that the model has no token for and drops, and of the `documents` with any."""
 
     @property
     def engine(self) -> tuple[str, str]:
@@ -70,10 +72,20 @@ class EngineUse:
 
     def __add__(self, other: EngineUse) -> EngineUse:
         assert self.engine == other.engine, (self.engine, other.engine)
-        return EngineUse(*self.engine, self.documents + other.documents, self.left + other.left)
+        return EngineUse(
+            *self.engine,
+            self.documents + other.documents,
+            self.left + other.left,
+            self.dropped + other.dropped,
+        )
 
     def __sub__(self, earlier: EngineUse) -> EngineUse:
-        return EngineUse(*self.engine, self.documents - earlier.documents, self.left - earlier.left)
+        return EngineUse(
+            *self.engine,
+            self.documents - earlier.documents,
+            self.left - earlier.left,
+            self.dropped - earlier.dropped,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns its entry in the manifest."""
@@ -87,10 +99,13 @@ class EngineUse:
             "version": self.version,
             "documents": self.documents,
             "left_to_hf": left,
+            **({"dropped": dict(self.dropped)} if self.dropped else {}),
         }
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> EngineUse:
         left = entry["left_to_hf"]
         fallbacks = Fallbacks(left["documents"], left["bytes"], Counter(left["reasons"]))
-        return cls(entry["name"], entry["version"], entry["documents"], fallbacks)
+        return cls(
+            entry["name"], entry["version"], entry["documents"], fallbacks, Counter(entry.get("dropped", {}))
+        )

@@ -14,9 +14,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.tokenization.characters import CharacterSet
-from beam_pipeline.tokenization.cores import Core, Flat
+from beam_pipeline.tokenization.cores import Core
 from beam_pipeline.tokenization.fallbacks import Fallbacks
 from beam_pipeline.tokenization.hf import encode_flat, reference_tokenizer
+from beam_pipeline.tokenization.library_errors import Flat
 from beam_pipeline.tokenization.literals import Place, Sections, StringSet, cut_at
 from beam_pipeline.tokenization.normalization import cut, last_match
 from beam_pipeline.tokenization.token_arrays import ranges

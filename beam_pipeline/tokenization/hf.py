@@ -82,8 +82,12 @@ class HFEngine:
             self._core = with_model_of(self._tokenizer, self._parts.exact)
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        flat = self._encode_batch(texts)
         if self.reason is not None:
             self.fallbacks.add((self.reason, number, text) for number, text in enumerate(texts))
+        return flat
+
+    def _encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._parts is None or max(map(len, texts), default=0) <= _MAX_TEXT_CHARS:
             return encode_flat(self._tokenizer, texts)
         parts = [

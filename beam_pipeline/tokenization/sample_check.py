@@ -13,6 +13,7 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.hashing import mix64, place_hashes
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.tokenization.engine import Engine
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.suspects import find_suspects
 
 # Encoding this many bytes with HF takes about 1% of the time that a process needs for a unit of 32 MiB.
@@ -90,7 +91,16 @@ class SampleCheck:
             self._refuse_difference(batch, number, text, text_ids)
 
     def _refuse_difference(self, batch: DocumentBatch, number: int, text: str, found: np.ndarray) -> None:
-        wanted = self._engine.reference.encode(text, add_special_tokens=False).ids
+        try:
+            with library_errors():
+                wanted = self._engine.reference.encode(text, add_special_tokens=False).ids
+        except EncodingError as error:
+            raise EngineMismatch(
+                batch.name,
+                int(batch.places[number]),
+                f"the engine {self._engine.name} encodes this document, and HF's tokenizer does not: {error}; use "
+                "--engine hf",
+            ) from None
         if not np.array_equal(found, wanted):
             raise EngineMismatch(
                 batch.name, int(batch.places[number]), _difference(self._engine.name, found, wanted)

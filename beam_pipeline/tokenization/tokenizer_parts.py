@@ -194,6 +194,9 @@ def _bpe(core: dict) -> TokenizerParts:
     core["normalizer"] = None
     if model.get("byte_fallback") and not byte_level.never_falls_back(parts, model["vocab"]):
         marks, uniform = _unsplit_metaspace(parts, normalizer)
+        missing = byte_level.missing_byte_tokens(model["vocab"])
+        if missing:
+            raise UnsupportedComponent(f"a model with byte fallback that lacks the token {missing[0]}")
         core["pre_tokenizer"] = None
         inner = _before_inner_marks(model["vocab"]) | {"▁"}
         cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(inner)))}])(?=▁[^▁])")

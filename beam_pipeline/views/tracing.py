@@ -222,8 +222,9 @@ class Tracer:
                 if self._dedup:
                     batch = _without_duplicates(batch, seen.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
+                    batch, documents = self._tokenizer.encode(batch)
                     chosen = self._choose(batch) == self._split_index
-                    parts.append(self._tokenizer.encode(batch).select(chosen))
+                    parts.append(documents.select(chosen))
                     places += batch.places[chosen].tolist()
                     names += [batch.name] * int(chosen.sum())
                 if began is None:

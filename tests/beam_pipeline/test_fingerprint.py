@@ -123,6 +123,7 @@ def outcome(argv: list[str]) -> tuple[str, tuple]:
             choose=SplitChooser(config.splits, config.seed, config.split_by),
             packers=[Packer(**packing, keep_starts=config.segment_ids) for _ in config.splits],
             vocab_size=tokenizer.vocab_size,
+            on_bad=lambda record: None,
         )
         blocks = [(split, block.to_bytes()) for split, block in rows.blocks(read_unit(unit, config.input))]
         given.append((blocks, [tail and (tail.ids.tobytes(), tail.starts.tobytes()) for tail in rows.tails]))

@@ -257,7 +257,7 @@ def test_an_engine_that_forges_a_control_token_ends_the_run_naming_the_document(
     texts = ["the", "", "world", "people"]
     sizes = utf8_sizes(texts)
     batch = DocumentBatch("x", texts, np.array([10, 20, 30, 40]), sizes)
-    assert (documents.encode(batch).ids == eos).sum() == len(texts)  # only the template's
+    assert (documents.encode(batch)[1].ids == eos).sum() == len(texts)  # only the template's
 
     right = documents._engine.encode_batch
 

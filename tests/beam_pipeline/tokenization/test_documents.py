@@ -56,7 +56,7 @@ def tokenizer_of(folder: Path, append_eos: bool = False, **options: object) -> D
 
 def encode(tokenizer: DocumentTokenizer, texts: list[str]) -> list[list[int]]:
     sizes = utf8_sizes(texts)
-    documents = tokenizer.encode(DocumentBatch("x", texts, np.cumsum(sizes), sizes))
+    _, documents = tokenizer.encode(DocumentBatch("x", texts, np.cumsum(sizes), sizes))
     assert documents.ids.dtype == np.uint16
     return [part.tolist() for part in np.split(documents.ids, np.cumsum(documents.lengths)[:-1])]
 

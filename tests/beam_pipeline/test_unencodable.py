@@ -1,0 +1,187 @@
+"""Documents that an engine cannot encode are bad records, and characters that a tokenizer drops are counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+from beam_pipeline import inspection, prepare
+from beam_pipeline.dataset.manifest import read_manifest
+from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.tokenization.description import describe_tokenizer
+from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.tokenization.library_errors import EncodingError, hidden_panics, library_errors
+from beam_pipeline.tokenization.unknown_text import describe_unknown
+from tests.beam_pipeline.runs import defects
+from tests.beam_pipeline.tokenization.conftest import TOKENIZERS
+
+WORDS = {"the": 0, "cat": 1, "sat": 2}
+GOOD, BAD = ["the cat sat", "the cat"], "the dog sat"
+SLOW = "the " + "a" * 60 + "b"  # (a+)+$ needs more steps than Oniguruma allows
+
+
+def _word_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def _wordpiece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(WORDS, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _unigram() -> Tokenizer:
+    return Tokenizer(models.Unigram([(char, -1.0) for char in "thecas "]))
+
+
+def _panicking() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate("abcdehost ")}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    return tokenizer
+
+
+MISSING = "Missing [UNK] token from the vocabulary"
+FAILING = {
+    "WordLevel": (_word_level, BAD, MISSING, "cannot encode a word"),
+    "WordPiece": (_wordpiece, BAD, MISSING, "cannot encode a word"),
+    "Unigram": (_unigram, BAD, "unknown token", "cannot encode a character"),
+    "panic": (_panicking, SLOW, "Onig: Regex search error", "drops the characters"),
+}
+
+
+def save(tokenizer: Tokenizer, folder: Path) -> Path:
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def arguments(tmp_path: Path, tokenizer: Path, *lines: str) -> list[str]:
+    source = tmp_path / "in.txt"
+    source.write_text("".join(line + "\n" for line in lines))
+    given = ["--input", source, "--tokenizer", tokenizer, "--output", tmp_path / "out", "--max_length", 8]
+    return [*map(str, given), "--document", "line", "--max_bad_ratio", "1"]
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_document_that_cannot_be_encoded_is_a_bad_record(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+):
+    make, bad, reason, warning = FAILING[kind]
+    given = arguments(tmp_path, save(make(), tmp_path / "tokenizer"), GOOD[0], bad, *GOOD, bad)
+    with pytest.raises(DataError) as caught:
+        prepare.main(given)
+    assert f"in.txt, line 2 (byte {len(GOOD[0]) + 1}): the engine hf cannot encode it" in str(caught.value)
+    assert reason in str(caught.value) and "--on_bad_record skip" in str(caught.value)
+    assert warning in caplog.text  # known before the run
+    with pytest.raises(DataError, match="line 2"):
+        prepare.main([*given, "--estimate"])
+    prepare.main([*given, "--on_bad_record", "skip"])
+    out = tmp_path / "out"
+    assert defects(out) == [] and {path.name for path in out.iterdir()} == {
+        *("train", "tokenizer", "report.html", "bad_records")
+    }
+    manifest = read_manifest(str(out / "train"))
+    assert manifest["excluded"]["records"] == 5 and manifest["excluded"]["bad_records"] == 2
+    [engine] = manifest["engines"]
+    assert engine["documents"] == manifest["totals"]["documents"] == 3
+    records = [
+        json.loads(line) for line in (out / "bad_records" / "unit-000000.jsonl").read_text().splitlines()
+    ]
+    assert [record["content"] for record in records] == [bad, bad] and reason in records[0]["reason"]
+    inspection.main([str(out), "--record", "train:0:0", "--trace", "always"])
+    assert re.search(r"in\.txt, line [134] \(byte", capfd.readouterr().out)
+
+
+def test_a_panic_in_a_worker_process_names_the_document(tmp_path: Path):
+    given = arguments(tmp_path, save(_panicking(), tmp_path / "tokenizer"), GOOD[0], SLOW)
+    workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "beam_pipeline", "prepare", *given, *workers],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "RUST_BACKTRACE": "0"},
+    )
+    assert ended.returncode == 1 and ended.stderr.count("panicked at") <= 2
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("prepare: ") and "in.txt, line 2 (byte 12): the engine hf cannot encode it" in last
+    assert not (tmp_path / "out").exists()
+
+
+def test_characters_that_a_tokenizer_drops_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    prepare.main(arguments(tmp_path, save(tokenizer, tmp_path / "tokenizer"), "ab ab", "xyz", "a ü b"))
+    [engine] = read_manifest(str(tmp_path / "out" / "train"))["engines"]
+    assert engine["dropped"] == {"documents": 2, "characters": 4} and defects(tmp_path / "out") == []
+    assert "no token for 4 characters of 2 documents, and drops them" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "described"),
+    [
+        ("bpe", {}, None),
+        ("bpe-neox", {}, None),  # it lacks bytes that are never in UTF-8
+        ("bpe-without-bytes", {}, "drops the characters"),
+        ("sentencepiece", {}, None),
+        ("wordpiece", {}, None),
+        ("wordpiece", {"unk_token": "<none>"}, "its vocabulary lacks the unknown token '<none>'"),
+        ("unigram", {"unk_id": None}, "it has no unknown token"),
+        ("bpe-nanochat", {"unk_token": "<none>"}, None),
+    ],
+)
+def test_what_a_model_does_with_unknown_text_is_known(name: str, change: dict, described: str | None):
+    parts = TOKENIZERS[name]()
+    parts["model"] = {**parts["model"], **change}
+    said = describe_unknown(parts)
+    assert said is None if described is None else described in said
+
+
+def test_a_model_that_lacks_tokens_for_bytes_is_left_to_hf():
+    parts = TOKENIZERS["sentencepiece"]()
+    vocab = [token for token in parts["model"]["vocab"] if token != "<0xC3>"]
+    parts["model"]["vocab"] = {token: number for number, token in enumerate(vocab)}
+    for token in parts["added_tokens"]:
+        token["id"] = parts["model"]["vocab"][token["content"]]
+    engine = make_engine("auto", json.dumps(parts))
+    assert engine.name == "hf" and "lacks the token <0xC3>" in engine.reason
+
+
+def test_a_tokenizer_that_panics_when_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def panic(text: str) -> None:
+        raise type("PanicException", (BaseException,), {})("no\nway")
+
+    folder = save(_word_level(), tmp_path / "tokenizer")
+    monkeypatch.setattr("beam_pipeline.tokenization.description.load_tokenizer", panic)
+    with pytest.raises(UsageError, match="tokenizer: cannot be loaded, or cannot encode a word: no way"):
+        describe_tokenizer(str(folder))
+
+
+def test_only_errors_of_libraries_become_errors_of_documents():
+    for error in (IndexError("ours"), KeyboardInterrupt(), DataError("data")):
+        with pytest.raises(type(error)), library_errors():
+            raise error
+    with pytest.raises(EncodingError, match=r"^a b$"), library_errors():
+        raise Exception("a\nb")
+
+
+def test_only_messages_about_panics_are_hidden(capfd: pytest.CaptureFixture[str]):
+    tokenizer = _panicking()
+    with hidden_panics(), hidden_panics():
+        os.write(2, b"before\n")
+        with pytest.raises(EncodingError), library_errors():
+            tokenizer.encode(SLOW)
+        os.write(2, b"after\n")
+    assert capfd.readouterr().err == "before\nafter\n"
+    os.write(2, b"still here\n")
+    assert capfd.readouterr().err == "still here\n"
