@@ -25,8 +25,11 @@ from tpu_trainer.errors import DivergedError, InterruptedRun, UsageError
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.training import run as run_module
 from tpu_trainer.training.evaluation import Evaluator
 from tpu_trainer.training.executor import NonFinite, RunningSums, StepExecutor, StepOutput
+from tpu_trainer.training.interruption import Interruption
+from tpu_trainer.training.profiling import Profiler
 from tpu_trainer.training.progress import ModelFigures
 from tpu_trainer.training.run import Run
 
@@ -163,8 +166,6 @@ def test_with_several_steps_per_call_due_actions_follow_the_call(
 def test_a_signal_saves_the_step_and_the_next_process_ends_like_an_uninterrupted_run(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tpu_trainer.training import run as run_module
-
     undisturbed, whole = run_of(dataset, vocabulary, tmp_path / "undisturbed", NumpyExecutor())
     undisturbed.train()
     first, executor = run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(signal_at=9))
@@ -179,6 +180,31 @@ def test_a_signal_saves_the_step_and_the_next_process_ends_like_an_uninterrupted
     second.train()
     np.testing.assert_array_equal(executor.values["weights"], whole.values["weights"])
     assert learnt(metrics(tmp_path / "run")) == learnt(metrics(tmp_path / "undisturbed"))
+
+
+def test_a_signal_between_the_last_step_and_its_save_loses_nothing(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interruption = Interruption()
+    monkeypatch.setattr(run_module, "Interruption", lambda: interruption)
+
+    def terminate(profiler: Profiler, steps: range) -> None:
+        if steps.stop == STEPS:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not interruption.requested:
+                pass
+
+    monkeypatch.setattr(Profiler, "after", terminate)
+    options = {"checkpoint_every": STEPS + 1, "evaluate_every": None}
+    run, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), **options)
+    with pytest.raises(InterruptedRun, match=f"the same command continues after step {STEPS}"):
+        run.train()
+    monkeypatch.undo()
+    second, again = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), **options)
+    assert second.first_step == STEPS
+    second.train()
+    assert not again.calls
+    np.testing.assert_array_equal(again.values["weights"], executor.values["weights"])
 
 
 def test_a_save_that_raises_ends_training_before_the_next_save(

@@ -101,8 +101,11 @@ class Run:
             loop = self._loop(interruption)
             try:
                 if self.first_step < steps:
-                    self._end_if(loop.run(self.first_step) or loop.interrupted_alone())
-                    self._saver.save(steps)
+                    stopped = loop.run(self.first_step)
+                    if not stopped:
+                        self._saver.save(steps)
+                    # A signal can arrive after the loop's last look at it, so the last step is saved first.
+                    self._end_if(stopped or loop.interrupted_alone())
                 figures = loop.evaluate(steps)
                 self._end_if(loop.interrupted_alone())
                 self._saver.ensure_saved(steps)
