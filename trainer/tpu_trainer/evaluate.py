@@ -65,7 +65,9 @@ def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
     vocabulary = load_vocabulary(split, run.objective)
     check_records(split, vocabulary)
     figures = Evaluator(
-        _executor(config, run, checkpoints=checkpoints, split=split, vocabulary=vocabulary, peers=peers),
+        _executor(
+            config, run, checkpoints=checkpoints, step=step, split=split, vocabulary=vocabulary, peers=peers
+        ),
         split=split,
         vocabulary=vocabulary,
         batch_size=batch_size,
@@ -86,11 +88,12 @@ def _executor(
     run: FitConfig,
     *,
     checkpoints: Checkpoints,
+    step: int,
     split: Split,
     vocabulary: Vocabulary,
     peers: Peers,
 ) -> StepExecutor:
-    """Returns an executor with the weights of the newest checkpoint."""
+    """Returns an executor with the weights of the checkpoint of `step`."""
     from tpu_trainer.network.initial_values import InitialValues
     from tpu_trainer.training.build import build_task
     from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
@@ -114,7 +117,7 @@ def _executor(
             column_groups=mesh.model if mesh else 1,
             initial=initial,
         )
-    step, part = checkpoints.latest(), run.optimizer.evaluated
+    part = run.optimizer.evaluated
     if mesh is None:
         checkpoints.restore(step, **{part: task.network})
         return TensorFlowExecutor(task, strategy)

@@ -11,11 +11,13 @@ import os
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import google_crc32c
 
 
 def is_url(path: str) -> bool:
@@ -92,6 +94,26 @@ def list_files(folder: str) -> dict[str, FileInfo]:
     if not is_dir(folder):
         return {}
     return {path.name: FileInfo(path.stat().st_size) for path in Path(folder).iterdir() if path.is_file()}
+
+
+def list_checksums(folder: str, names: Container[str] | None = None) -> dict[str, FileInfo]:
+    """Returns the files in `folder`, or those of `names`, as `list_files` does, each with its checksum.
+
+    On Cloud Storage the listing has the checksums; other files are read.
+    """
+    return {
+        name: info if info.crc32c else replace(info, crc32c=_crc32c(join(folder, name)))
+        for name, info in list_files(folder).items()
+        if names is None or name in names
+    }
+
+
+def _crc32c(path: str) -> str:
+    checksum = google_crc32c.Checksum()
+    with _gfile().GFile(path, "rb") if is_url(path) else Path(path).open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum.update(block)
+    return checksum.digest().hex()
 
 
 def make_dirs(folder: str) -> None:

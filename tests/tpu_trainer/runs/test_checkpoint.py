@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tpu_trainer.errors import UsageError
-from tpu_trainer.runs.checkpoint import BackgroundSaver, Checkpoints, snapshot
+from tpu_trainer.runs.background_saver import BackgroundSaver
+from tpu_trainer.runs.checkpoint import Checkpoints, snapshot
+from tpu_trainer.runs.marker import Marker
 
 
 def save(checkpoints: Checkpoints, step: int, state: dict[str, Any], **metadata: Any) -> None:
@@ -88,7 +92,7 @@ def test_names_do_not_depend_on_other_models_in_the_process(tmp_path: Path) -> N
     assert all((written[name] == read[name]).all() for name in written)
 
 
-def test_a_checkpoint_of_another_model_or_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_an_error(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     save(checkpoints, 1, {"value": tf.Variable([1.0, 2.0])})
     for other, message in (
@@ -97,19 +101,98 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_an_error(tmp_path: Pa
     ):
         with pytest.raises(UsageError, match=message):
             checkpoints.restore(1, **other)
-    path = tmp_path / "step-00000001" / "state.data-00000-of-00001"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(UsageError, match=r"state: cannot be read .*Checksum.* remove .*step-00000001"):
-        checkpoints.restore(1, value=tf.Variable([1.0, 2.0]))
 
 
-@pytest.mark.parametrize("content", [b"", b'{"step": 1', b"[]", b'{"step": 2}', b"\xff\xfe"])
-def test_damaged_metadata_is_an_error_that_names_the_remedy(tmp_path: Path, content: bytes) -> None:
+DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
+    "truncated data": ("state.data-00000-of-00001", lambda data: data[:-1]),
+    "empty data": ("state.data-00000-of-00001", lambda data: b""),
+    "missing data": ("state.data-00000-of-00001", lambda data: None),
+    "another byte": ("state.data-00000-of-00001", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    "truncated index": ("state.index", lambda data: data[:-1]),
+    "another index": ("state.index", lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:]),
+    "missing index": ("state.index", lambda data: None),
+    "truncated marker": ("complete.json", lambda data: data[:20]),
+    "empty marker": ("complete.json", lambda data: b""),
+    "another marker": ("complete.json", lambda data: data.replace(b'"d2"', b'"d1"')),
+    "a marker of another step": ("complete.json", lambda data: data.replace(b'"step": 2', b'"step": 1')),
+    "not UTF-8": ("complete.json", lambda data: b"\xff\xfe"),
+    "not an object": ("complete.json", lambda data: b"[]"),
+}
+
+
+def damage(checkpoints: Checkpoints, step: int, kind: str) -> None:
+    name, change = DAMAGE[kind]
+    path = Path(checkpoints.path(step).removeprefix("file://")) / name
+    data = change(path.read_bytes())
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_the_checkpoint_before_a_damaged_one_is_used(
+    folder: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = tf.Variable([0.0, 0.0])
+    for step in (1, 2):
+        value.assign([step, -step])
+        save(Checkpoints(folder, keep=1 + step), step, {"value": value}, data=f"d{step}", validation_loss=1.0)
+    damage(Checkpoints(folder), 2, kind)
+    name = "step-00000002: damaged ("
+    with pytest.raises(UsageError, match=re.escape(name) + ".*remove this folder"):
+        Checkpoints(folder).check(2)
+    with pytest.raises(UsageError, match=re.escape(name) + ".*remove this folder"):
+        Checkpoints(folder).leave_out_damaged(strict=True)
+    checkpoints = Checkpoints(folder, keep=1)
+    assert checkpoints.latest() == checkpoints.best() == 1
+    assert name in caplog.text
+    assert "the newest that is whole is of step 1" in caplog.text
+    checkpoints.restore(1, value=value)
+    assert value.numpy().tolist() == [1, -1]
+    # The steps are repeated: the damaged checkpoint must neither count as written nor replace one that is whole.
+    save(checkpoints, 2, {"value": value}, data="d2")
+    assert Checkpoints(folder).steps() == [1, 2]
+    Checkpoints(folder).check(2)
+
+
+def test_without_a_whole_checkpoint_the_remedy_is_named(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
-    save(checkpoints, 1, {"value": tf.Variable(1.0)})
-    (tmp_path / "step-00000001" / "complete.json").write_bytes(content)
-    with pytest.raises(UsageError, match=r"complete.json: cannot be read .* remove .*step-00000001"):
-        checkpoints.best()
+    for step in (1, 2):
+        save(checkpoints, step, {"value": tf.Variable(1.0)})
+        damage(checkpoints, step, "truncated data")
+    with pytest.raises(
+        UsageError, match=r"step-00000002: damaged .* no other .* remove .* from the first step"
+    ):
+        checkpoints.latest()
+
+
+def test_any_changed_bit_of_the_marker_is_noticed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    save(checkpoints, 1, {"value": tf.Variable(1.0)}, data="d", validation_loss=0.1)
+    data = (tmp_path / "step-00000001" / "complete.json").read_bytes()
+    Marker.parse(data.decode(), step=1)
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError):
+            Marker.parse(bytes(changed).decode(), step=1)
+
+
+def test_checkpoints_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    value = tf.Variable([1.0, 2.0])
+    save(checkpoints, 1, {"value": value}, data="d")
+    (tmp_path / "step-00000001" / "complete.json").write_text('{\n "step": 1,\n "data": "d"\n}\n')
+    assert checkpoints.latest() == 1
+    assert checkpoints.metadata(1) == {"step": 1, "data": "d"}
+    checkpoints.record(1, validation_loss=2.0)
+    checkpoints.restore(1, value=value)
+    damage(checkpoints, 1, "another byte")
+    with pytest.raises(UsageError, match=r"state: cannot be read .*Checksum.* remove .*step-00000001"):
+        checkpoints.restore(1, value=value)
+    damage(checkpoints, 1, "truncated data")
+    with pytest.raises(UsageError, match=r"state: cannot be read .*less bytes.* remove .*step-00000001"):
+        checkpoints.restore(1, value=value)
 
 
 def test_a_run_without_checkpoints_is_an_error(tmp_path: Path) -> None:

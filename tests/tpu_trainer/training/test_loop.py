@@ -110,6 +110,7 @@ def run_of(
     executor: NumpyExecutor,
     *,
     writable: bool = True,
+    strict: bool = False,
     **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
     defaults = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9}
@@ -117,6 +118,7 @@ def run_of(
     config = FitConfig(
         output_dir=str(path),
         data=DataConfig(train=str(dataset / "train")),
+        strict=strict,
         train=TrainConfig(batch_size=ROWS, tensorboard=False, **options),
     )
     data = open_mixture({str(dataset / "train"): None})
@@ -207,6 +209,24 @@ def test_a_signal_between_the_last_step_and_its_save_loses_nothing(
     np.testing.assert_array_equal(again.values["weights"], executor.values["weights"])
 
 
+def test_a_run_continues_before_a_damaged_checkpoint_unless_it_is_strict(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    first, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor())
+    first.train()
+    for step in (18, 20):
+        (tmp_path / "checkpoints" / f"step-000000{step}" / "state.data-00000-of-00001").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"step-00000020: damaged \(.*remove this folder"):
+        run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), strict=True)
+    second, again = run_of(dataset, vocabulary, tmp_path, NumpyExecutor())
+    assert second.first_step == 14
+    second.train()
+    np.testing.assert_array_equal(again.values["weights"], executor.values["weights"])
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
+    checkpoints.leave_out_damaged(strict=True)
+    assert checkpoints.steps() == [6, 7, 12, 14, 18, 20]
+
+
 def test_a_save_that_raises_ends_training_before_the_next_save(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,8 +273,7 @@ def test_hosts_that_find_another_log_or_best_checkpoint_do_not_train(
     log.write_text("".join(line for line in text.splitlines(keepends=True) if "eval" not in line))
     assert found() != expected
     log.write_text(text)
-    best = tmp_path / "checkpoints" / "step-00000012" / "complete.json"
-    best.write_text(json.dumps(json.loads(best.read_text()) | {"validation_loss": 0.5}))
+    Checkpoints(str(tmp_path / "checkpoints"), keep=9).record(12, validation_loss=0.5)
     assert found() != expected
 
 

@@ -45,6 +45,8 @@ class FitConfig:
     checkpoints, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
     hub_private: bool = False
     """Make the repository private if it does not exist yet."""
+    strict: bool = False
+    """End with an error if a checkpoint is damaged, instead of continuing from the newest one that is whole."""
     seed: int = 0
     """Determines the initial weights, the order of the rows, the masks and the dropout."""
 

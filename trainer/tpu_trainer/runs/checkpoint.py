@@ -1,15 +1,15 @@
 """Checkpoints that are complete or absent.
 
 A checkpoint is a folder step-<step> with a complete.json, which is written last. Without that file it is unfinished: it
-is never read, and the next save removes it.
+is never read, and the next save removes it. So is one that is damaged, as the checksums in that file show.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import Thread
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,12 @@ import tf_keras as keras
 
 from tpu_trainer import files
 from tpu_trainer.errors import UsageError
+from tpu_trainer.runs import marker
+from tpu_trainer.runs.marker import Marker
+
+_log = logging.getLogger(__name__)
 
 _FOLDER_NAME = re.compile(r"^step-(\d+)$")
-_MARKER = "complete.json"
 _VALIDATION_LOSS = "validation_loss"
 
 # Name of a part of the checkpoint → model, optimizer or variable.
@@ -56,31 +59,90 @@ class Checkpoints:
         """Keeps the `keep` newest checkpoints, and the one with the lowest validation loss."""
         self._folder = folder
         self._keep = keep
+        self._damaged: set[int] = set()
 
     def path(self, step: int) -> str:
         """Returns the folder of a checkpoint."""
         return files.join(self._folder, f"step-{step:08d}")
 
     def _marker(self, step: int) -> str:
-        return files.join(self.path(step), _MARKER)
+        return files.join(self.path(step), marker.NAME)
 
     def _all_steps(self) -> list[int]:
         return [int(match[1]) for match in map(_FOLDER_NAME.match, files.list_names(self._folder)) if match]
 
     def steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints in ascending order."""
-        return sorted(step for step in self._all_steps() if files.is_file(self._marker(step)))
+        """Returns the steps of all complete checkpoints in ascending order, without those known to be damaged."""
+        return sorted(
+            step for step in set(self._all_steps()) - self._damaged if files.is_file(self._marker(step))
+        )
 
     def latest(self) -> int:
-        """Returns the step of the newest complete checkpoint.
+        """Returns the step of the newest checkpoint that is complete and not damaged.
 
         Raises:
             UsageError: If there is none.
         """
+        self.leave_out_damaged()
         steps = self.steps()
         if not steps:
             raise UsageError(f"{self._folder}: no complete checkpoint; train with `fit` first")
         return steps[-1]
+
+    def leave_out_damaged(self, *, strict: bool = False) -> None:
+        """Ignores damaged checkpoints from now on, and names them in the log. The next `write` removes them.
+
+        Compares the checksums of the files of the newest whole checkpoint only, and the sizes of the others' files.
+
+        Raises:
+            UsageError: If all checkpoints are damaged, or, with `strict`, one is, or one cannot be read.
+        """
+        found: dict[int, str] = {}
+        whole = None
+        for step in reversed(self.steps()):
+            damage = self._damage(step, contents=whole is None)
+            if damage is None:
+                whole = step if whole is None else whole
+            elif strict:
+                raise self._damaged_error(step, damage)
+            else:
+                found[step] = damage
+        if found and whole is None:
+            step, damage = next(iter(found.items()))
+            raise UsageError(
+                f"{self.path(step)}: damaged ({damage}), and no other checkpoint is whole; remove {self._folder} "
+                "to train from the first step again"
+            )
+        for step, damage in found.items():
+            _log.warning(
+                f"{self.path(step)}: damaged ({damage}): not used, and removed when the next checkpoint is written; "
+                f"the newest that is whole is of step {whole}"
+            )
+        self._damaged.update(found)
+
+    def check(self, step: int) -> None:
+        """Checks the files of a complete checkpoint.
+
+        Raises:
+            UsageError: If one is damaged or cannot be read.
+        """
+        damage = self._damage(step)
+        if damage is not None:
+            raise self._damaged_error(step, damage)
+
+    def _damage(self, step: int, *, contents: bool = True) -> str | None:
+        """Describes the damage of a complete checkpoint; None if there is none. Without `contents`, compares sizes."""
+        try:
+            return self._read_marker(step).damage_of(self.path(step), contents=contents)
+        except WriteErrors as error:
+            raise UsageError(f"{self.path(step)}: cannot be read ({error})") from error
+        except ValueError as error:  # not JSON, not UTF-8, or damaged
+            return f"{marker.NAME}: {error}"
+
+    def _damaged_error(self, step: int, damage: str) -> UsageError:
+        return UsageError(
+            f"{self.path(step)}: damaged ({damage}); remove this folder to use the checkpoint before it"
+        )
 
     def best(self) -> int | None:
         """Returns the step of the checkpoint with the lowest validation loss; None if none was evaluated."""
@@ -94,19 +156,13 @@ class Checkpoints:
             UsageError: If the file is damaged.
         """
         try:
-            found = json.loads(files.read_text(self._marker(step)))
-            if isinstance(found, dict) and found.get("step") == step:
-                return found
-            problem = f"it is not of step {step}"
-        except ValueError as error:  # not JSON, or not UTF-8
-            problem = str(error)
-        raise self._unreadable(self._marker(step), step, problem)
+            return self._read_marker(step).metadata
+        except ValueError as error:
+            raise self._damaged_error(step, f"{marker.NAME}: {error}") from error
 
-    def _unreadable(self, path: str, step: int, problem: str) -> UsageError:
-        return UsageError(
-            f"{path}: cannot be read ({problem}); if it is damaged, remove {self.path(step)} to use the previous "
-            "checkpoint"
-        )
+    def _read_marker(self, step: int) -> Marker:
+        """Raises ValueError if the file is damaged."""
+        return Marker.parse(files.read_text(self._marker(step)), step=step)
 
     def write(self, step: int, values: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any]) -> None:
         """Writes a checkpoint after `step` updates, then removes old and unfinished ones.
@@ -117,8 +173,8 @@ class Checkpoints:
         complete = self.steps()
         if step in complete:
             return
-        for unfinished in set(self._all_steps()) - set(complete):
-            files.remove_tree(self.path(unfinished))
+        for unusable in set(self._all_steps()) - set(complete):
+            self._remove(unusable)
         path = self.path(step)
         try:
             files.make_dirs(path)
@@ -129,7 +185,7 @@ class Checkpoints:
                 tensors=list(values.values()),
             )
             files.flush_tree(path)
-            self._write_marker(step, {"step": step, **metadata})
+            self._write_marker(step, Marker({"step": step, **metadata}, _checksums(path)))
         except WriteErrors:
             files.remove_tree(path)  # frees the space
             raise
@@ -138,19 +194,25 @@ class Checkpoints:
     def record(self, step: int, *, validation_loss: float) -> None:
         """Adds the validation loss to a checkpoint's metadata, if the checkpoint exists."""
         if step in self.steps():
-            self._write_marker(step, self.metadata(step) | {_VALIDATION_LOSS: validation_loss})
+            found = self._read_marker(step)
+            metadata = found.metadata | {_VALIDATION_LOSS: validation_loss}
+            self._write_marker(step, replace(found, metadata=metadata))
             self._prune()
 
-    def _write_marker(self, step: int, metadata: Mapping[str, Any]) -> None:
-        files.write_text(self._marker(step), json.dumps(metadata, indent=1) + "\n")
+    def _write_marker(self, step: int, content: Marker) -> None:
+        files.write_text(self._marker(step), content.to_text())
 
     def _prune(self) -> None:
         kept = {self.best(), *self.steps()[-self._keep :]}
         for old in set(self.steps()) - kept:
-            files.remove_file(
-                self._marker(old)
-            )  # first, so that a partly removed checkpoint counts as unfinished
-            files.remove_tree(self.path(old))
+            self._remove(old)
+
+    def _remove(self, step: int) -> None:
+        # The marker first, so that a partly removed checkpoint counts as unfinished.
+        if files.is_file(self._marker(step)):
+            files.remove_file(self._marker(step))
+        files.remove_tree(self.path(step))
+        self._damaged.discard(step)
 
     def read(self, step: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, np.ndarray]]:
         """Yields the (name, array) pairs of a checkpoint.
@@ -173,8 +235,11 @@ class Checkpoints:
                         "checkpoint is from another model"
                     )
                 yield name, reader.get_tensor(name)
-        except tf.errors.OpError as error:
-            raise self._unreadable(prefix, step, error.message) from error
+        except (tf.errors.OpError, IndexError) as error:  # IndexError: a file is too short
+            raise UsageError(
+                f"{prefix}: cannot be read ({error}); if it is damaged, remove {self.path(step)} to use the previous "
+                "checkpoint"
+            ) from error
 
     def restore(self, step: int, **state: Any) -> None:
         """Loads a checkpoint into `state`, which can be a subset of its parts.
@@ -188,72 +253,13 @@ class Checkpoints:
             variables[name].assign(value)
 
 
-class BackgroundSaver:
-    """Writes checkpoints in the background, one at a time. Reports write errors instead of raising them."""
+def _checksums(folder: str) -> dict[str, files.FileInfo]:
+    """Returns the files of a checkpoint that has just been written.
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        *,
-        report: Callable[[int, str], None],
-        saved: Callable[[int], None] | None = None,
-    ) -> None:
-        """
-        Args:
-            checkpoints: The run's.
-            report: Called in the saving thread with step and error message after a failed save.
-            saved: Called in the saving thread with the step of a complete checkpoint.
-        """
-        self._checkpoints = checkpoints
-        self._report = report
-        self._saved = saved
-        self._thread: Thread | None = None
-        self._error: Exception | None = None
-        self.failed = False
-        """Whether the last finished save failed."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def save(
-        self, step: int, state: Callable[[], Mapping[str, np.ndarray]], *, metadata: Mapping[str, Any]
-    ) -> None:
-        """Waits for the previous save, then starts to write a checkpoint.
-
-        Args:
-            step: Updates made.
-            state: Copies the state to the host's memory; called in this thread.
-            metadata: For `Checkpoints.write`.
-        """
-        self.wait()
-        # Not a daemon, so that the process finishes the save before it exits.
-        self._thread = Thread(target=self._write, args=(step, state(), metadata), name="checkpoint")
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Waits for the current save, then does what `check` does."""
-        if self._thread is not None:
-            self._thread.join()
-        self.check()
-
-    def check(self) -> None:
-        """Raises, once, an error that has ended a save and is no write error."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _write(self, step: int, values: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-        try:
-            self._checkpoints.write(step, values, metadata=metadata)
-            self.failed = False
-        except WriteErrors as error:
-            self.failed = True
-            self._report(step, str(error))
-        except Exception as error:  # raised in the training thread
-            self.failed = True
-            self._error = error
-        else:
-            if self._saved is not None:
-                self._saved(step)
+    Raises:
+        OSError: If Cloud Storage does not list them. Like another failed write, it must not end training.
+    """
+    try:
+        return files.list_checksums(folder)
+    except UsageError as error:
+        raise OSError(str(error)) from error

@@ -28,7 +28,7 @@ LAUNCH_FOLDER = "launch"
 
 # These can change when a run continues: they do not affect what a step computes.
 _CHANGEABLE = {
-    "": ("output_dir", "strategy", "mesh", "tpu", "hub_model_id", "hub_private"),
+    "": ("output_dir", "strategy", "mesh", "tpu", "hub_model_id", "hub_private", "strict"),
     "data": ("train", "validation", "tokenizer", "fingerprint"),
     "train": (
         "steps",

@@ -11,7 +11,8 @@ from tpu_trainer.config import FitConfig
 from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.errors import NotSavedError, UsageError
 from tpu_trainer.exports.hub import HubPusher
-from tpu_trainer.runs.checkpoint import BackgroundSaver, Checkpoints
+from tpu_trainer.runs.background_saver import BackgroundSaver
+from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.executor import StepExecutor
 from tpu_trainer.training.progress import Stopwatch, passes
@@ -31,7 +32,11 @@ class Saver:
         executor: StepExecutor,
         stopwatch: Stopwatch,
     ) -> None:
-        """Saves nothing if `folder` is not writable. The stopwatch is paused while the state is copied."""
+        """Saves nothing if `folder` is not writable. The stopwatch is paused while the state is copied.
+
+        Raises:
+            UsageError: If all checkpoints in `folder` are damaged or, with --strict, one is.
+        """
         self._config = config
         self._folder = folder
         self._train = train
@@ -44,6 +49,7 @@ class Saver:
         self._background = BackgroundSaver(
             self.checkpoints, report=self._report_failure, saved=self._push_in_background
         )
+        self.checkpoints.leave_out_damaged(strict=config.strict)
         best = self.checkpoints.best()
         self.best_loss = math.inf if best is None else self.checkpoints.metadata(best)["validation_loss"]
         """The lowest validation loss of a checkpoint."""

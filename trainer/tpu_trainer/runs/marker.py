@@ -1,0 +1,77 @@
+"""complete.json, a checkpoint's last file: its metadata, the size and CRC-32C of its other files, and its own CRC-32C.
+
+Checkpoints of earlier releases have only the metadata there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import google_crc32c
+
+from tpu_trainer import files
+from tpu_trainer.files import FileInfo
+
+NAME = "complete.json"
+_FILES, _CHECKSUM = "files", "crc32c"
+
+
+@dataclass(frozen=True)
+class Marker:
+    """The content of complete.json."""
+
+    metadata: dict[str, Any]
+    """Includes the step."""
+    files: Mapping[str, FileInfo] = field(default_factory=dict)
+    """The other files by name; empty in checkpoints of earlier releases."""
+
+    def to_text(self) -> str:
+        """Returns the file's text."""
+        values = self.metadata | {_FILES: {name: asdict(info) for name, info in self.files.items()}}
+        checksum = google_crc32c.value(_text(values).encode())
+        return _text(values | {_CHECKSUM: f"{checksum:08x}"})
+
+    @classmethod
+    def parse(cls, text: str, *, step: int) -> Marker:
+        """Parses the text of the checkpoint of `step`.
+
+        Raises:
+            ValueError: If it is damaged.
+        """
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.get("step") != step:
+            raise ValueError(f"it is not of step {step}")
+        if _FILES not in values and _CHECKSUM not in values:
+            return cls(values)
+        try:
+            listed = {name: FileInfo(**info) for name, info in values[_FILES].items()}
+            marker = cls({k: v for k, v in values.items() if k not in (_FILES, _CHECKSUM)}, listed)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"its list of files is damaged: {error}") from error
+        if text != marker.to_text():
+            raise ValueError("its checksum does not match")
+        return marker
+
+    def damage_of(self, folder: str, *, contents: bool) -> str | None:
+        """Describes the first of the files in `folder` that is damaged; None if there is none.
+
+        Args:
+            folder: The checkpoint's.
+            contents: Whether to compare checksums, which reads local files; sizes are always compared.
+        """
+        there = files.list_checksums(folder, self.files) if contents else files.list_files(folder)
+        for name, info in self.files.items():
+            if name not in there:
+                return f"{name} is missing"
+            if there[name].size != info.size:
+                return f"{name} has {there[name].size} bytes instead of {info.size}"
+            if contents and there[name].crc32c != info.crc32c:
+                return f"{name} has the CRC-32C {there[name].crc32c} instead of {info.crc32c}"
+        return None
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=1) + "\n"
