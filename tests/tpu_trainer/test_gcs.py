@@ -41,8 +41,9 @@ def test_killed_and_continued_on_cloud_storage(tmp_path: Path, dataset: Path, se
     if foreign and not PROGRAM.exists():
         pytest.skip("`make test-engines` installs fake-gcs-server")
     command, local = fit_arguments(dataset, RUN, OPTIONS | IN_BUCKET), tmp_path / "local"
+    short = {"renewed_every": 0.5}
     chains = [
-        [(command, {"kill_in_write_of": 8}), (command, {})],
+        [(command, {"kill_in_write_of": 8} | short), (command, short)],
         [(fit_arguments(dataset, local, OPTIONS), {})],
     ]
     [[(killed, _), (status, log)], [(status_of_local, _)]], bucket, requests = run_all_on_gcs(
@@ -50,6 +51,8 @@ def test_killed_and_continued_on_cloud_storage(tmp_path: Path, dataset: Path, se
     )
     assert (killed, status, status_of_local) == (-9, 0, 0), log
     assert "steps 5 to 12" in log  # from the checkpoint before the one that was half written
+    assert "run.lock: another `fit` (process" in log
+    assert not (bucket / "runs" / "one" / "run.lock").exists()
     assert any(request.startswith("POST /upload/") for request in requests)
 
     run = bucket / "runs" / "one"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
 
-from tpu_trainer import __version__
+from tpu_trainer import __version__, files
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
@@ -13,6 +14,7 @@ from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.run_lock import FolderLock, held
 from tpu_trainer.training.cluster import Cluster, cluster_from_environment
 from tpu_trainer.training.peers import Peers, joined
 
@@ -90,11 +92,27 @@ def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
                     summary["steps"]
                 )
             return
-    # TensorFlow takes seconds to import: the checks above come first.
-    with elapsed("fit: starting TensorFlow"):
-        from tpu_trainer.training.train import train_run
+    with _locked(folder.path) if folder.writable else nullcontext():
+        folder.check_continues(config)  # again: another `fit` may have written there meanwhile
+        # TensorFlow takes seconds to import: the checks above come first.
+        with elapsed("fit: starting TensorFlow"):
+            from tpu_trainer.training.train import train_run
 
-    train_run(config, folder=folder, train=train, validation=validation, strategy=strategy, peers=peers)
+        train_run(config, folder=folder, train=train, validation=validation, strategy=strategy, peers=peers)
+
+
+def _locked(folder: str) -> AbstractContextManager[None]:
+    """Returns a context that holds the lock of a run's folder."""
+    if folder.startswith("gs://"):
+        from tpu_trainer.cloud.api import connect_storage  # a second to import
+        from tpu_trainer.cloud.run_lease import RunLease
+
+        return held(RunLease(folder, connect_storage()))
+    path = folder.removeprefix("file://")
+    if files.is_url(path):
+        _log.warning(f"fit: {folder}: not locked there; no other `fit` may train in this folder")
+        return nullcontext()
+    return held(FolderLock(path))
 
 
 def _options(config: FitConfig) -> dict[str, object]:

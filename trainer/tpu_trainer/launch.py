@@ -59,7 +59,7 @@ def main(config: LaunchConfig) -> None:
 
 def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = time.sleep) -> None:
     """Trains `config` through `api`; `sleep` waits between two status checks."""
-    lease = Lease(api, config, sleep=sleep)
+    lease = Lease.of_launch(api, config, sleep=sleep)
     watch = Watch(api, config, lease, sleep)
     training = _TRAININGS[config.cloud.service](config, api, watch)
     try:

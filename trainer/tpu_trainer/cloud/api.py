@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import google.auth
-from google.auth.exceptions import GoogleAuthError
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 from requests import RequestException, Response
 from requests.adapters import HTTPAdapter
@@ -17,6 +18,7 @@ from urllib3.util import Retry
 from tpu_trainer.errors import CloudError, UsageError
 
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+_STORAGE_SCOPES = ["https://www.googleapis.com/auth/devstorage.read_write"]
 _TIMEOUT = 30  # seconds
 _TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
 """Statuses of transient errors, after which the request may or may not have been executed."""
@@ -194,6 +196,19 @@ def connect(region: str) -> Api:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     except GoogleAuthError as error:
         raise UsageError(f"{error} Or run: gcloud auth application-default login") from None
+    return Api(session=_session(credentials), vertex=Api.vertex.format(region=region))
+
+
+def connect_storage() -> Api:
+    """Returns the API of Cloud Storage, with the credentials of TensorFlow's client or, as there, without any."""
+    try:
+        credentials, _ = google.auth.default(scopes=_STORAGE_SCOPES)
+    except DefaultCredentialsError:
+        credentials = AnonymousCredentials()
+    return Api(session=_session(credentials))
+
+
+def _session(credentials: Credentials) -> AuthorizedSession:
     session = AuthorizedSession(credentials)
     session.mount("https://", HTTPAdapter(max_retries=retries()))
-    return Api(session=session, vertex=Api.vertex.format(region=region))
+    return session

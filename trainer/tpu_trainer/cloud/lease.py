@@ -1,4 +1,4 @@
-"""A lease on a run folder, so that only one `launch` at a time manages the run.
+"""A lease on a run folder, so that only one `launch` at a time manages the run, and only one `fit` writes it.
 
 The lease is a file in the run folder that its holder rewrites continually. A process that finds it waits to see whether
 the file changes. If it does, the holder is alive; if not, the process takes the lease over. This requires no
@@ -31,47 +31,76 @@ _ATTEMPTS = 5
 
 
 class LostLeaseError(CloudError):
-    """Another `launch` manages the run, and its resources on Google Cloud."""
+    """Another process of the verb manages the run (for `launch`: and its resources on Google Cloud)."""
 
 
 class Lease:
-    """The lease on the run of `config`. `acquire` and `renew` raise LostLeaseError if another `launch` holds it."""
+    """A lease. `acquire` and `renew` raise LostLeaseError if another process holds it."""
 
     def __init__(
         self,
         api: Api,
-        config: LaunchConfig,
+        url: str,
         *,
+        verb: str,
+        poll_seconds: float,
+        target: str,
         sleep: Callable[[float], Any],
     ) -> None:
+        """
+        Args:
+            api: Has the object.
+            url: The object.
+            verb: The verb that holds the lease.
+            poll_seconds: Seconds between two calls of `renew`.
+            target: What the holder manages. A process with another one does not take over from a killed holder.
+            sleep: Waits a number of seconds.
+        """
         self._api = api
+        self._url = url
+        self._verb = verb
+        self._poll = poll_seconds
+        self._target = target
         self._sleep = sleep
-        self._url = files.join(config.output_dir, LAUNCH_FOLDER, "launcher.json")
-        self._poll = config.cloud.poll_seconds
-        self._target = f"{config.cloud.service} {_place(config)}/{config.name}"
         self._generation: str | None = None
         self._token = secrets.token_hex(8)
 
+    @classmethod
+    def of_launch(cls, api: Api, config: LaunchConfig, *, sleep: Callable[[float], Any]) -> Lease:
+        """Returns the lease of a `launch`."""
+        return cls(
+            api,
+            files.join(config.output_dir, LAUNCH_FOLDER, "launcher.json"),
+            verb="launch",
+            poll_seconds=config.cloud.poll_seconds,
+            target=f"{config.cloud.service} {_place(config)}/{config.name}",
+            sleep=sleep,
+        )
+
     def acquire(self) -> None:
-        """Acquires the lease: at once if it is free, otherwise once its holder has stopped renewing it."""
+        """Acquires the lease: at once if it is free, otherwise once its holder releases it or stops renewing it."""
         generation = self._api.object_generation(self._url)
         if generation != "0":
             holder = self._holder()
             seconds = 2 * float(holder.get("poll_seconds", 0)) + _GRACE_SECONDS
             _log.info(
-                f"launch: {self._url}: another `launch` ({_describe_holder(holder)}) manages this run or was "
-                f"killed; waiting {seconds:.0f} s to see whether it still updates this file"
+                f"{self._verb}: {self._url}: another `{self._verb}` ({_describe_holder(holder)}) manages this run or "
+                f"was killed; waiting {seconds:.0f} s to see whether it still updates this file"
             )
             for _ in range(_CHECKS):
                 self._sleep(seconds / _CHECKS)
-                if self._api.object_generation(self._url) != generation:
+                there = self._api.object_generation(self._url)
+                if there == "0":  # released
+                    return self.acquire()
+                if there != generation:
                     raise LostLeaseError(
-                        f"{self._url}: another `launch` ({_describe_holder(holder)}) manages this run"
+                        f"{self._url}: another `{self._verb}` ({_describe_holder(holder)}) manages this run"
                     )
             if holder.get("place", self._target) != self._target:
                 raise CloudError(
-                    f"{self._url}: a killed `launch` trained this run as {holder['place']}, but this command would "
-                    f"train it as {self._target}; use the same --cloud options, or delete that resource and this file"
+                    f"{self._url}: a killed `{self._verb}` trained this run as {holder['place']}, but this command "
+                    f"would train it as {self._target}; use the same --cloud options, or delete that resource and "
+                    "this file"
                 )
         for attempt in range(_ATTEMPTS):
             try:
@@ -88,23 +117,23 @@ class Lease:
         try:
             self._write(self._generation)
         except UnansweredError as error:
-            _log.warning(f"launch: {self._url}: not renewed yet: {error}")
+            _log.warning(f"{self._verb}: {self._url}: not renewed yet: {error}")
 
     def release(self) -> None:
-        """Releases the lease, if held. If that fails, the next `launch` waits as it does for a killed one."""
+        """Releases the lease, if held. If that fails, the next process waits as it does for a killed one."""
         if self._generation is None:
             return
         try:
             self._api.delete_object(self._url, generation=self._generation)
         except CloudError as error:
-            _log.warning(f"launch: {self._url}: not removed: {error}")
+            _log.warning(f"{self._verb}: {self._url}: not removed: {error}")
         self._generation = None
 
     def _holder(self) -> dict[str, Any]:
         """Returns what the file says of its writer; nothing if it is gone.
 
         Raises:
-            LostLeaseError: If no `launch` has written the file.
+            LostLeaseError: If another program has written the file.
         """
         text = self._api.read_object(self._url) or "{}"
         try:
@@ -114,8 +143,8 @@ class Lease:
                 float(holder.get("poll_seconds", 0))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise LostLeaseError(
-                f"{self._url}: not a file that `launch` writes: {text[:80]!r}; "
-                "delete it if no `launch` manages this run"
+                f"{self._url}: not a file that `{self._verb}` writes: {text[:80]!r}; "
+                f"delete it if no `{self._verb}` manages this run"
             ) from error
         return holder
 
@@ -137,7 +166,7 @@ class Lease:
             if holder.get("token") != self._token:
                 self._generation = None
                 raise LostLeaseError(
-                    f"{self._url}: another `launch` ({_describe_holder(holder)}) has taken this run over"
+                    f"{self._url}: another `{self._verb}` ({_describe_holder(holder)}) has taken this run over"
                 ) from error
             self._generation = self._api.object_generation(self._url)
 

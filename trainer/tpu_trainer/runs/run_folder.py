@@ -10,6 +10,7 @@ loss.svg         a chart of the losses
 failure.json     written if the loss or gradient is not finite: the step and its records
 summary.json     written last, when training has ended
 launch/          how the containers of `launch` ended; may exist before the run does
+run.lock         while a `fit` writes there, or after one was killed; see run_lock.py
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from tpu_trainer import files
 from tpu_trainer.config import FitConfig
 from tpu_trainer.config_files import dump_fit_config, load_fit_config
 from tpu_trainer.errors import UsageError
+from tpu_trainer.runs import run_lock
 
 LAUNCH_FOLDER = "launch"
+_BEFORE_A_RUN = (LAUNCH_FOLDER, run_lock.NAME, "config.yaml.tmp")
+"""Files that exist before a run does: the last is of a process that was killed while it wrote config.yaml."""
 
 # These can change when a run continues: they do not affect what a step computes.
 _CHANGEABLE = {
@@ -98,7 +102,7 @@ class RunFolder:
         Raises:
             UsageError: If it does not.
         """
-        names = [name for name in files.list_names(self.path) if name != LAUNCH_FOLDER]
+        names = [name for name in files.list_names(self.path) if name not in _BEFORE_A_RUN]
         if not names:
             return
         if not files.is_file(self._config):
