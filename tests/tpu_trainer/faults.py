@@ -119,6 +119,16 @@ def terminate_twice_at(step: int) -> None:
     at_step(step, twice)
 
 
+def terminate_while_compiling(_: bool) -> None:
+    from tpu_trainer.training.tf_executor import TensorFlowExecutor
+
+    def compiling(*arguments: Any) -> None:
+        send(signal.SIGTERM)
+        time.sleep(60)
+
+    TensorFlowExecutor.train = compiling
+
+
 def terminate_in_evaluation(step: int) -> None:
     from tpu_trainer.training.evaluation import Evaluator, Validation
 

@@ -55,6 +55,7 @@ KILLED: Chain = [
     ({}, {"profile.steps": "20:21"}),
 ]
 TERMINATED: Chain = [
+    ({"terminate_while_compiling": True}, {}),
     ({"terminate_at": 9}, {}),
     ({"terminate_in_evaluation": 12}, {}),
     ({"terminate_twice_at": 16}, {}),
@@ -149,8 +150,10 @@ def test_a_killed_run_continues_from_its_newest_whole_checkpoint(outcomes: dict[
 
 
 def test_sigterm_saves_and_the_second_ends_at_once(outcomes: dict[str, Any]) -> None:
-    run, result = outcomes["terminated"]
+    run, (compiling, *result) = outcomes["terminated"]
     interrupted = ExitStatus.INTERRUPTED
+    assert compiling[0] == interrupted
+    assert "SIGTERM: ending at once; the same command continues after step 0\n" in compiling[1]
     assert statuses(result) == [interrupted, interrupted, 128 + signal.SIGTERM, interrupted]
     # The signal may be noticed one step later.
     assert re.search(r"interrupted; the same command continues after step (9|10)\n", result[0][1])

@@ -13,6 +13,7 @@ from collections import deque
 from types import TracebackType
 from typing import SupportsFloat
 
+from tpu_trainer.errors import ExitStatus
 from tpu_trainer.streams import write_to_stderr
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -41,6 +42,9 @@ class Interruption:
 
     def __init__(self) -> None:
         self._requested = threading.Event()
+        self.saved_step: int | None = None
+        """The newest checkpoint's step while nothing was trained since: a signal then ends the process at once. The
+        first step compiles for minutes, longer than some systems wait."""
 
     @property
     def requested(self) -> bool:
@@ -76,5 +80,10 @@ class Interruption:
             if self.requested:
                 write_to_stderr(f"fit: {name} again: ending at once\n")
                 os._exit(128 + number[0])
+            if self.saved_step is not None:
+                write_to_stderr(
+                    f"fit: {name}: ending at once; the same command continues after step {self.saved_step}\n"
+                )
+                os._exit(ExitStatus.INTERRUPTED)
             self._requested.set()
             write_to_stderr(f"fit: {name}: saving after this step, then ending\n")

@@ -60,6 +60,8 @@ class TrainingLoop:
         """
         self._steps = range(first, first + 1)
         self._saver.start_clock()
+        if self._executor.processes == 1:
+            self._interruption.saved_step = first
         with diagnose_read_errors(self._shards_in_use()), self._progress.shown_from(first), self._profiler:
             batches = iter(self._executor.distribute(self._rows.batches(first)))
             if self._validation is not None and self._validation.due_before(first):
@@ -68,6 +70,7 @@ class TrainingLoop:
                 self._steps = steps
                 self._profiler.before(steps)
                 output = self._executor.train(batches, steps)
+                self._interruption.saved_step = None
                 self._saver.check()
                 self._log(steps, output)
                 self._evaluate_if_due(steps)
