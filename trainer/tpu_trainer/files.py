@@ -213,7 +213,7 @@ def flush_tree(folder: str) -> None:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copies the files and subfolders of `source` into `target`. Either may be a URL."""
+    """Copies the files and subfolders of `source` into `target`, each file atomically. Either may be a URL."""
     make_dirs(target)
     for name in list_names(source):
         if is_dir(join(source, name)):
@@ -221,7 +221,9 @@ def copy_tree(source: str, target: str) -> None:
         elif is_url(source) or is_url(target):
             _gfile().copy(join(source, name), join(target, name), overwrite=True)
         else:
-            shutil.copyfile(join(source, name), join(target, name))
+            temporary = Path(join(target, name + ".tmp"))
+            shutil.copyfile(join(source, name), temporary)
+            temporary.replace(join(target, name))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterable, Iterator
@@ -111,6 +112,7 @@ def run_of(
     *,
     writable: bool = True,
     strict: bool = False,
+    tokenizer: Path | None = None,
     **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
     defaults = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9}
@@ -121,7 +123,9 @@ def run_of(
         strict=strict,
         train=TrainConfig(batch_size=ROWS, tensorboard=False, **options),
     )
-    data = open_mixture({str(dataset / "train"): None})
+    data = open_mixture(
+        {str(dataset / "train"): None}, tokenizer=None if tokenizer is None else str(tokenizer)
+    )
     run = Run(
         config,
         folder=RunFolder(str(path), writable=writable),
@@ -225,6 +229,21 @@ def test_a_run_continues_before_a_damaged_checkpoint_unless_it_is_strict(
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
     checkpoints.leave_out_damaged(strict=True)
     assert checkpoints.steps() == [6, 7, 12, 14, 18, 20]
+
+
+def test_a_run_does_not_continue_with_another_tokenizer(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """Without a manifest, nothing else shows that it is another one."""
+    first, _ = run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), steps=5)
+    first.train()
+    before = (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_text()
+    other = tmp_path / "other"
+    shutil.copytree(dataset / "tokenizer", other)
+    (other / "tokenizer.json").write_text(before.replace('"w1"', '"w100"'))
+    with pytest.raises(UsageError, match=r"other: not the tokenizer that the run in .* was trained with"):
+        run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other)
+    assert (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_text() == before
 
 
 def test_a_save_that_raises_ends_training_before_the_next_save(

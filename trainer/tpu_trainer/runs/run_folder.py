@@ -117,10 +117,20 @@ class RunFolder:
                 "use its options or another folder"
             )
 
-    def start(self, config: FitConfig, tokenizer: str) -> None:
-        """Writes the configuration and the tokenizer."""
+    def start(self, config: FitConfig, tokenizer: str, *, continues: bool = False) -> None:
+        """Writes the configuration and the tokenizer.
+
+        Raises:
+            UsageError: If the run `continues` and has another tokenizer. A dataset with a manifest has only one.
+        """
         if not self.writable:
             return
+        before, now = (_content(files.join(path, "tokenizer.json")) for path in (self.tokenizer, tokenizer))
+        if continues and before is not None and before != now:
+            raise UsageError(
+                f"{tokenizer}: not the tokenizer that the run in {self.path} was trained with; use that one, or "
+                "another --output_dir"
+            )
         files.make_dirs(self.path)
         files.write_text(self._config, dump_fit_config(config))
         files.copy_tree(tokenizer, self.tokenizer)
@@ -195,6 +205,10 @@ class RunFolder:
             )
             for number, line in enumerate(lines, 1)
         ]
+
+
+def _content(path: str) -> bytes | None:
+    return files.read_bytes(path) if files.is_file(path) else None
 
 
 def _is_step(value: Any) -> bool:

@@ -194,7 +194,8 @@ class ProgressLog:
         tokens -= untimed_tokens
         seconds -= seconds_before
         self.tokens += tokens
-        waited = sum(float(wait) for wait in self._waits)
+        # Waits are by the machine's clock, which may be set meanwhile.
+        waited = min(max(sum(float(wait) for wait in self._waits), 0.0), seconds)
         self._waits = []
         rows_per_second = steps * self._config.batch_size / seconds
         found = {

@@ -65,7 +65,7 @@ class Run:
         self.first_step = self._saver.restore()
         """Updates made before this process."""
         try:
-            folder.start(config, train.tokenizer_path)
+            folder.start(config, train.tokenizer_path, continues=self.first_step > 0)
             folder.write_data(describe(train, None if evaluator is None else evaluator.split))
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
