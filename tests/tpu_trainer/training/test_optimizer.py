@@ -1,10 +1,11 @@
-"""AdamW, compared with its formula."""
+"""AdamW, compared with PyTorch's formula, and which weights decay."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tpu_trainer.config import ModelConfig, OptimizerConfig, ScheduleConfig
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -14,9 +15,11 @@ from tpu_trainer.training.optimizer import build_optimizer, decays
 from tpu_trainer.training.schedule import Schedule
 
 
-def test_the_first_steps_follow_adamws_formula() -> None:
-    config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1, beta1=0.8, beta2=0.9, epsilon=1e-6)
-    schedule = Schedule(ScheduleConfig(name="linear"), peak=config.learning_rate, steps=10)
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.999), (0.8, 0.9), (0.0, 0.0)])
+def test_updates_follow_the_formula_of_pytorchs_adamw(beta1: float, beta2: float) -> None:
+    # As large as the gradients of half of the weights, so that it matters where epsilon is added.
+    config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1, beta1=beta1, beta2=beta2, epsilon=1e-3)
+    schedule = Schedule(ScheduleConfig(name="linear"), peak=config.learning_rate, steps=20)
     rng = np.random.default_rng(0)
     start = {"matrix": rng.normal(size=(3, 4)), "vector": rng.normal(size=4)}
     variables = [tf.Variable(value.astype(np.float32), name=name) for name, value in start.items()]
@@ -24,23 +27,31 @@ def test_the_first_steps_follow_adamws_formula() -> None:
     values = [value.copy() for value in start.values()]
     m = [np.zeros_like(value) for value in values]
     v = [np.zeros_like(value) for value in values]
-    for step in range(1, 6):
-        gradients = [rng.normal(size=value.shape) for value in values]
+    for step in range(1, 11):
+        gradients = [rng.normal(size=value.shape) * rng.choice([1e-3, 1], value.shape) for value in values]
         optimizer.apply_gradients(
             zip([tf.constant(g, tf.float32) for g in gradients], variables, strict=True),
             skip_gradients_aggregation=True,
         )
-        rate = 0.01 * (1 - (step - 1) / 10)
+        rate = 0.01 * (1 - (step - 1) / 20)
         for i, gradient in enumerate(gradients):
-            # Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), algorithm 2; epsilon is added to
-            # the uncorrected root, as in Keras: with epsilon this small the difference does not show.
-            m[i] = 0.8 * m[i] + 0.2 * gradient
-            v[i] = 0.9 * v[i] + 0.1 * gradient**2
-            corrected = m[i] / (1 - 0.8**step) / (np.sqrt(v[i] / (1 - 0.9**step)) + 1e-6)
-            decay = 0.1 if i == 0 else 0.0
-            values[i] = values[i] - rate * (corrected + decay * values[i])
+            # The documentation of torch.optim.AdamW, in its order; a test of `make test-export` runs PyTorch's.
+            values[i] -= rate * (0.1 if i == 0 else 0.0) * values[i]
+            m[i] = beta1 * m[i] + (1 - beta1) * gradient
+            v[i] = beta2 * v[i] + (1 - beta2) * gradient**2
+            corrected_m, corrected_v = m[i] / (1 - beta1**step), v[i] / (1 - beta2**step)
+            values[i] -= rate * corrected_m / (np.sqrt(corrected_v) + 1e-3)
     for variable, value in zip(variables, values, strict=True):
-        np.testing.assert_allclose(variable.numpy(), value, rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(variable.numpy(), value, rtol=1e-6, atol=1e-6)
+
+
+def test_the_names_in_checkpoints_are_those_of_keras_adamw() -> None:
+    variable = tf.Variable(tf.zeros(2), name="dense/kernel")
+    schedule = Schedule(ScheduleConfig(), peak=0.01, steps=10)
+    own = build_optimizer(OptimizerConfig(), schedule, variables=[variable])
+    kerass = keras.optimizers.AdamW(schedule)
+    kerass.build([variable])
+    assert [each.name for each in own.variables] == [each.name for each in kerass.variables]
 
 
 def test_biases_and_norms_do_not_decay(vocabulary: Vocabulary) -> None:

@@ -21,7 +21,7 @@ from tpu_trainer.errors import UsageError
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW."""
+    """AdamW, as in PyTorch."""
 
     learning_rate: float = 1e-4
     """The peak of the schedule."""
@@ -35,7 +35,7 @@ class OptimizerConfig:
     beta2: float = 0.999
     """Decay of the running mean of squared gradients."""
     epsilon: float = 1e-6
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square after its bias correction, as in PyTorch."""
     clip_norm: float | None = 1.0
     """Largest global norm of the gradient, which is scaled down to it; null: no limit."""
     ema: float | None = None
@@ -77,7 +77,7 @@ class ScheduleConfig:
     a linear decay in the last `decay_share` of the steps; constant: the peak; inverse_sqrt: the peak times
     √(warm-up ÷ step)."""
     warmup_steps: int = 0
-    """Steps of linear increase from 0 to the peak."""
+    """Steps of linear increase to the peak. Update n has n ÷ warmup_steps of it; in Hugging Face's schedules, n − 1."""
     warmup_share: float = 0.0
     """The warm-up as a share of --train.steps, instead of warmup_steps."""
     decay_share: float = 0.1
