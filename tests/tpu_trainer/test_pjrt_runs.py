@@ -25,7 +25,7 @@ from tpu_trainer.errors import ExitStatus
 DEVICES = {"environment": cpu_devices.environment(4)}
 PJRT: dict[str, Any] = {"strategy": "pjrt", "mesh.model": 2, "mesh.fsdp": True}
 # A small epsilon would turn rounding into full steps.
-OPTIONS = SMALL | MLM | {"optimizer.epsilon": 1e-3, "model.config.num_attention_heads": 2}
+OPTIONS = SMALL | MLM | {"optimizer.epsilon": 3e-2, "model.config.num_attention_heads": 2}
 PROFILED = {"profile.steps": "20:21"}
 
 
