@@ -50,9 +50,10 @@ def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
     assert (config.mesh.fsdp, config.mesh.rules) == ("zero", {"wte": [None, "model"]})
     (tmp_path / "config.yaml").write_text(dump_fit_config(config))
     assert load_fit_config(str(tmp_path / "config.yaml")) == config
-    (tmp_path / "config.yaml").write_text("seed: [")
-    with pytest.raises(UsageError, match=r"config.yaml: not a configuration of `fit`"):
-        load_fit_config(str(tmp_path / "config.yaml"))
+    for text, message in (("seed: [", ""), ("seed: 1\nseed: 2", ".*line 2: 'seed' is already set in line 1")):
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(UsageError, match=f"config.yaml: not a configuration of `fit`{message}"):
+            load_fit_config(str(tmp_path / "config.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -65,6 +66,14 @@ def test_the_example_configs_are_valid(path: Path) -> None:
     ("arguments", "message"),
     [
         (["--train.steps", "0"], "--train.steps is 0: must be at least 1"),
+        (
+            ["--train.steps", "3000000000"],
+            r"--train.steps is 3000000000: must be at least 1 and below 2\*\*31",
+        ),
+        (
+            ["--optimizer.learning_rate", ".nan"],
+            "--optimizer.learning_rate is nan: must be positive and finite",
+        ),
         (["--mlm.probability", "1.5"], "--mlm.probability is 1.5: must be between 0 and 1"),
         (["--optimizer.beta2", "1"], r"--optimizer.beta2 is 1.0: must be in \[0, 1\)"),
         (["--schedule.warmup_steps", "10", "--train.steps", "10"], "must be less than --train.steps, 10"),
@@ -108,6 +117,56 @@ def test_an_unknown_key_of_a_yaml_file_is_named(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit):
         parse([*NEEDED, "--config", str(tmp_path / "config.yaml")])
     assert "learning_rite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\ntrain:\n  steps: 2\n  steps: 3\n", "line 4: 'steps' is already set in line 3"),
+        ("data: {train: {a: 1, a: 2}}\n", "'a' is already set in line 1"),
+        ("train: {step: 3}\n", "no option --train.step; did you mean --train.steps?"),
+        ("trian: {steps: 3}\n", "no option --trian.steps; did you mean --train.steps?"),
+        ("train: {steps: 1e3}\n", "--train.steps is '1000.0': must be a whole number; write 1000"),
+        ("train: {steps: 1e12}\n", "write 1000000000000"),
+        ("optimizer: {learning_rate: nan}\n", "--optimizer.learning_rate is 'nan': must be a finite number"),
+        ("optimizer: {clip_norm: no limit}\n", "is 'no limit': must be a finite number or null"),
+        ("schedule: {name: linaer}\n", "constant, inverse_sqrt or wsd; did you mean linear?"),
+        ("mesh: {fsdp: two}\n", "--mesh.fsdp is 'two': must be true or false, zero or keep"),
+        ("data: {train: [1, 2]}\n", "--data.train is '[1, 2]': must be text, a mapping or a list"),
+        ("train: 3\n", "--train is 3: must be a mapping"),
+        ("train:\n", "--train is null: must be a mapping"),
+        ("- 3\n", "not a mapping of options"),
+        ("train: {\n", "config.yaml: "),
+    ],
+)
+def test_wrong_yaml_is_explained(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        parse([*NEEDED, "--config", str(tmp_path / "config.yaml")])
+    assert message in capsys.readouterr().err
+
+
+def test_numbers_in_yaml_are_decimal(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "# 1e-4 is text for PyYAML, 010 is 8, and 10:15 is 615\n"
+        "train: {steps: 010}\noptimizer: {learning_rate: 1e-4, epsilon: .5, beta1: 0.}\n"
+        "profile: {steps: 10:15}\nmodel: {config: {layer_norm_eps: 1e-5, n: -1_0, x: +1.5E+3, date: 2024-01-02}}\n"
+    )
+    _, config = parse([*NEEDED, "--config", str(tmp_path / "config.yaml")])
+    assert (config.train.steps, config.profile.steps) == (10, "10:15")
+    assert (config.optimizer.learning_rate, config.optimizer.epsilon, config.optimizer.beta1) == (
+        1e-4,
+        0.5,
+        0,
+    )
+    assert config.model.config == {"layer_norm_eps": 1e-5, "n": -10, "x": 1500.0, "date": "2024-01-02"}
+
+
+def test_an_empty_configuration_is_one_of_defaults(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("# nothing\n")
+    assert parse([*NEEDED, "--config", str(tmp_path / "config.yaml")]) == parse(NEEDED)
 
 
 def test_the_help_of_a_verb_begins_with_commands_to_copy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
-import re
 import sys
 from argparse import SUPPRESS, Action, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ActionConfigFile, DefaultHelpFormatter
 
 from tpu_trainer.cloud.config import HostServerConfig, LaunchConfig
 from tpu_trainer.config import (
@@ -24,7 +22,8 @@ from tpu_trainer.config import (
     GenerateConfig,
 )
 from tpu_trainer.config_files import add_options
-from tpu_trainer.errors import ExitStatus
+from tpu_trainer.config_parser import Parser
+from tpu_trainer.errors import ExitStatus, suggestion
 from tpu_trainer.escaping import message
 
 VERBS: dict[str, type] = {
@@ -50,12 +49,6 @@ def overview() -> str:
     return f"usage: {program()} VERB [options]\n\n{lines}\n\nVERB --help lists the options of a verb."
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean …?" with the known word that is most similar to a misspelt one, if any is similar."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {found[0]}?" if found else ""
-
-
 def summary(config_class: type) -> str:
     """The first line of the docstring."""
     return inspect.cleandoc(config_class.__doc__).partition("\n")[0]
@@ -75,19 +68,9 @@ class _HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
         return text
 
 
-class _Parser(ArgumentParser):
-    """Names the option that was meant by a misspelt one."""
-
-    def error(self, text: str, ex: Exception | None = None) -> NoReturn:
-        misspelt = re.match(r"unrecognized arguments: (--[\w.-]+)", text)
-        if misspelt:
-            text += suggestion(misspelt[1], self._option_string_actions)
-        super().error(message(text), ex)
-
-
-def _verb_parser(verb: str) -> ArgumentParser:
+def _verb_parser(verb: str) -> Parser:
     config_class = VERBS[verb]
-    parser = _Parser(
+    parser = Parser(
         prog=f"{program()} {verb}",
         usage="%(prog)s [options]",
         description=inspect.cleandoc(config_class.__doc__),
@@ -129,6 +112,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
         _no_verb(arguments)
     verb = arguments[0]
     parser = _verb_parser(verb)
-    values = vars(parser.instantiate(parser.parse_args(arguments[1:])))
+    values = vars(parser.values(parser.parse_args(arguments[1:])))
     values.pop("config")
     return verb, VERBS[verb](**values)

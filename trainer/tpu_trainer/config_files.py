@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 
 from tpu_trainer import files
 from tpu_trainer.config import CompileCheckConfig, FitConfig
+from tpu_trainer.config_parser import Parser
 from tpu_trainer.errors import UsageError
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -56,10 +57,10 @@ def load_compile_check_config(path: str) -> CompileCheckConfig:
 
 
 def _load(path: str, config_class: type[_Config]) -> _Config:
-    parser = ArgumentParser(exit_on_error=False)
+    parser = Parser(exit_on_error=False)
     add_options(parser, config_class)
     try:
-        namespace = parser.instantiate(parser.parse_string(files.read_text(path)))
-    except Exception as error:  # jsonargparse raises those of YAML and argparse, and its own
+        namespace = parser.values(parser.parse_string(files.read_text(path), path))
+    except Exception as error:  # jsonargparse raises those of argparse, and its own
         raise UsageError(f"{path}: not a configuration of `fit`: {error}") from error
     return config_class(**vars(namespace))

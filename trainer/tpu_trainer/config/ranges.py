@@ -10,7 +10,7 @@ from tpu_trainer.errors import UsageError
 
 Range = tuple[Callable[[Any], bool], str]
 
-AT_LEAST_1: Range = (lambda value: value >= 1, "must be at least 1")
+AT_LEAST_1: Range = (lambda value: 1 <= value < 2**31, "must be at least 1 and below 2**31")
 POSITIVE: Range = (lambda value: 0 < value < float("inf"), "must be positive and finite")
 NOT_NEGATIVE: Range = (lambda value: 0 <= value < float("inf"), "must not be negative or infinite")
 BETWEEN_0_AND_1: Range = (lambda value: 0 < value < 1, "must be between 0 and 1")

@@ -1,0 +1,136 @@
+"""The parser of options: YAML without surprises, and messages that name the option, its value and the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any, NoReturn
+
+import yaml
+from jsonargparse import ArgumentParser, Namespace, set_loader
+
+from tpu_trainer.errors import suggestion
+from tpu_trainer.escaping import message
+
+_TYPES = {
+    "bool": "true or false",
+    "dict": "a mapping",
+    "float": "a finite number",
+    "int": "a whole number",
+    "list": "a list",
+    "str": "text",
+    "NoneType": "null",
+}
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """YAML with decimal numbers, and without repeated keys.
+
+    In PyYAML, 1e-4 is text, 010 is 8, 10:15 is 615, and the last of several equal keys counts.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        lines: dict[Any, int] = {}
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            line = key_node.start_mark.line + 1
+            if key is not None and key in lines:
+                raise yaml.YAMLError(f"line {line}: {key!r} is already set in line {lines[key]}; remove one")
+            lines[key] = line
+        return super().construct_mapping(node, deep)
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """Returns a decimal number."""
+        return int(self.construct_scalar(node).replace("_", ""))
+
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_KEPT = {f"tag:yaml.org,2002:{name}" for name in ("bool", "merge", "null")}
+_YamlLoader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag in _KEPT]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_YamlLoader.add_implicit_resolver(_INT, re.compile(r"^[-+]?[0-9][0-9_]{0,99}$"), list("-+0123456789"))
+_YamlLoader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"""^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?
+        |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
+        |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$""",
+        re.VERBOSE,
+    ),
+    list("-+.0123456789"),
+)
+_YamlLoader.add_constructor(_INT, _YamlLoader.construct_integer)
+
+
+def _load_yaml(text: str, path: Any = "") -> Any:
+    """Parses a value of the command line, or a file if it has a path."""
+    try:
+        value = yaml.load(text, _YamlLoader)
+    except yaml.YAMLError as error:
+        place = f"{path}: " if str(path) else ""
+        raise yaml.YAMLError(f"{place}{error}".replace('in "<unicode string>", ', "in ")) from None
+    if str(path):
+        return {} if value is None else value
+    # As in jsonargparse's loader: `C:` and `{a, b}` are text.
+    no_values = isinstance(value, dict) and value and all(each is None for each in value.values())
+    return text if no_values else value
+
+
+set_loader("yaml", _load_yaml, exceptions=(yaml.YAMLError,))
+
+
+class Parser(ArgumentParser):
+    """Names the option that was meant by a misspelt one, and says what values an option has."""
+
+    def error(self, text: str, ex: Exception | None = None) -> NoReturn:
+        """Prints or raises an error with a message for people."""
+        super().error(message(self._explained(text)), ex)
+
+    def values(self, parsed: Namespace) -> Namespace:
+        """Returns the values of parsed options, the sections as dataclasses.
+
+        Ends with an error if a section is no mapping, such as `train: 3`.
+        """
+        for name in self.groups or ():
+            if name in parsed and not isinstance(parsed[name], Namespace):
+                value = "null" if parsed[name] is None else repr(parsed[name])
+                self.error(
+                    f"--{name} is {value}: must be a mapping of options to values; omit it for the defaults"
+                )
+        return self.instantiate(parsed)
+
+    def _explained(self, text: str) -> str:
+        if match := re.match(r"unrecognized arguments: (--[\w.-]+)", text):
+            return text + suggestion(match[1], self._option_string_actions)
+        if match := re.match(r"(?:Group '([\w.]+)' does not accept option|Option) '([\w.-]+)'", text):
+            option = "--" + ".".join(filter(None, match.groups()))
+            return f"there is no option {option}{suggestion(option, self._option_string_actions)}"
+        if text.startswith("Problems parsing config: "):
+            return text.removeprefix("Problems parsing config: ")
+        if text.startswith("Unexpected config: "):
+            return "the configuration is not a mapping of options to values"
+        return _type_error(text) or text
+
+
+def _type_error(text: str) -> str | None:
+    """Returns jsonargparse's message about a value of a wrong type in words; None if it is another message."""
+    option = re.match(r'Parser key "([\w.]+)":', text)
+    value = re.search(r"Given value: (.*)", text, re.DOTALL) or re.search(
+        r"Got value: (.*)", text, re.DOTALL
+    )
+    types = re.search(r"Subtypes: (.*)", text) or re.search(r"Expected a (.*?)(?:\. Got|$)", text)
+    if not (option and value and types):
+        return None
+    rules, meant = [], ""
+    for class_name, generic, choices in re.findall(
+        r"<class '(\w+)'>|\b(dict|list)\[|Literal\[(.*?)\]", types[1]
+    ):
+        words = re.findall(r"'(.*?)'", choices)
+        rules += words or [_TYPES[class_name or generic]]
+        meant = meant or suggestion(value[1], words)
+    if re.fullmatch(r"-?\d+\.0", value[1]) and _TYPES["int"] in rules:
+        meant = f"; write {value[1].removesuffix('.0')}"
+    rule = " or ".join(filter(None, [", ".join(rules[:-1]), rules[-1]]))
+    return f"--{option[1]} is {value[1]!r}: must be {rule}{meant}"
