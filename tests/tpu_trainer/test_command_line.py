@@ -276,6 +276,58 @@ def test_invalid_options_are_rejected_before_tensorflow_is_imported(tmp_path: Pa
     assert result.stderr.count("nowhere: no config") == 4
 
 
+def test_models_that_cannot_be_built_are_rejected_before_tensorflow_is_imported(
+    dataset: Path, tmp_path: Path
+) -> None:
+    fit = ["fit", "--data.train", str(dataset / "train"), "--output_dir", str(tmp_path / "run")]
+    cloud = [
+        "--cloud.project",
+        "p",
+        "--cloud.zone",
+        "europe-west4-b",
+        "--cloud.image",
+        f"r/i@sha256:{'0' * 64}",
+    ]
+    launch = [
+        "launch",
+        "--data.train",
+        "gs://b/train",
+        "--output_dir",
+        "gs://b/run",
+        *cloud,
+        "--cloud.dry_run",
+        "true",
+    ]
+    commands = [
+        [*fit, "--model.type", "rosberta"],
+        [*fit, "--model.config.hiden_size", "8"],
+        [*fit, "--model.config.hidden_size", "many"],
+        [*fit, "--model.config.hidden_size", "10", "--model.config.num_attention_heads", "3"],
+        [*fit, "--model.config.max_position_embeddings", "4"],
+        ["compile-check", "--model.type", "rosberta"],
+        [*launch, "--model.type", "rosberta"],
+    ]
+    code = (
+        "import sys; from tpu_trainer.__main__ import main\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['tpu_trainer', *command]; assert main() == 2; assert 'tensorflow' not in sys.modules"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert (
+        result.stderr.count("--model.type is 'rosberta': not a supported masked-LM model; must be one of")
+        == 3
+    )
+    assert result.stderr.count("xlm-roberta; did you mean roberta?\n") == 3
+    assert "--model.config.hiden_size: configurations of type 'roberta' have no such value; did you mean" in (
+        result.stderr
+    )
+    assert "--model.config.hidden_size is 'many': must be a whole number" in result.stderr
+    assert "hidden size 10 is not a multiple of the 3 attention heads" in result.stderr
+    assert "--model.config.max_position_embeddings is 4: rows of " in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_misspelt_verbs_and_options_are_named_with_those_that_were_meant(
     run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,11 @@ def main(config: CompileCheckConfig) -> None:
     """
     topology = Topology.parse(config.topology)
     named = _configs(config)
+    from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
+
     for name, one in named:
+        if one.model.init_from is None:
+            check_model(one.model, one.objective)
         if config.find_mesh and one.strategy != "pjrt":
             where = f"{name}: " if config.compare else "--"
             raise UsageError(

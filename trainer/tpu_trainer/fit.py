@@ -10,6 +10,7 @@ from tpu_trainer import __version__, files
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
+from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import resolve_init_from
@@ -28,6 +29,9 @@ def main(config: FitConfig) -> None:
         UsageError: If options, data and output folder are inconsistent. `train_run` has further exceptions.
     """
     config = replace(config, model=resolve_init_from(config.model))
+    from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
+
+    check_model(config.model, config.objective)
     cluster = cluster_from_environment()
     if config.strategy != "pjrt":
         _fit(config, cluster=cluster, peers=None)
@@ -92,13 +96,27 @@ def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
                     summary["steps"]
                 )
             return
+    from tpu_trainer.network.hf_config import network_config
+
+    vocabulary = load_vocabulary(train.splits[0], config.objective)
+    network_config(
+        config.model, objective=config.objective, vocabulary=vocabulary, max_length=train.max_length
+    )
     with _locked(folder.path) if folder.writable else nullcontext():
         folder.check_continues(config)  # again: another `fit` may have written there meanwhile
         # TensorFlow takes seconds to import: the checks above come first.
         with elapsed("fit: starting TensorFlow"):
             from tpu_trainer.training.train import train_run
 
-        train_run(config, folder=folder, train=train, validation=validation, strategy=strategy, peers=peers)
+        train_run(
+            config,
+            folder=folder,
+            train=train,
+            validation=validation,
+            vocabulary=vocabulary,
+            strategy=strategy,
+            peers=peers,
+        )
 
 
 def _locked(folder: str) -> AbstractContextManager[None]:

@@ -47,9 +47,14 @@ def main(config: LaunchConfig) -> None:
     """Runs the verb.
 
     Raises:
+        UsageError: If the model's type or configuration is not supported.
         CloudError: If Google Cloud refuses a request or training fails.
         InterruptedRun: After a signal, such as Ctrl-C.
     """
+    if config.model.init_from is None:
+        from tpu_trainer.network.hf_config import check_model  # half a second to import
+
+        check_model(config.model, config.objective)
     if config.cloud.dry_run:
         body = _BODIES[config.cloud.service](config)
         print(json.dumps(body, indent=1))

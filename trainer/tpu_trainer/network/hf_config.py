@@ -6,7 +6,7 @@ from transformers import CONFIG_MAPPING, TF_MODEL_FOR_MASKED_LM_MAPPING, Pretrai
 
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
+from tpu_trainer.errors import UsageError, suggestion
 from tpu_trainer.network.config_values import heads_error, value_error
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
 
@@ -20,6 +20,27 @@ _POSITIONS_FROM_PADDING = frozenset(("camembert", "roberta", "roberta-prelayerno
 _DERIVED_VALUES = frozenset(("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"))
 
 
+def check_model(config: ModelConfig, objective: ObjectiveName) -> PretrainedConfig:
+    """Checks the type of a model and the values of its configuration that do not depend on a dataset.
+
+    Returns:
+        The defaults of the type.
+
+    Raises:
+        UsageError: If the type or a value is not supported.
+    """
+    types = EXPORTABLE[objective]
+    if config.type not in types:
+        meant = suggestion(config.type or "", types)
+        raise UsageError(
+            f"--model.type is {config.type!r}: not a supported {_KINDS[objective]} model; must be one of "
+            f"{', '.join(sorted(types))}{meant}"
+        )
+    defaults = CONFIG_MAPPING[config.type]()
+    _check_values(config, defaults)
+    return defaults
+
+
 def network_config(
     config: ModelConfig, *, objective: ObjectiveName, vocabulary: Vocabulary, max_length: int
 ) -> PretrainedConfig:
@@ -28,19 +49,13 @@ def network_config(
     Raises:
         UsageError: If a type or value is not supported, or the model has too few positions for `max_length` tokens.
     """
-    if config.type not in EXPORTABLE[objective]:
-        raise UsageError(
-            f"--model.type is {config.type!r}: not a supported {_KINDS[objective]} model; must be one of "
-            f"{', '.join(sorted(EXPORTABLE[objective]))}"
-        )
+    defaults = check_model(config, objective)
     if config.type in _POSITIONS_FROM_PADDING and vocabulary.pad_id is None:
         raise UsageError(
             f"--model.type is {config.type!r}, which needs a tokenizer with a pad token: its positions count from "
             "that token's id"
         )
-    defaults = CONFIG_MAPPING[config.type]()
     chosen = {defaults.attribute_map.get(name, name): value for name, value in config.config.items()}
-    _check_values(config, defaults)
     positions = defaults.attribute_map.get("max_position_embeddings", "max_position_embeddings")
     needed = max_length + first_position(config.type, vocabulary)
     values = {positions: needed} | chosen
@@ -78,8 +93,9 @@ def _check_values(config: ModelConfig, defaults: PretrainedConfig) -> None:
             raise UsageError(f"--model.config.{name}: the tokenizer determines it, so it cannot be set")
         own = defaults.attribute_map.get(name, name)
         if not hasattr(defaults, own) and own not in CONFIG_VALUES[config.type] | WITHOUT_EFFECT:
+            meant = suggestion(name, CONFIG_VALUES[config.type])
             raise UsageError(
-                f"--model.config.{name}: configurations of type {config.type!r} have no such value"
+                f"--model.config.{name}: configurations of type {config.type!r} have no such value{meant}"
             )
         default = getattr(defaults, own, None)
         reason = value_error(own, value, default) if own in CONFIG_VALUES[config.type] else None

@@ -17,7 +17,7 @@ from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.faults import check_records
 from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.data.token_counts import unigram_entropy
-from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.elapsed import elapsed
 from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.initial_weights import load_weights
@@ -69,6 +69,7 @@ def train_run(
     folder: RunFolder,
     train: Mixture,
     validation: Split | None,
+    vocabulary: Vocabulary,
     strategy: tf.distribute.Strategy | None = None,
     peers: Peers | None = None,
 ) -> dict[str, Any]:
@@ -79,6 +80,7 @@ def train_run(
         folder: The run's.
         train: The training data.
         validation: The split to evaluate; None: no evaluation.
+        vocabulary: The tokenizer's.
         strategy: The devices. Default: those of `config`.
         peers: The processes that train together by --strategy pjrt. Default: this one alone.
 
@@ -97,7 +99,14 @@ def train_run(
     strategy = strategy or build_strategy("cpu" if mesh else config.strategy, config.tpu)
     replicas = mesh.data if mesh else strategy.num_replicas_in_sync
     with ends_if_lost(remote_hosts(strategy)):
-        data = _load(config, train=train, validation=validation, replicas=replicas, hosts=num_hosts(strategy))
+        data = _load(
+            config,
+            train=train,
+            validation=validation,
+            vocabulary=vocabulary,
+            replicas=replicas,
+            hosts=num_hosts(strategy),
+        )
         tpu = _mesh_generation(config, mesh) if mesh else None
         if is_tpu(strategy):
             tpu = _generation(config)
@@ -206,9 +215,16 @@ def _generation(config: FitConfig) -> str | None:
         return None
 
 
-def _load(config: FitConfig, *, train: Mixture, validation: Split | None, replicas: int, hosts: int) -> _Data:
+def _load(
+    config: FitConfig,
+    *,
+    train: Mixture,
+    validation: Split | None,
+    vocabulary: Vocabulary,
+    replicas: int,
+    hosts: int,
+) -> _Data:
     """Loads the data and checks that they fit configuration and devices."""
-    vocabulary = load_vocabulary(train.splits[0], config.objective)
     for split in train.splits if validation is None else (*train.splits, validation):
         check_records(split, vocabulary)
     token_counts = train.token_counts()
