@@ -1,4 +1,4 @@
-"""--data.fingerprint allows only the dataset with that fingerprint."""
+"""--data.fingerprint allows only the dataset with that fingerprint; a run continues with another number of steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tpu_trainer.command_line import parse
+from tpu_trainer.runs.run_folder import RunFolder
 
 
 def test_other_data_is_rejected_before_anything_is_written(
@@ -21,6 +24,23 @@ def test_other_data_is_rejected_before_anything_is_written(
     assert run_verb(*arguments, "--data.train", both, "--data.fingerprint", actual) == 2
     assert "use the data with that fingerprint" in capsys.readouterr().err
     assert not run.exists()
+
+
+def test_another_number_of_steps_is_reported_with_what_it_changes(
+    run_verb: Callable[..., int], tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["fit", "--output_dir", str(tmp_path / "run"), "--data.train", str(tmp_path / "nowhere")]
+    for name, report in (
+        ("cosine", ": the learning rate continues with the cosine schedule of a run of 2,000 steps"),
+        ("constant", "\n"),
+    ):
+        schedule = ["--schedule.name", name]
+        _, config = parse([*arguments, *schedule, "--train.steps", "1000"])
+        RunFolder(str(tmp_path / "run")).start(config, str(tokenizer_folder))
+        assert run_verb(*arguments, *schedule, "--train.steps", 2000) == 2  # the data do not exist
+        assert f"--train.steps was 1,000 and is 2,000{report}" in capsys.readouterr().err
+        assert run_verb(*arguments, *schedule, "--train.steps", 1000) == 2
+        assert "train.steps" not in capsys.readouterr().err
 
 
 def test_data_with_the_right_fingerprint_passes(

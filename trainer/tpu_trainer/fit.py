@@ -48,7 +48,9 @@ def main(config: FitConfig) -> None:
 
 def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
     folder = RunFolder(config.output_dir, writable=cluster.is_chief)
-    folder.check_continues(config)
+    earlier = folder.check_continues(config)
+    if earlier is not None and earlier.train.steps != config.train.steps:
+        _report_steps(earlier.train.steps, config)
     if config.hub_model_id is not None:
         from tpu_trainer.exports.hub import HubPusher, check_model_id  # half a second to import
 
@@ -131,6 +133,17 @@ def _locked(folder: str) -> AbstractContextManager[None]:
         _log.warning(f"fit: {folder}: not locked there; no other `fit` may train in this folder")
         return nullcontext()
     return held(FolderLock(path))
+
+
+def _report_steps(earlier: int, config: FitConfig) -> None:
+    """Prints that a run continues with another number of steps, and what that changes."""
+    message = f"fit: --train.steps was {earlier:,} and is {config.train.steps:,}"
+    if config.schedule.depends_on_steps:
+        message += (
+            f": the learning rate continues with the {config.schedule.name} schedule of a run of "
+            f"{config.train.steps:,} steps, which differs from that of the steps until now"
+        )
+    _log.warning(message)
 
 
 def _options(config: FitConfig) -> dict[str, object]:

@@ -85,6 +85,11 @@ class ScheduleConfig:
     final_ratio: float = 0.0
     """linear, cosine, wsd: the final learning rate, as a share of the peak."""
 
+    @property
+    def depends_on_steps(self) -> bool:
+        """Whether the learning rate of a step depends on the run's number of steps."""
+        return self.name in ("linear", "cosine", "wsd") or self.warmup_share > 0
+
     def warmup(self, steps: int) -> int:
         """Steps of warm-up in a run of `steps`."""
         return self.warmup_steps or round(self.warmup_share * steps)

@@ -16,7 +16,7 @@ class TrainConfig:
     """The training loop."""
 
     steps: int = 10_000
-    """Optimizer steps."""
+    """Optimizer steps. If a run continues with another number, so does its schedule (docs/training.md)."""
     batch_size: int = 128
     """Rows in a step, over all replicas and micro-batches."""
     accumulation: int = 1

@@ -96,26 +96,31 @@ class RunFolder:
             raise UsageError(f"{self.path}: no config.yaml there; use a folder that `fit` has written")
         return load_fit_config(self._config)
 
-    def check_continues(self, config: FitConfig) -> None:
+    def check_continues(self, config: FitConfig) -> FitConfig | None:
         """Checks that the folder is empty or has a run that `config` can continue.
+
+        Returns:
+            The run's configuration until now; None for a new run.
 
         Raises:
             UsageError: If it does not.
         """
         names = [name for name in files.list_names(self.path) if name not in _BEFORE_A_RUN]
         if not names:
-            return
+            return None
         if not files.is_file(self._config):
             raise UsageError(
                 f"--output_dir is {self.path!r}: it contains {names[0]!r} but no run; use a new or empty folder"
             )
-        old, new = _fixed_options(self.config()), _fixed_options(config)
+        earlier = self.config()
+        old, new = _fixed_options(earlier), _fixed_options(config)
         changed = [f"{name} was {old[name]!r} and is {new[name]!r}" for name in new if old[name] != new[name]]
         if changed:
             raise UsageError(
                 f"--output_dir is {self.path!r}: the run there has other options ({'; '.join(changed)}); "
                 "use its options or another folder"
             )
+        return earlier
 
     def start(self, config: FitConfig, tokenizer: str, *, continues: bool = False) -> None:
         """Writes the configuration and the tokenizer.
