@@ -8,7 +8,7 @@ from dataclasses import asdict, is_dataclass, replace
 
 from tpu_trainer import __version__, files
 from tpu_trainer.config import FitConfig
-from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.dataset import open_split, same_rows
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.elapsed import elapsed
@@ -86,7 +86,7 @@ def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
             "bucket",
         )
     if summary is not None:
-        if summary["data"] != train.fingerprint:
+        if not same_rows(summary["data"], train.fingerprint):
             raise UsageError(
                 f"--output_dir is {folder.path!r}: that run was trained on other data than {train.path}; "
                 "use another folder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_manifest, write_split
 from tpu_trainer import files
-from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.dataset import open_split, same_rows
 from tpu_trainer.data.mixture import Mixture, describe
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
 from tpu_trainer.errors import UsageError
@@ -34,6 +35,34 @@ def test_manifest_and_names_say_the_same(split_folder: Path, tokenizer_folder: P
     assert (whole.num_rows, whole.max_length, whole.features) == (90, MAX_LENGTH, {"input_ids"})
     assert (bare.num_rows, bare.max_length, bare.features) == (90, MAX_LENGTH, {"input_ids"})
     assert load_vocabulary(whole) == load_vocabulary(bare)
+
+
+def test_replaced_shards_without_a_manifest_are_other_rows(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", sequences(90, 3), tokenizer=None)
+    (folder / "manifest.json").unlink(missing_ok=True)
+    fingerprint = open_split(str(folder)).fingerprint
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    assert same_rows(fingerprint, open_split(str(copy)).fingerprint)
+    shard = sorted(copy.glob("*.tfrecord"))[1]
+    content = shard.read_bytes()
+    # Another row in place of the last one, of the same size; then a shard of another size.
+    for changed in (content[:-40] + bytes(36) + content[-4:], content + bytes(1)):
+        shard.write_bytes(changed)
+        assert not same_rows(fingerprint, open_split(str(copy)).fingerprint)
+
+
+def test_fingerprints_of_earlier_releases_and_of_buckets_are_compared_as_far_as_possible() -> None:
+    names, sizes = "a-0-1.tfrecord,a-1-1.tfrecord", "/sizes=0123456789abcdef"
+    local, bucket = f"{names}{sizes}/ends={'0' * 16}", f"{names}{sizes}/crc32c={'1' * 16}"
+    assert same_rows(names, local)
+    assert same_rows(local, bucket)
+    assert same_rows(f"1×{names} + 2×{names}", f"1×{local} + 2×{bucket}")
+    assert not same_rows(f"1×{names} + 2×{names}", f"2×{local} + 1×{bucket}")
+    assert not same_rows(f"1×{names}", f"1×{local} + 2×{bucket}")
+    assert not same_rows(local, local.replace("0" * 16, "2" * 16))
+    assert not same_rows(bucket, local.replace("abcdef", "abcde0"))
+    assert not same_rows("feed/train", "feed/validation")
+    assert not same_rows(names, f"b{local}")
 
 
 def test_names_of_the_keras_example_are_read(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,11 @@ from tpu_trainer.errors import UsageError
 MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (2,)
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 _SHARD_NAME = re.compile(r"^(?P<split>[^/]+)-(?P<shard>\d+)-(?P<count>\d+)\.tfrecord$")
+_EVIDENCE = re.compile(r"/(sizes|crc32c|ends)=([0-9a-f]{16})(?=/|$)")
 _MAX_COUNT = 2**53
 _REMEDY = "copy or prepare the dataset again"
+PLUS = " + "
+"""Separates the fingerprints of a mixture's splits."""
 # Features that a row may have besides input_ids.
 OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
 
@@ -45,7 +49,8 @@ class Split:
     """The feature names of each record."""
     tokenizer_path: str | None
     fingerprint: str
-    """Identifies the rows: derived from the manifest's fingerprint, or from the shard names without a manifest."""
+    """Identifies the rows: derived from the manifest's fingerprint, or, without a manifest, from the names and sizes of
+    the shards and parts of their content. Compare it by `same_rows`."""
     manifest: dict[str, Any] | None
     """None if the folder has shards only."""
 
@@ -246,9 +251,50 @@ def _from_names(path: str, tokenizer: str | None) -> Split:
         max_length=max_length,
         features=features,
         tokenizer_path=tokenizer or (beside if files.is_dir(beside) else None),
-        fingerprint=",".join(match[0] for match in matches),
+        fingerprint=_shards_fingerprint(path, {match[0]: listed[match[0]] for match in matches}),
         manifest=None,
     )
+
+
+def _shards_fingerprint(path: str, shards: Mapping[str, files.FileInfo]) -> str:
+    """Returns the fingerprint of shards without a manifest, in their order.
+
+    Of their content, it has the checksums that a listing gives, or the first and last bytes of each shard: the latter
+    include the checksum of the last record.
+    """
+    parts = [",".join(shards), f"sizes={_digest([shard.size for shard in shards.values()])}"]
+    checksums = [shard.crc32c for shard in shards.values()]
+    if None not in checksums:
+        parts.append(f"crc32c={_digest(checksums)}")
+    elif not files.is_url(path):
+        parts.append(f"ends={_digest([files.read_ends(files.join(path, name)).hex() for name in shards])}")
+    return "/".join(parts)
+
+
+def _digest(values: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+
+
+def same_rows(saved: str, current: str) -> bool:
+    """Whether two fingerprints of splits or mixtures are of the same rows.
+
+    Without a manifest, parts that only one of them has do not count: earlier releases saved only the names, and a
+    bucket gives other checksums than a disk.
+    """
+    pairs = zip(_parsed(saved), _parsed(current), strict=False)
+    return saved.count(PLUS) == current.count(PLUS) and all(
+        ours[0] == theirs[0]
+        and all(ours[1][key] == theirs[1][key] for key in ours[1].keys() & theirs[1].keys())
+        for ours, theirs in pairs
+    )
+
+
+def _parsed(fingerprint: str) -> list[tuple[str, dict[str, str]]]:
+    """Returns, for each split, what must be equal, and the parts that only some fingerprints have."""
+    return [
+        (_EVIDENCE.sub("", part), {match[1]: match[2] for match in _EVIDENCE.finditer(part)})
+        for part in fingerprint.split(PLUS)
+    ]
 
 
 def _first_record(shard: Shard | None, path: str) -> tuple[int, frozenset[str]]:

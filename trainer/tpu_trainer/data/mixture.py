@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tpu_trainer.data.dataset import Split, open_split
+from tpu_trainer.data.dataset import PLUS, Split, open_split
 from tpu_trainer.data.order import Order
 from tpu_trainer.errors import UsageError
 
@@ -63,7 +63,7 @@ class Mixture:
         """Identifies the rows and, up to the seed, their order."""
         if len(self.splits) == 1:
             return self.splits[0].fingerprint
-        return " + ".join(
+        return PLUS.join(
             f"{share}×{split.fingerprint}" for share, split in zip(self.shares, self.splits, strict=True)
         )
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from tpu_trainer.config import FitConfig
+from tpu_trainer.data.dataset import same_rows
 from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.errors import NotSavedError, UsageError
 from tpu_trainer.exports.hub import HubPusher
@@ -72,7 +73,7 @@ class Saver:
             raise UsageError(
                 f"--train.steps is {self._config.train.steps}, but the run's newest checkpoint already has {step} steps"
             )
-        if self.checkpoints.metadata(step)["data"] != self._train.fingerprint:
+        if not same_rows(self.checkpoints.metadata(step)["data"], self._train.fingerprint):
             raise UsageError(
                 f"{self._train.path}: not the data that the run's checkpoint of step {step} was trained on; "
                 "use another --output_dir"
