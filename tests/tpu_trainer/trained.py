@@ -51,6 +51,7 @@ def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFol
         "fingerprint": "f",
         "documents": 12,
         "inputs": ["a.txt"],
+        "further_inputs": 1200,
     }
     folder.write_data(
         [

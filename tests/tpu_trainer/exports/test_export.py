@@ -169,7 +169,7 @@ def test_an_export_is_the_same_bytes_every_time_and_has_a_card(run: RunFolder, t
     assert result["dataset"]["name"] == "OUT/validation"
     assert {"type": "loss", "value": 1.5} in result["metrics"]
     assert "20 steps of 128 rows" in card
-    assert "| OUT/train | training | 300 | 4,792 | 12 | a.txt |" in card
+    assert "| OUT/train | training | 300 | 4,792 | 12 | a.txt and 1,200 more |" in card
     assert "| loss | 1.6000 | 1.5000 |" in card
     options = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
     assert (options["objective"], options["model"]["config"]) == ("clm", GPT2)

@@ -22,6 +22,7 @@ PERIOD = 10_000
 """Rows in one period of the schedule. A dataset's share is a whole number of them."""
 # A purpose of the Philox key other than those in order.py.
 _SCHEDULE = 3
+_INPUTS_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ def describe(mixture: Mixture, validation: Split | None) -> list[dict[str, Any]]
     found = []
     for split, use, share in uses:
         manifest = split.manifest or {}
-        totals = manifest.get("totals", {})
+        totals, inputs = manifest.get("totals", {}), manifest.get("inputs", [])
         found.append(
             {
                 "name": "/".join(split.path.rstrip("/").split("/")[-2:]),
@@ -141,7 +142,8 @@ def describe(mixture: Mixture, validation: Split | None) -> list[dict[str, Any]]
                 "tokens": totals.get("tokens"),
                 "documents": totals.get("documents"),
                 "fingerprint": split.fingerprint,
-                "inputs": [entry["path"].rsplit("/", 1)[-1] for entry in manifest.get("inputs", [])[:20]],
+                "inputs": [entry["path"].rsplit("/", 1)[-1] for entry in inputs[:_INPUTS_SHOWN]],
+                "further_inputs": max(0, len(inputs) - _INPUTS_SHOWN),
             }
         )
     return found

@@ -92,6 +92,8 @@ def _data_table(data: list[dict[str, Any]]) -> str:
     for entry in data:
         use = entry["use"] if entry["share"] is None else f"{entry['use']}, {entry['share']:.1%} of the rows"
         sources = ", ".join(entry["inputs"]) or "–"
+        if further := entry.get("further_inputs"):
+            sources += f" and {further:,} more"
         numbers = [f"{entry[name]:,}" if entry[name] else "–" for name in ("rows", "tokens", "documents")]
         lines.append("| " + " | ".join([entry["name"], use, *numbers, sources]) + " |")
     lines.append(f"\nRows hold {data[0]['max_length']} tokens.")
