@@ -117,9 +117,7 @@ class Parser(ArgumentParser):
 def _type_error(text: str) -> str | None:
     """Returns jsonargparse's message about a value of a wrong type in words; None if it is another message."""
     option = re.match(r'Parser key "([\w.]+)":', text)
-    value = re.search(r"Given value: (.*)", text, re.DOTALL) or re.search(
-        r"Got value: (.*)", text, re.DOTALL
-    )
+    value = re.search(r"Given value: (.*)", text, re.DOTALL) or re.search(r"Got value: (.*)", text, re.DOTALL)
     types = re.search(r"Subtypes: (.*)", text) or re.search(r"Expected a (.*?)(?:\. Got|$)", text)
     if not (option and value and types):
         return None
