@@ -26,6 +26,13 @@ def check_place(output: str, option: str = "--output") -> None:
         UsageError: If a folder above it is a dataset, one of its splits, or the output of an unfinished run; or if it
             cannot be a folder.
     """
+    try:
+        _check_place(output, option)
+    except PermissionError:
+        return  # nor can the run write there, which its lock reports after the input was checked
+
+
+def _check_place(output: str, option: str) -> None:
     if filesystem.is_local(output):
         _check_is_folder(output, option)
         output = os.path.realpath(output)

@@ -111,7 +111,7 @@ def test_nothing_matches(folder: Path, monkeypatch, pattern: str, reason: str) -
 
 
 def test_an_unknown_file_system(folder: Path) -> None:
-    with pytest.raises(UsageError, match="--input odd://x/y: cannot be listed: "):
+    with pytest.raises(UsageError, match="odd://x/y: there is no file system for odd://"):
         plan(InputConfig(input=("odd://x/y",)))
 
 
