@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -11,6 +12,12 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.option_fields import Options, option
 
 _MAX_REPEATS = 1000
+
+# What a byte means depends on all before it, or encodes something else than characters.
+_STATEFUL = (
+    *(f"iso2022_{kind}" for kind in ("jp", "jp_1", "jp_2", "jp_2004", "jp_3", "jp_ext", "kr")),
+    *("hz", "utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined"),
+)
 
 Document = Literal["line", "paragraph", "file"]
 
@@ -54,6 +61,42 @@ def parse_separator(text: str) -> str:
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
+def _keeps_white_space(encoding: str) -> bool:
+    """Returns whether white space is a byte of its own, which is never a part of another character."""
+    for before in range(256):
+        for space in (b"\n", b"\r", b" ", b"\t", b"\f", b"\v"):
+            try:
+                text = (bytes([before]) + space).decode(encoding)
+            except UnicodeDecodeError:
+                continue
+            if not text.endswith(space.decode()) or text == space.decode():
+                return False
+    return b"\n".decode(encoding, "replace") == "\n"
+
+
+def parse_encoding(text: str) -> str:
+    """Returns Python's name of an encoding.
+
+    Raises:
+        UsageError: If there is no such encoding, or line ends in it can be recognized only from the file's beginning.
+    """
+    try:
+        info = codecs.lookup(text)
+        name = "utf-8" if info.name == "utf-8-sig" else info.name
+        kept = name not in _STATEFUL and _keeps_white_space(name)
+    except (LookupError, ValueError) as error:  # ValueError: the name has a NUL
+        raise UsageError(
+            f"--encoding {text}: there is no such encoding of text; Python's names are allowed, such as latin-1, "
+            "cp1252, gb18030 or shift_jis"
+        ) from error
+    if not kept:
+        raise UsageError(
+            f"--encoding {text}: files in this encoding cannot be divided at line ends; convert them, e.g. with "
+            f"iconv -f {text} -t UTF-8"
+        )
+    return name
+
+
 @dataclass(frozen=True)
 class DatasetConfig(Options):
     """A Hugging Face dataset, loaded by the `datasets` library."""
@@ -93,6 +136,11 @@ class InputConfig(Options):
     .lz4 are decompressed."""
     document: Document = "line"
     """What a document is in a text file: a line, a paragraph (blank lines separate them) or the whole file."""
+    encoding: str = option("utf-8", metavar="NAME", parse=parse_encoding)
+    """Encoding of text and jsonl files, by Python's name, e.g. latin-1, cp1252, gb18030 or shift_jis."""
+    encoding_errors: Literal["strict", "replace"] = "strict"
+    """What happens to bytes that are invalid in the encoding: strict makes the record bad; replace puts U+FFFD in their
+    place."""
     text_key: str = option("text", metavar="KEY")
     """The key or column that holds a document's text, in jsonl, parquet and datasets. data.text is a key within an
     object or struct; title,text joins two texts. Strings of a list are joined, too."""
@@ -110,7 +158,7 @@ class InputConfig(Options):
         """See `Options.complete`: `--split` also names the dataset's split, unless `--dataset_split` does."""
         if "dataset_name" not in given:
             return
-        for name in ("input_format", "document"):
+        for name in ("input_format", "document", "encoding"):
             if given.get(name, getattr(cls, name)) != getattr(cls, name):
                 raise UsageError(
                     f"--{name} {given[name]}: does not apply to a dataset, whose documents are rows of a table; omit it"
@@ -126,9 +174,8 @@ class InputConfig(Options):
         """See `Options.identity`. The fingerprint contains the list of files and the run's seed separately."""
         found = super().identity() | {"mix": sorted(map(list, self.mix))}
         del found["input"], found["seed"]
-        for name in (
-            "text_separator",
-        ):  # the default is absent, as in datasets from before there was a choice
+        # Defaults are absent, as in datasets from before there was a choice.
+        for name in ("encoding", "encoding_errors", "text_separator"):
             if found[name] == getattr(InputConfig, name):
                 del found[name]
         return found

@@ -53,7 +53,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         first, last = max(part.start - row, 0), min(part.end - row, len(column))
         at = row + first
         for piece in split_column(column.slice(first, max(0, last - first))):
-            yield column_records(part.name, piece, at)
+            yield column_records(part.name, piece, at, options.encoding_errors)
             at += len(piece)
         row += len(column)
 

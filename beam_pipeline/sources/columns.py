@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.sources.lines import invalid_utf8
-from beam_pipeline.sources.units import BadRecord, Records
+from beam_pipeline.sources.lines import undecodable
+from beam_pipeline.sources.units import BadRecord, Records, utf8_sizes
 
 PIECE_BYTES = 4 << 20
 
@@ -124,12 +124,13 @@ def _needs_cast(kind: pa.DataType) -> bool:
     return pa.types.is_null(kind) or pa.types.is_string_view(kind)
 
 
-def column_records(name: str, column: pa.Array, first: int) -> Records:
+def column_records(name: str, column: pa.Array, first: int, errors: str = "strict") -> Records:
     """Converts the values of a text column to records. Nulls and values with invalid UTF-8 are bad records.
 
     Args:
         column: Of a type that `text_column` returns.
         first: The row number of the column's first value.
+        errors: See `InputConfig.encoding_errors`.
     """
     column = column.cast(pa.large_string())
     places = np.arange(first, first + len(column), dtype=np.int64)
@@ -141,15 +142,16 @@ def column_records(name: str, column: pa.Array, first: int) -> Records:
         if not column.null_count:
             return Records(texts, places, sizes, crc=crc)
     except (pa.ArrowException, UnicodeDecodeError):
-        texts = [_decoded(value) for value in contents.to_pylist()]
+        texts = [_decoded(value, errors) for value in contents.to_pylist()]
     bad = []
     for index, text in enumerate(texts):
         if text is None:
             content = contents[index].as_py()
-            reason = "null instead of a text" if content is None else invalid_utf8(content)
+            reason = "null instead of a text" if content is None else undecodable(content)
             bad.append(BadRecord(name, int(places[index]), reason, content or b""))
     kept = np.array([text is not None for text in texts], bool)
-    return Records([text for text in texts if text is not None], places[kept], sizes[kept], bad, crc)
+    texts = [text for text in texts if text is not None]
+    return Records(texts, places[kept], utf8_sizes(texts), bad, crc)
 
 
 def _joined(contents: pa.LargeBinaryArray) -> bytes:
@@ -159,8 +161,8 @@ def _joined(contents: pa.LargeBinaryArray) -> bytes:
     return data[bounds[0] : bounds[-1]].to_pybytes() if data is not None and len(bounds) else b""
 
 
-def _decoded(content: bytes | None) -> str | None:
+def _decoded(content: bytes | None, errors: str) -> str | None:
     try:
-        return None if content is None else content.decode()
+        return None if content is None else content.decode(errors=errors)
     except UnicodeDecodeError:
         return None

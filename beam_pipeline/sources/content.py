@@ -131,14 +131,16 @@ def _identify(head: bytes) -> tuple[str, str] | None:
 def _binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
     """Detects binary data. Returns (what was found, remedy), or None if the bytes may be text.
 
-    Data is binary if it contains NUL bytes and is not valid UTF-8, or if at least a tenth of it is NUL. Text may
-    contain a few NUL bytes.
+    Data is binary if it contains NUL bytes and is invalid in its encoding, or if at least a tenth of it is NUL. Text
+    may contain a few NUL bytes.
     """
     nul = head.count(0)
     if options.input_format != "auto" or not nul:
         return None
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # incremental: `head` may end within a character
+        codecs.getincrementaldecoder(options.encoding)().decode(
+            head
+        )  # incremental: `head` may end within a character
         if nul * 10 < len(head):
             return None
     except UnicodeDecodeError:

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.lines import invalid_utf8, line_bounds, whole_lines, without_bom
+from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.text_keys import text_of
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 
@@ -26,7 +26,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         offset, block = without_bom(position, whole)
         starts, ends = line_bounds(block)
         spans = list(map(slice, starts.tolist(), ends.tolist()))
-        texts = _all_texts(block, spans, options.text_key)
+        texts = _all_texts(block, spans, options)
         if texts is not None:
             records = Records(texts, starts + offset, utf8_sizes(texts))
         else:
@@ -35,13 +35,16 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         yield replace(records, crc=google_crc32c.value(whole))
 
 
-def _all_texts(block: bytes, spans: list[slice], key: str) -> list[str] | None:
+def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[str] | None:
     """The fast path: returns the texts of the lines at these places, or None if any line has no text."""
-    loads = orjson.loads
+    loads, key, encoding = orjson.loads, options.text_key, options.encoding
     try:
         # Each line is copied right before it is parsed, while it is in the processor's cache.
-        texts = [loads(block[span])[key] for span in spans]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+        if encoding == "utf-8":
+            texts = [loads(block[span])[key] for span in spans]
+        else:
+            texts = [loads(block[span].decode(encoding))[key] for span in spans]
+    except (orjson.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         return None
     return texts if set(map(type, texts)) <= {str} else None
 
@@ -66,9 +69,9 @@ def _text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
     if not line.strip():
         return "", None
     try:
-        record = _record(line)
+        record = _record(line, options)
     except ValueError as error:
-        return "", invalid_utf8(line) or f"broken JSON ({error}){_line_end_hint(line)}"
+        return "", undecodable(line, options.encoding) or f"broken JSON ({error}){_line_end_hint(line)}"
     except RecursionError:
         return "", "broken JSON (its lists and objects are nested too deeply)"
     key = options.text_key
@@ -81,7 +84,7 @@ def _text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
     return text, reason
 
 
-def _record(line: bytes) -> Any:
+def _record(line: bytes, options: InputConfig) -> Any:
     """Parses a line. What orjson refuses but Python's json accepts is accepted, too, such as NaN.
 
     Megatron-LM's script reads with json, and other keys than the text's should not make a record bad.
@@ -90,13 +93,13 @@ def _record(line: bytes) -> Any:
         ValueError: If the line is not JSON.
         RecursionError: If it is nested too deeply.
     """
+    content = line.decode(options.encoding, options.encoding_errors)
     try:
-        return orjson.loads(line)
+        return orjson.loads(content)
     except orjson.JSONDecodeError as error:
         try:
-            return json.loads(
-                line.decode(), parse_int=float
-            )  # an int of thousands of digits would be an error
+            # With parse_int, because an int of thousands of digits would be an error.
+            return json.loads(content, parse_int=float)
         except ValueError:
             raise error from None
 

@@ -125,10 +125,10 @@ def line_number(file: BinaryIO, offset: int) -> int:
     return number
 
 
-def invalid_utf8(record: bytes) -> str | None:
-    """Describes the first invalid UTF-8 sequence of a record. Returns None if the record is valid."""
+def undecodable(record: bytes, encoding: str = "utf-8") -> str | None:
+    """Describes the first bytes of a record that are invalid in the encoding. Returns None if the record is valid."""
     try:
-        record.decode()
+        record.decode(encoding)
     except UnicodeDecodeError as error:
         line = record.count(b"\n", 0, error.start)
         column = error.start - (record.rfind(b"\n", 0, error.start) + 1) + 1
@@ -136,5 +136,6 @@ def invalid_utf8(record: bytes) -> str | None:
         hint = (
             "; it looks like UTF-16: convert it to UTF-8" if record[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         )
-        return f"invalid UTF-8: byte 0x{record[error.start]:02x} at {where} (counted in bytes){hint}"
+        name = "UTF-8" if encoding == "utf-8" else encoding
+        return f"invalid {name}: byte 0x{record[error.start]:02x} at {where} (counted in bytes){hint}"
     return None

@@ -80,7 +80,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             use_threads=False,
         ):
             for piece in split_column(text_column(batch, paths, options.text_separator)):
-                yield column_records(part.name, piece, row)
+                yield column_records(part.name, piece, row, options.encoding_errors)
                 row += len(piece)
 
 

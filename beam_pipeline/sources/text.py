@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources.lines import invalid_utf8, line_bounds, whole_lines, without_bom
+from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.paragraphs import paragraphs
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 
@@ -20,10 +20,10 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the documents of a byte range, or of a whole file."""
     if options.document == "line":
         for offset, block in whole_lines(file, part.start, part.end):
-            yield _lines(part.name, *without_bom(offset, block))
+            yield _lines(part.name, *without_bom(offset, block), options)
     elif options.document == "paragraph":
         for found in paragraphs(file, part.start, part.end):
-            yield _documents(part.name, found)
+            yield _documents(part.name, found, options)
     else:
         pieces = []
         while piece := file.read(_BLOCK):
@@ -31,28 +31,32 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         whole = b"".join(pieces)
         if part.end is not None and len(whole) < part.end:
             raise EOFError(f"ends at byte {len(whole)}, but had {part.end} bytes when it was listed")
-        yield _documents(part.name, [without_bom(0, whole)])
+        yield _documents(part.name, [without_bom(0, whole)], options)
 
 
-def _lines(name: str, offset: int, block: bytes) -> Records:
+def _lines(name: str, offset: int, block: bytes, options: InputConfig) -> Records:
     """Splits a block into documents with a single decode and a single split."""
     starts, ends = line_bounds(block)
     places = starts + offset
     try:
-        texts = block.decode().split("\n")
+        texts = block.decode(options.encoding).split("\n")
     except UnicodeDecodeError:  # decode line by line, to find the bad ones
         lines = [block[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return _documents(name, list(zip(places.tolist(), lines, strict=True)))
+        return _documents(name, list(zip(places.tolist(), lines, strict=True)), options)
     if not texts[-1]:
         texts.pop()
+    crc = google_crc32c.value(block)
+    if options.encoding != "utf-8":
+        texts = [text.removesuffix("\r") for text in texts]
+        return Records(texts, places, utf8_sizes(texts), crc=crc)
     sizes = ends - starts
     if b"\r" in block:
         sizes -= np.fromiter((text.endswith("\r") for text in texts), np.int64, len(texts))
         texts = [text.removesuffix("\r") for text in texts]
-    return Records(texts, places, sizes, crc=google_crc32c.value(block))
+    return Records(texts, places, sizes, crc=crc)
 
 
-def _documents(name: str, found: Sequence[tuple[int, bytes]]) -> Records:
+def _documents(name: str, found: Sequence[tuple[int, bytes]], options: InputConfig) -> Records:
     """Decodes documents, given as (place, bytes), one by one."""
     texts: list[str] = []
     places: list[int] = []
@@ -61,9 +65,9 @@ def _documents(name: str, found: Sequence[tuple[int, bytes]]) -> Records:
         if b"\r" in content:
             content = content.removesuffix(b"\r").replace(b"\r\n", b"\n")
         try:
-            texts.append(content.decode())
+            texts.append(content.decode(options.encoding, options.encoding_errors))
             places.append(place)
         except UnicodeDecodeError:
-            bad.append(BadRecord(name, place, invalid_utf8(content), content))
+            bad.append(BadRecord(name, place, undecodable(content, options.encoding), content))
     crc = google_crc32c.value(b"\0".join(content for _, content in found))
     return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad, crc)

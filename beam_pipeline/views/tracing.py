@@ -95,7 +95,11 @@ class Tracer:
         self._input = InputConfig(
             document=config["document"],
             text_key=config["text_key"],
-            text_separator=config.get("text_separator", InputConfig.text_separator),
+            **{
+                name: config[name]
+                for name in ("encoding", "encoding_errors", "text_separator")
+                if name in config
+            },
             seed=config["seed"],
         )
         self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None
