@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,9 +75,16 @@ class Split:
         if not files.is_file(path):
             return None
         statistics = _parse_json(files.read_bytes(path), path)
-        counts = statistics.get("token_counts")
-        if not isinstance(counts, list) or not all(map(_is_count, counts)):
-            raise UsageError(f"{path}: token_counts is not a list of counts; {_REMEDY}")
+        counts, bigram = statistics.get("token_counts"), statistics.get("bigram_entropy", 0.0)
+        size = None if self.manifest is None else self.manifest["tokenizer"]["vocab_size"]
+        if not isinstance(counts, list) or size not in (None, len(counts)) or not all(map(_is_count, counts)):
+            raise UsageError(
+                f"{path}: damaged: not the count of each token; copy it again, or remove it to train without it"
+            )
+        if type(bigram) not in (int, float) or not 0 <= bigram < math.inf:
+            raise UsageError(
+                f"{path}: damaged: bigram_entropy is {bigram!r:.80}; copy it again, or remove it to train without it"
+            )
         return statistics
 
     def token_counts(self) -> np.ndarray | None:
