@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 
 from tests.tpu_trainer.hub_stand_in import HubStandIn, hub_stand_in
 from tests.tpu_trainer.trained import GPT2, run_of
@@ -50,6 +52,26 @@ def test_what_is_pushed_is_the_export(hub: HubStandIn, run: RunFolder, tmp_path:
     for commit, step in zip(repository.commits, (10, 30), strict=True):
         assert commit.files == exported(run, step, tmp_path / str(step))
     assert hub.tokens == {"Bearer hf_secret"}
+
+
+def test_an_interrupted_run_does_not_wait_for_an_upload(
+    hub: HubStandIn, run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploading, go = threading.Event(), threading.Event()
+
+    def upload(*arguments: Any, **options: Any) -> None:
+        uploading.set()
+        assert go.wait(60)
+
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    pusher = HubPusher("lab/tiny", private=True, folder=run)
+    pusher.push_in_background(10)
+    assert uploading.wait(60)
+    pusher.abandon()
+    assert "fit: step 10 was not pushed to lab/tiny: the run is interrupted" in capsys.readouterr().err
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "hub")
+    go.set()
+    pusher.wait()
 
 
 def test_a_push_that_fails_is_reported(

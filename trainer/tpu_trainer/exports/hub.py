@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError
@@ -42,6 +42,8 @@ class HubPusher:
         self._private = private
         self._folder = folder
         self._thread: Thread | None = None
+        self._exporting = Lock()
+        self._abandoned = False
         self._newest = 0  # the last step whose push was started
 
     def push_in_background(self, step: int) -> None:
@@ -49,13 +51,27 @@ class HubPusher:
         if step == self._newest or (self._thread is not None and self._thread.is_alive()):
             return
         self._newest = step
-        self._thread = Thread(target=self._push, args=(step, "training continues"), name="hub")
+        # A daemon, so that the process does not wait for an abandoned upload before it exits.
+        self._thread = Thread(target=self._push, args=(step, "training continues"), name="hub", daemon=True)
         self._thread.start()
+
+    def wait(self) -> None:
+        """Waits for a push in progress."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """Waits only while a push in progress exports the model: TensorFlow must not run when the process exits."""
+        with self._exporting:
+            self._abandoned = True
+            if self._thread is not None and self._thread.is_alive():
+                _log.info(
+                    f"fit: step {self._newest} was not pushed to {self._model_id}: the run is interrupted"
+                )
 
     def finish(self, step: int) -> None:
         """Waits for a push in progress, then pushes checkpoint `step`, the run's last."""
-        if self._thread is not None:
-            self._thread.join()
+        self.wait()
         self._push(step, f"the run is complete in {self._folder.path}; run the same command to push again")
 
     def _push(self, step: int, suffix: str) -> None:
@@ -68,7 +84,10 @@ class HubPusher:
             # First, because it fails fast.
             repository = api.create_repo(self._model_id, private=self._private, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
-                export_checkpoint(self._folder, step, Path(temporary))
+                with self._exporting:
+                    if self._abandoned:
+                        return
+                    export_checkpoint(self._folder, step, Path(temporary))
                 api.upload_folder(
                     repo_id=repository.repo_id, folder_path=temporary, commit_message=f"Step {step}"
                 )

@@ -112,6 +112,7 @@ class Run:
             finally:
                 self._saver.wait()
                 self._log.close()
+                self._saver.end_pushes(interrupted=interruption.requested)
         summary = self._summary(figures)
         try:
             if figures is not None and self._folder.writable:

@@ -164,6 +164,13 @@ class Saver:
         steps = self.checkpoints.steps()
         return f"the same command continues after step {steps[-1] if steps else 0}"
 
+    def end_pushes(self, *, interrupted: bool) -> None:
+        """Waits for a push in progress; after a signal, abandons it: the run's next process pushes again."""
+        if self._pusher is not None and interrupted:
+            self._pusher.abandon()
+        elif self._pusher is not None:
+            self._pusher.wait()
+
     def push_last(self, step: int) -> None:
         """Pushes the run's last checkpoint to the Hub, if the run has a repository there."""
         if self._pusher is not None:
