@@ -118,6 +118,20 @@ def test_records_that_a_full_disk_rejects_are_written_later(
     assert folder.metrics() == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}]
 
 
+def test_a_disk_that_is_full_at_the_start_does_not_end_training(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: str) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.summary, "create_file_writer", full)
+    log = MetricsLog(folder, last_step=0, tensorboard=True)
+    log.append({"step": 1, "loss": 1.0})
+    log.close()
+    assert "tensorboard cannot be written (No space left on device)" in capsys.readouterr().err
+    assert folder.metrics() == [{"step": 1, "loss": 1.0}]
+
+
 def test_tensorboard_starts_in_this_environment() -> None:
     command = Path(sys.executable).with_name("tensorboard")
     done = subprocess.run([command, "--version_tb"], capture_output=True, text=True, check=False)

@@ -31,7 +31,9 @@ class MetricsLog:
         self.records = [record for record in folder.metrics() if record["step"] <= last_step]
         self._whole = False
         """Whether the file has all records except a new one."""
-        self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard and folder.writable else None
+        self._tensorboard: _TensorBoard | None = None
+        if tensorboard and folder.writable:
+            self._try_tensorboard(self._open_tensorboard)
         self._write()
         for record in self.records:
             self._show(record)
@@ -73,6 +75,9 @@ class MetricsLog:
     def _show(self, record: dict[str, Any]) -> None:
         if self._tensorboard is not None:
             self._try_tensorboard(lambda: self._tensorboard.write(record))
+
+    def _open_tensorboard(self) -> None:
+        self._tensorboard = _TensorBoard(self._folder.tensorboard)
 
     def _try_tensorboard(self, write: Any) -> None:
         try:
