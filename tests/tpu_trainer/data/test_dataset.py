@@ -247,5 +247,5 @@ def test_damaged_statistics_are_an_error(dataset: Path, tmp_path: Path, content:
     elif not content.startswith(("{", "[")):  # one of the counts
         content = json.dumps({"token_counts": ["it", *counts[1:]]}).replace('"it"', content)
     path.write_text(content)
-    with pytest.raises(UsageError, match=r"statistics.json: damaged: .* remove it to train without it"):
+    with pytest.raises(UsageError, match=r"statistics.json: (damaged: .* remove it to train without it|not a JSON object)"):
         open_split(str(tmp_path / "copy" / "train")).statistics()
