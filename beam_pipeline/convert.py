@@ -10,6 +10,7 @@ from apache_beam.pvalue import AsIter
 from beam_pipeline import beam_options, filesystem, launching
 from beam_pipeline.amounts import counted
 from beam_pipeline.dataset import manifest, output_place
+from beam_pipeline.dataset.inputs import INPUTS, inputs_entry
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, UsageError
@@ -108,7 +109,11 @@ def _make(launch: Launch, held: Lock, config: ConvertConfig, source: str, splits
         )
         folder, files = splits[0].tokenizer_folder, splits[0].manifest["tokenizer"]["files"]
 
+        inputs = inputs_entry(splits[0].manifest)
+
         def run() -> bool:
+            if inputs:
+                job.write_recorded("inputs", {INPUTS: read_listed(source, inputs)})
             job.write_recorded(
                 "tokenizer",
                 {f"{manifest.TOKENIZER}/{file['path']}": read_listed(folder, file) for file in files},

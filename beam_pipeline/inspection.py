@@ -8,6 +8,7 @@ from itertools import islice
 
 from beam_pipeline import filesystem
 from beam_pipeline.amounts import counted
+from beam_pipeline.dataset.inputs import count_inputs
 from beam_pipeline.dataset.manifest import output_format_of
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.escaping import visible
@@ -46,8 +47,7 @@ def _summary(splits: Sequence[Split]) -> Iterator[str]:
     """Yields the lines of the summary."""
     first = splits[0].manifest
     tokenizer = first["tokenizer"]
-    sources = len(first["inputs"])
-    size = sum(file["bytes"] for file in first["inputs"])
+    sources, size = count_inputs(first)
     yield f"inputs     {counted(sources, 'file')}, {size:,} bytes"
     yield f"tokenizer  {splits[0].tokenizer_folder}, {tokenizer['vocab_size']:,} tokens"
     if first["max_length"] is None:

@@ -7,11 +7,13 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 
 from beam_pipeline import __version__, beam_options, filesystem, graph, launching, memory, native
 from beam_pipeline.analysis import analyze
 from beam_pipeline.dataset import manifest, output_place
+from beam_pipeline.dataset.inputs import INPUTS, describe_inputs, encode_inputs
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
@@ -51,6 +53,11 @@ class _Checked:
     pad_id: int
     planned: Plan
 
+    @cached_property
+    def inputs(self) -> bytes:
+        """The content of inputs.jsonl."""
+        return encode_inputs((file.path, file.size) for file in self.planned.files)
+
     def describe(self) -> dict:
         """Returns the description of the run for the manifests."""
         tokenizer = self.tokenizer
@@ -59,7 +66,11 @@ class _Checked:
             "bytes_version": _BYTES_VERSION,
             "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
             "config": self.config.identity(),
-            "inputs": self.planned.describe_files(),
+            "inputs": describe_inputs(
+                self.inputs,
+                files=len(self.planned.files),
+                input_bytes=sum(file.size for file in self.planned.files),
+            ),
             "tokenizer": {
                 "path": f"../{TOKENIZER}",
                 "sha256": tokenizer.sha256,
@@ -286,5 +297,6 @@ def _stage(job: Job, checked: _Checked) -> None:
     """Writes the files that workers read: the tokenizer, the plan and the run's description."""
     files = checked.tokenizer.files
     job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})
+    job.write_recorded("inputs", {INPUTS: checked.inputs})
     write_plan(job.plan_path, checked.planned.units)
     filesystem.write_bytes(job.description_path, json.dumps(checked.describe()).encode())

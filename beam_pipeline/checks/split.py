@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from beam_pipeline.checks.folder import unknown_notes
 from beam_pipeline.checks.manifest import manifest_defects
 from beam_pipeline.checks.shards import ShardFindings, check_sums
 from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.inputs import inputs_entry, read_inputs
 from beam_pipeline.dataset.json_form import mismatches
 from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, TAILS_FORM, UNIT_FORM, form_defects
 from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
@@ -69,7 +71,9 @@ def examine_split(folder: str) -> SplitFindings:
         if defects:
             found.damaged.add(file["path"])
     found.defects += _check_split_files(folder, manifest)
-    for name, check in ((manifests.SCHEMA, _check_schema), (manifests.UNITS, _check_units)):
+    whole_inputs = _check_inputs(found)
+    check_units = partial(_check_units, _dataset_of(folder) if whole_inputs else None)
+    for name, check in ((manifests.SCHEMA, _check_schema), (manifests.UNITS, check_units)):
         found.defects += _check_content(found, name, check)
     return found
 
@@ -143,13 +147,18 @@ def _check_split_files(folder: str, manifest: Mapping[str, Any]) -> Iterator[str
             yield f"{folder}/{manifests.MANIFEST}: its entry of {name} does not match the shards"
 
 
+def _dataset_of(folder: str) -> str:
+    """Returns the folder of a split's dataset."""
+    return folder.rstrip("/").rpartition("/")[0]
+
+
 def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
     vocab_size = manifest["tokenizer"]["vocab_size"]
     if data != manifests.schema_pbtxt(tuple(manifest["features"]), manifest["max_length"], vocab_size):
         yield "does not describe the records according to the manifest"
 
 
-def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _check_units(dataset: str | None, data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
     *lines, last = data.decode().split("\n")[:-1]
     units = [parse_own_json(line) for line in lines]
     tails = parse_own_json(last)
@@ -167,10 +176,28 @@ def _check_units(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
     left = sum(unit["tail"] for unit in units)
     if tails["rows"] != -(-left // (manifest["max_length"] or 1)):
         yield f"{left} tokens in the tails do not make {tails['rows']} rows"
-    inputs = {file["path"] for file in manifest["inputs"]}
-    unknown = {unit["root"] + part[0] for unit in units for part in unit["parts"]} - inputs
+    if dataset is None:  # the list of inputs is damaged
+        return
+    unknown = {unit["root"] + part[0] for unit in units for part in unit["parts"]}
+    for path, _ in read_inputs(dataset, manifest):
+        unknown.discard(path)
     if unknown:
         yield f"names {len(unknown)} files that are not inputs, such as {min(unknown)}"
+
+
+def _check_inputs(found: SplitFindings) -> bool:
+    """Checks the list of inputs. Returns whether it is whole."""
+    above = _dataset_of(found.folder)
+    entry = inputs_entry(found.manifest)
+    defects = list(_check_file(above, entry)) if entry else []
+    if not defects:
+        try:
+            for _ in read_inputs(above, found.manifest):
+                pass
+        except DataError as error:
+            defects = [str(error)]
+    found.defects += defects
+    return not defects
 
 
 def _check_statistics(
@@ -228,8 +255,8 @@ def _equal(one: Any, other: Any) -> bool:
 def _check_tokenizer(folder: str, manifest: Mapping[str, Any]) -> Iterable[str]:
     """Checks the tokenizer's folder against the manifest."""
     described = manifest["tokenizer"]
-    above = folder.rstrip("/").rpartition("/")[0]
-    place = filesystem.join(above, described["path"].removeprefix("../"))  # object stores have no `..`
+    # Object stores have no `..`.
+    place = filesystem.join(_dataset_of(folder), described["path"].removeprefix("../"))
     defects = [defect for entry in described["files"] for defect in _check_file(place, entry)]
     path = filesystem.join(place, "tokenizer.json")
     listed = {entry["path"]: entry["bytes"] for entry in described["files"]}

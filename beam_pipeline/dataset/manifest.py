@@ -17,8 +17,8 @@ from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.routing import Layout
 
 FORMAT = "tokenmill-dataset"
-VERSION = 2
-VERSIONS = (2,)  # that can be read
+VERSION = 3
+VERSIONS = (2, 3)  # that can be read
 MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
@@ -48,7 +48,7 @@ def describe_file(path: str, data: bytes) -> dict[str, Any]:
     return {"path": path, "bytes": len(data), "crc32c": f"{google_crc32c.value(data):08x}"}
 
 
-def fingerprint(bytes_version: int, config: Mapping, inputs: Sequence, tokenizer: Mapping) -> str:
+def fingerprint(bytes_version: int, config: Mapping, inputs: Mapping | Sequence, tokenizer: Mapping) -> str:
     """Returns the fingerprint of a run. Runs with equal fingerprints write equal shards.
 
     Args:

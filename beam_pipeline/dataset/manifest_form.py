@@ -102,11 +102,20 @@ _MANIFEST = {
         "files": _FILES,
     },
     "config": {**_CONFIG, "splits": [[SPLIT_NAME, float]]},
-    "inputs": [{"path": str, "bytes": COUNT}],
     "bytes_version": COUNT,
     "converted_from": Optional({"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": HEX_64}),
     "versions": {"tokenmill": str, "tokenizers": str},
     "fingerprint": HEX_64,
+}
+
+_INPUTS = {
+    2: [{"path": str, "bytes": COUNT}],
+    3: {
+        "path": re.compile(r"\.\./inputs\.jsonl"),
+        **dict.fromkeys(("files", "input_bytes", "bytes"), COUNT),
+        "crc32c": HEX_8,
+        "sha256": HEX_64,
+    },
 }
 
 STATISTICS_FORM = {
@@ -136,7 +145,7 @@ TAILS_FORM = {"unit": COUNT, "rows": COUNT}
 
 def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each deviation of a manifest from the form of its version."""
-    yield from mismatches(manifest, _MANIFEST, "")
+    yield from mismatches(manifest, {**_MANIFEST, "inputs": _INPUTS[manifest["version"]]}, "")
     yield from _format_defects(manifest)
     yield from _config_defects(manifest)
 

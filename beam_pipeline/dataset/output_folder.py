@@ -11,6 +11,7 @@ from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest, offsets
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.finished_units import count_finished
+from beam_pipeline.dataset.inputs import INPUTS
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.own_files import FolderContent, inspect_output, listed_sizes
 from beam_pipeline.dataset.shards import SHARD_NAME
@@ -137,14 +138,14 @@ def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
     def in_the_way(path: str) -> bool:
         folder, _, name = path.partition("/")
         if not name:
-            return folder in (*splits, TOKENIZER, BAD_RECORDS, STAGING)
+            return folder in (*splits, TOKENIZER, BAD_RECORDS, STAGING, INPUTS)
         if folder in splits:
             return (
                 name in _SPLIT_FILES + _SPLIT_FOLDERS  # a link or a file in place of a folder
                 or name.startswith(f"{offsets.FOLDER}/")
                 or SHARD_NAME.fullmatch(name) is not None
             )
-        return folder == TOKENIZER or (folder == BAD_RECORDS and name.startswith("unit-"))
+        return folder in (TOKENIZER, INPUTS) or (folder == BAD_RECORDS and name.startswith("unit-"))
 
     found = [path for path in content.kept if in_the_way(path)]
     if found:

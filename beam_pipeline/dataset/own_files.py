@@ -18,6 +18,7 @@ import google_crc32c
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import bad_records, lock, manifest, offsets
+from beam_pipeline.dataset.inputs import inputs_entry
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.own_pages import is_own_page, is_unfinished_page
 from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
@@ -136,7 +137,10 @@ def _of_manifest(
 def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
     """Returns the files that a manifest lists."""
     shards = {path: sums for shard in found["shards"] for path, sums in _of_shard(split, shard).items()}
-    return shards | _entries(split, found["files"]) | _entries(TOKENIZER, found["tokenizer"]["files"])
+    others = _entries(split, found["files"])
+    if entry := inputs_entry(found):
+        others |= _entries("", [entry])
+    return shards | others | _entries(TOKENIZER, found["tokenizer"]["files"])
 
 
 def listed_sizes(split: str, found: Mapping[str, Any]) -> dict[str, int]:
@@ -253,8 +257,8 @@ def _changed(output: str, listed: Mapping[str, Expected], sizes: Mapping[str, in
             return False
         if sizes[path] != expected.size:
             return True
-        *_, folder, name = path.split("/")
-        if folder == offsets.FOLDER or SHARD_NAME.fullmatch(name) or expected.size > _SMALL:
+        folder, _, name = path.rpartition("/")
+        if folder.endswith(f"/{offsets.FOLDER}") or SHARD_NAME.fullmatch(name) or expected.size > _SMALL:
             return False
         data = filesystem.read_bytes(filesystem.join(output, path))
         return f"{google_crc32c.value(data):08x}" != expected.crc32c

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 import jinja2
@@ -17,6 +18,7 @@ import numpy as np
 from markupsafe import Markup
 
 from beam_pipeline.amounts import counted, human_bytes
+from beam_pipeline.dataset.inputs import count_inputs
 from beam_pipeline.escaping import visible
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.report_page.rows import shown_rows
@@ -49,6 +51,7 @@ def render(splits: Sequence[Split]) -> bytes:
         "one_line": lambda text: visible(text, one_line=True),
     }
     decoder = splits[0].decoder()
+    num_inputs, input_bytes = count_inputs(splits[0].manifest)
     shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
     return (
         environment.get_template("page.html.jinja")
@@ -61,7 +64,9 @@ def render(splits: Sequence[Split]) -> bytes:
             quantiles=_quantiles(shown),
             tokens=_tokens(shown, decoder),
             charts=_charts(shown),
-            max_inputs=_MAX_INPUTS,
+            num_inputs=num_inputs,
+            input_bytes=input_bytes,
+            first_inputs=list(islice(splits[0].inputs(), _MAX_INPUTS)),
             rows=shown_rows(splits, decoder),
         )
         .encode()

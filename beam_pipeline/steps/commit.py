@@ -13,6 +13,7 @@ import numpy as np
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.bad_records import Excluded
+from beam_pipeline.dataset.inputs import inputs_entry
 from beam_pipeline.dataset.output_folder import clear_staging
 from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -55,7 +56,7 @@ def commit(
     excluded.check(job.config.max_bad_ratio)
     if not any(counted.documents for counted in statistics.values()):
         raise DataError(
-            f"the input ({len(run['inputs'])} files) contains no documents, only blank records or none at all"
+            f"the input ({run['inputs']['files']} files) contains no documents, only blank records or none at all"
         )
     shard_format = job.make_format()
     features = shard_format.form.features
@@ -106,7 +107,8 @@ def commit(
                 **run,
             }
         )
-    publish(job, shards=shards, files=files, manifests=manifests, tokenizer=run["tokenizer"])
+    copied = copied_files(run)
+    publish(job, shards=shards, files=files, manifests=manifests, copied=copied)
 
 
 def publish(
@@ -115,7 +117,7 @@ def publish(
     shards: Iterable[ShardInfo],
     files: Mapping[str, bytes],
     manifests: Mapping[str, bytes],
-    tokenizer: Mapping[str, Any],
+    copied: Sequence[str],
 ) -> None:
     """Writes the last files of a dataset, the manifests last of all, and deletes the staging folder.
 
@@ -126,18 +128,24 @@ def publish(
         shards: All shards, which are written already.
         files: The other files of the splits, by their paths below the output folder.
         manifests: The manifests, likewise.
-        tokenizer: The manifests' description of the tokenizer, whose files are written already.
+        copied: The files that belong to no split, which are written already, likewise.
     """
     job.write_recorded("splits", files)
     written = [
         f"{job.split_names[info.split]}/{name}" for info in shards for name in files_of_shard(info.to_json())
     ]
-    copied = [f"{manifest.TOKENIZER}/{file['path']}" for file in tokenizer["files"]]
     filesystem.make_durable(filesystem.join(job.output, path) for path in [*files, *written, *copied])
     job.check_lock()
     job.write_recorded("manifests", manifests)
     filesystem.make_durable(filesystem.join(job.output, path) for path in manifests)
     finish(job)
+
+
+def copied_files(run: Mapping[str, Any]) -> list[str]:
+    """Returns the files beside the folders of the splits that a manifest lists, below the output folder."""
+    entry = inputs_entry(run)
+    tokenizer = [f"{manifest.TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]]
+    return tokenizer + ([entry["path"]] if entry else [])
 
 
 def finish(job: OutputJob) -> None:

@@ -21,7 +21,7 @@ from beam_pipeline.job import OutputJob
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.steps.commit import finish, is_committed, publish
+from beam_pipeline.steps.commit import copied_files, finish, is_committed, publish
 from beam_pipeline.steps.route import KeptShards
 
 
@@ -194,8 +194,8 @@ class CommitConversion(beam.DoFn):
                 "fingerprint": source["fingerprint"],
             }
             manifests[f"{source['split']}/{manifest.MANIFEST}"] = manifest.with_checksum(made)
-        tokenizer = manifest.read_manifest(job.source_folder(0))["tokenizer"]
-        publish(job, shards=shards, files=files, manifests=manifests, tokenizer=tokenizer)
+        copied = copied_files(manifest.read_manifest(job.source_folder(0)))
+        publish(job, shards=shards, files=files, manifests=manifests, copied=copied)
 
 
 def read_listed(folder: str, entry: Mapping[str, Any]) -> bytes:

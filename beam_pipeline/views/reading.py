@@ -11,6 +11,7 @@ import numpy as np
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.inputs import read_inputs
 from beam_pipeline.dataset.json_form import COUNT, mismatches
 from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, UNIT_FORM
 from beam_pipeline.dataset.records import RecordError
@@ -75,10 +76,18 @@ class Split:
         return manifests.layout_of(self.manifest)
 
     @property
+    def dataset(self) -> str:
+        """The dataset's folder."""
+        return self.folder.rstrip("/").rpartition("/")[0]
+
+    def inputs(self) -> Iterator[tuple[str, int]]:
+        """Yields the path and size of each input file. Raises DataError if their list is missing or damaged."""
+        yield from read_inputs(self.dataset, self.manifest)
+
+    @property
     def tokenizer_folder(self) -> str:
         # Object stores do not resolve `..`.
-        above = self.folder.rstrip("/").rpartition("/")[0]
-        return filesystem.join(above, self.manifest["tokenizer"]["path"].removeprefix("../"))
+        return filesystem.join(self.dataset, self.manifest["tokenizer"]["path"].removeprefix("../"))
 
     def tokenizer_json(self) -> str:
         """Returns the text of the dataset's `tokenizer.json`.
@@ -209,16 +218,7 @@ class Split:
         line = self._unit_lines[0][number]
         place = f"{filesystem.join(self.folder, manifests.UNITS)}, line {number + 1}"
         _parse(line, UNIT_FORM, place)
-        unit = WorkUnit.from_json(line)
-        for part in unit.parts:
-            if unit.root + part.name not in self.input_sizes:
-                raise DataError(f"{place}: names {unit.root + part.name}, which is not one of the inputs")
-        return unit
-
-    @cached_property
-    def input_sizes(self) -> dict[str, int]:
-        """The bytes of each input file, by its path."""
-        return {file["path"]: file["bytes"] for file in self.manifest["inputs"]}
+        return WorkUnit.from_json(line)
 
     @cached_property
     def _unit_lines(self) -> tuple[list[str], RowTable, np.ndarray]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline import filesystem
-from beam_pipeline.dataset.manifest import split_shares
+from beam_pipeline.dataset.manifest import UNITS, split_shares
 from beam_pipeline.errors import DataError
 from beam_pipeline.hashing import text_hashes
 from beam_pipeline.input_options import InputConfig
@@ -131,6 +131,7 @@ class Tracer:
         Raises:
             TraceTooSlow: If a limit would be exceeded.
             NotTraced: If the source is missing or has changed.
+            DataError: If the dataset is damaged.
         """
         found = self._unit_documents(origin, max_bytes, max_seconds)
         if self._split.manifest["config"]["packing"] == "none":
@@ -198,8 +199,14 @@ class Tracer:
 
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
         """Raises NotTraced if a file of the units is missing or has another size."""
-        sizes = self._split.input_sizes
-        for path in sorted({unit.root + part.name for unit in units for part in unit.parts}):
+        paths = {unit.root + part.name for unit in units for part in unit.parts}
+        sizes = {path: size for path, size in self._split.inputs() if path in paths}
+        for path in sorted(paths):
+            if path not in sizes:
+                raise DataError(
+                    f"{self._split.folder}/{UNITS}: names {path}, which is not one of the dataset's inputs; verify the "
+                    "dataset, and copy or prepare it again"
+                )
             found = filesystem.size_of(path)
             if found is None:
                 raise NotTraced(f"{path} no longer exists")

@@ -15,7 +15,7 @@ from tokenmill_reader.files import Folder
 from tokenmill_reader.manifest import checksum_of, parse_manifest
 
 MANIFEST = "manifest.json"
-_FORMAT, _VERSIONS = "tokenmill-dataset", (2,)
+_FORMAT, _VERSIONS = "tokenmill-dataset", (2, 3)
 _SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{1,9})-(?P<count>\d{1,12})\.tfrecord")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{,99}")
 _MAX_LENGTH = 1 << 24
@@ -127,8 +127,8 @@ def _check_form(manifest: dict[str, Any], path: str) -> None:
     wrong = None
     if type(length) is not int or not 0 < length <= _MAX_LENGTH:
         wrong = "max_length is not a length of rows"
-    elif not _are_texts(features) or "input_ids" not in features:
-        wrong = "features does not contain input_ids"
+    elif not _are_texts(features) or "input_ids" not in features or len(set(features)) < len(features):
+        wrong = "features does not contain input_ids, or a name twice"
     elif not set(features) <= {"input_ids", *OPTIONAL_FEATURES}:
         wrong = f"features contains others than input_ids, {', '.join(OPTIONAL_FEATURES)}"
     elif not isinstance(manifest.get("split"), str) or not _SPLIT_NAME.fullmatch(manifest["split"]):

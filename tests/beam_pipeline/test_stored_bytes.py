@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import inspection, prepare, report, verify
+from beam_pipeline import convert, inspection, prepare, report, verify
 from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset.inputs import INPUTS, describe_inputs
 from tests.beam_pipeline.runs import arguments
 from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
+from tokenmill_reader import Dataset
 
 STORED = Path(__file__).with_name("stored")
 
@@ -86,8 +88,12 @@ def prepared(folder: Path, name: str) -> dict:
         assert content["fingerprint"] == manifest.fingerprint(*run)
         for key in ("versions", "engines", "checksum"):
             del content[key]
-        for entry in content["inputs"]:
-            entry["path"] = Path(entry["path"]).name
+        entry = content["inputs"]
+        data = (output / INPUTS).read_bytes()
+        assert entry == describe_inputs(data, files=entry["files"], input_bytes=entry["input_bytes"])
+        entry |= describe_inputs(
+            data.replace(f"{folder}/".encode(), b""), files=entry["files"], input_bytes=entry["input_bytes"]
+        )
         for entry in content["files"]:
             data = (output / split / entry["path"]).read_bytes().replace(f"{folder}/".encode(), b"")
             entry |= manifest.describe_file(entry["path"], data)
@@ -116,6 +122,22 @@ def test_a_dataset_of_version_2_is_still_read(tmp_path: Path, capsys):
     assert "/data/corpus.txt" in capsys.readouterr().out
     report.main([str(dataset)])
     assert "validation" in (dataset / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_dataset_of_version_2_is_still_read_and_converted(tmp_path: Path, capsys):
+    dataset = tmp_path / "out"
+    shutil.copytree(STORED / "version-2", dataset)
+    verify.main([str(dataset)])
+    assert capsys.readouterr().out.count(": whole") == 2
+    inspection.main([str(dataset), "--record", "train:0:3", "--trace", "never"])
+    assert "/tmp/corpus-v2/a.txt" in capsys.readouterr().out
+    report.main([str(dataset)])
+    assert "/tmp/corpus-v2/a.txt" in (dataset / "report.html").read_text(encoding="utf-8")
+    convert.main([str(dataset), "--output", str(tmp_path / "parquet"), "--output_format", "parquet"])
+    verify.main([str(tmp_path / "parquet")])
+    assert capsys.readouterr().out.count(": whole") == 2
+    assert not (tmp_path / "parquet" / INPUTS).exists()
+    assert len(Dataset.open(dataset / "train")) == 50
 
 
 if __name__ == "__main__":

@@ -135,8 +135,8 @@ DAMAGE = {
         "manifest.json: broken JSON",
     ),
     "a later version": (
-        train_manifest(version=3),
-        "version 3 of the format; this program reads 2",
+        train_manifest(version=4),
+        "version 4 of the format; this program reads 2 and 3",
     ),
     "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 differs"),
     "no tokenizer": (lambda d: shutil.rmtree(d / "tokenizer"), "tokenizer.json: missing"),

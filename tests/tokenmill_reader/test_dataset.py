@@ -142,7 +142,7 @@ def set_to(*path: str | int, value: Any) -> Callable[[dict], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_to("version", value=3), "version are 'tokenmill-dataset' and '3'"),
+        (set_to("version", value=4), "version are 'tokenmill-dataset' and '4'"),
         (set_to("format", value="other"), "install a newer tokenmill-reader"),
         (set_to("version", value=True), "version are"),
         (set_to("shards", 1, "name", value="../../secret-00001-10.tfrecord"), "shard 1 has the name"),

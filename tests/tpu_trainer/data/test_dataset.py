@@ -88,8 +88,8 @@ def test_the_folder_above_the_splits(dataset: Path) -> None:
 
 
 def test_another_format(split_folder: Path) -> None:
-    edit_manifest(split_folder, version=3)
-    with pytest.raises(UsageError, match=r"manifest.json: format and version are 'tokenmill-dataset' and 3"):
+    edit_manifest(split_folder, version=4)
+    with pytest.raises(UsageError, match=r"manifest.json: format and version are 'tokenmill-dataset' and 4"):
         open_split(str(split_folder))
 
 
@@ -247,5 +247,6 @@ def test_damaged_statistics_are_an_error(dataset: Path, tmp_path: Path, content:
     elif not content.startswith(("{", "[")):  # one of the counts
         content = json.dumps({"token_counts": ["it", *counts[1:]]}).replace('"it"', content)
     path.write_text(content)
-    with pytest.raises(UsageError, match=r"statistics.json: (damaged: .* remove it to train without it|not a JSON object)"):
+    message = r"statistics.json: (damaged: .* remove it to train without it|not a JSON object)"
+    with pytest.raises(UsageError, match=message):
         open_split(str(tmp_path / "copy" / "train")).statistics()

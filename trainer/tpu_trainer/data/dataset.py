@@ -18,7 +18,7 @@ import numpy as np
 from tpu_trainer import files
 from tpu_trainer.errors import UsageError
 
-MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (2,)
+MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (2, 3)
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
 _SHARD_NAME = re.compile(r"^(?P<split>[^/]+)-(?P<shard>\d+)-(?P<count>\d+)\.tfrecord$")
 _EVIDENCE = re.compile(r"/(sizes|crc32c|ends)=([0-9a-f]{16})(?=/|$)")
@@ -91,6 +91,23 @@ class Split:
         """Returns the count of each token id, float64[vocab_size]; None if there is no statistics.json."""
         statistics = self.statistics()
         return None if statistics is None else np.array(statistics["token_counts"], dtype=np.float64)
+
+    @property
+    def num_inputs(self) -> int:
+        """The number of input files; 0 if it is unknown."""
+        inputs = (self.manifest or {}).get("inputs", [])
+        return len(inputs) if isinstance(inputs, list) else inputs["files"]
+
+    def input_paths(self, count: int) -> list[str]:
+        """Returns the paths of the first `count` input files; none if the dataset does not list them."""
+        inputs = (self.manifest or {}).get("inputs", [])
+        if isinstance(inputs, list):  # up to version 2
+            return [entry["path"] for entry in inputs[:count]]
+        path = files.join(self.path, inputs["path"])
+        if not files.is_file(path):  # the folder of the split was copied alone
+            return []
+        lines = files.read_bytes(path).split(b"\n", count)[:count]
+        return [str(_parse_json(line, path).get("path")) for line in lines if line]
 
 
 def open_split(path: str, *, tokenizer: str | None = None) -> Split:
@@ -174,7 +191,10 @@ def _wrong_form(manifest: dict[str, Any]) -> str | None:
     if not isinstance(manifest.get("totals", {}), dict):
         return "totals is not an object"
     inputs, shards = manifest.get("inputs", []), manifest.get("shards")
-    if not isinstance(inputs, list) or not all(
+    if isinstance(inputs, dict):
+        if inputs.get("path") != "../inputs.jsonl" or not _is_count(inputs.get("files")):
+            return "inputs has no path ../inputs.jsonl or number of files"
+    elif not isinstance(inputs, list) or not all(
         isinstance(entry, dict) and isinstance(entry.get("path"), str) for entry in inputs
     ):
         return "inputs is not a list of files"

@@ -131,7 +131,7 @@ def describe(mixture: Mixture, validation: Split | None) -> list[dict[str, Any]]
     found = []
     for split, use, share in uses:
         manifest = split.manifest or {}
-        totals, inputs = manifest.get("totals", {}), manifest.get("inputs", [])
+        totals = manifest.get("totals", {})
         found.append(
             {
                 "name": "/".join(split.path.rstrip("/").split("/")[-2:]),
@@ -142,8 +142,8 @@ def describe(mixture: Mixture, validation: Split | None) -> list[dict[str, Any]]
                 "tokens": totals.get("tokens"),
                 "documents": totals.get("documents"),
                 "fingerprint": split.fingerprint,
-                "inputs": [entry["path"].rsplit("/", 1)[-1] for entry in inputs[:_INPUTS_SHOWN]],
-                "further_inputs": max(0, len(inputs) - _INPUTS_SHOWN),
+                "inputs": [path.rsplit("/", 1)[-1] for path in split.input_paths(_INPUTS_SHOWN)],
+                "further_inputs": max(0, split.num_inputs - _INPUTS_SHOWN),
             }
         )
     return found

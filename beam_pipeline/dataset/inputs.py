@@ -1,0 +1,108 @@
+"""The list of a dataset's input files: inputs.jsonl beside the folders of the splits (docs/dataset-format.md).
+
+It can have many millions of lines, so the manifests have only its size and checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import google_crc32c
+
+from beam_pipeline import filesystem
+from beam_pipeline.errors import DataError
+from beam_pipeline.parsing import parse_own_json
+
+INPUTS = "inputs.jsonl"
+_KEYS = {"path": str, "bytes": int}
+
+
+def encode_inputs(files: Iterable[tuple[str, int]]) -> bytes:
+    """Returns the content of inputs.jsonl, sorted, given the path and size of each file."""
+    return "".join(json.dumps({"path": path, "bytes": size}) + "\n" for path, size in sorted(files)).encode()
+
+
+def describe_inputs(data: bytes, *, files: int, input_bytes: int) -> dict[str, Any]:
+    """Returns the manifest's `inputs`.
+
+    Args:
+        data: The content of inputs.jsonl.
+        files: The number of input files.
+        input_bytes: The size of all of them.
+    """
+    return {
+        "path": f"../{INPUTS}",
+        "files": files,
+        "input_bytes": input_bytes,
+        "bytes": len(data),
+        "crc32c": f"{google_crc32c.value(data):08x}",
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+def inputs_entry(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the entry of inputs.jsonl as in a list of files; None if the manifest has the inputs itself."""
+    inputs = manifest["inputs"]
+    if isinstance(inputs, list):  # up to version 2
+        return None
+    return {"path": INPUTS, "bytes": inputs["bytes"], "crc32c": inputs["crc32c"]}
+
+
+def count_inputs(manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the number of input files, and the size of all of them."""
+    inputs = manifest["inputs"]
+    if isinstance(inputs, list):
+        return len(inputs), sum(file["bytes"] for file in inputs)
+    return inputs["files"], inputs["input_bytes"]
+
+
+def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yields the path and size of each input file, in order, and checks that the list is the manifest's.
+
+    Args:
+        dataset: The dataset's folder.
+        manifest: The manifest of one of its splits.
+
+    Raises:
+        DataError: If inputs.jsonl is missing, or is not what the manifest describes.
+    """
+    inputs = manifest["inputs"]
+    if isinstance(inputs, list):
+        yield from ((file["path"], file["bytes"]) for file in inputs)
+        return
+    path = filesystem.join(dataset, INPUTS)
+    if not filesystem.exists(path):
+        raise DataError(f"{path}: missing; copy the dataset again, or prepare it again")
+    data = filesystem.read_bytes(path)
+    described = describe_inputs(data, files=inputs["files"], input_bytes=inputs["input_bytes"])
+    if described != inputs:
+        raise DataError(
+            f"{path}: differs from the manifest; verify the dataset, and copy or prepare it again"
+        )
+    yield from _parse(data, path, inputs)
+
+
+def _parse(data: bytes, path: str, inputs: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    previous, number, total = "", 0, 0
+    for number, line in enumerate(io.BytesIO(data), 1):
+        try:
+            file = parse_own_json(line)
+        except ValueError as error:
+            raise DataError(f"{path}: line {number}: broken JSON ({error})") from error
+        if not isinstance(file, dict) or {key: type(value) for key, value in file.items()} != _KEYS:
+            raise DataError(f"{path}: line {number}: is not an object of a path and bytes")
+        if file["path"] <= previous or file["bytes"] < 0:
+            raise DataError(
+                f"{path}: line {number}: its path is not after the one before, or its size is negative"
+            )
+        previous, total = file["path"], total + file["bytes"]
+        yield file["path"], file["bytes"]
+    if (number, total) != (inputs["files"], inputs["input_bytes"]):
+        raise DataError(
+            f"{path}: names {number} files of {total} bytes, but the manifest specifies {inputs['files']} of "
+            f"{inputs['input_bytes']}"
+        )
