@@ -20,7 +20,7 @@ from beam_pipeline.tokenization.plain_class import (
     PLAIN_CLASS,
     PLAIN_CLASSES,
     added_tokens_decoder,
-    prefix_space,
+    as_plain_class,
 )
 from beam_pipeline.tokenization.tokenizer_json import (
     LoadedTokenizer,
@@ -63,8 +63,7 @@ def convert(
         source.mkdir()
         for name, data in files.items():
             (source / name).write_bytes(data)
-        tokenizer = _load(source, path, files, named_class=named_class, code=code)
-        tokenizer.save_pretrained(target)
+        tokenizer = _load_and_save(source, target, path, files, named_class=named_class, code=code)
         saved = read_folder(str(target))
         backend = tokenizer.backend_tokenizer
         same_model = (
@@ -85,13 +84,13 @@ def convert(
         saved.pop(MAP, None)  # it repeats the flags, and nothing reads it beside `added_tokens_decoder`
         for difference in _differences(backend, saved[JSON]):
             raise UsageError(f"--tokenizer {path}: {_inexpressible(difference)}")
-    return _as_plain_class(saved, parts, tokenizer.model_input_names)
+    return _with_plain_class(saved, parts, tokenizer.model_input_names)
 
 
-def _load(
-    source: Path, path: str, files: Mapping[str, bytes], *, named_class: str | None, code: bool
+def _load_and_save(
+    source: Path, target: Path, path: str, files: Mapping[str, bytes], *, named_class: str | None, code: bool
 ) -> PreTrainedTokenizerFast:
-    """Loads the files of a folder, and raises errors that say what to do."""
+    """Loads the files of a folder and saves them in another, or raises an error that says what to do."""
     use_as_it_is = (
         f"to use tokenizer.json as it is, set tokenizer_class in tokenizer_config.json to {PLAIN_CLASS}"
     )
@@ -99,6 +98,9 @@ def _load(
     damaged = f"neither SentencePiece nor tiktoken can read a vocabulary from its files ({names})"
     try:
         tokenizer = load_by_transformers(source)
+        if tokenizer and tokenizer.is_fast:
+            tokenizer.model_input_names = list(map(str, tokenizer.model_input_names))
+            tokenizer.save_pretrained(target)
     except Exception as error:  # with broken folders, it raises exceptions of many types
         reason = f"its files ({names}) cannot be loaded: {first_line(error)}"
         if code:
@@ -178,18 +180,16 @@ def _matched_before_normalization(parts: Mapping, tokens: Collection[str | None]
     return {**parts, "added_tokens": added}
 
 
-def _as_plain_class(
+def _with_plain_class(
     files: Mapping[str, bytes], parts: Mapping, input_names: Sequence[str]
 ) -> dict[str, bytes]:
-    """Renames the class in files that AutoTokenizer has saved, so that tokenizer.json is used unchanged.
+    """Renames the class in files that AutoTokenizer has saved, and omits options that it has applied.
 
-    The plain class does so in transformers 4 and 5. Many classes of transformers 5, such as AlbertTokenizer, replace
-    its normalizer, its pre-tokenizer or its template by their own.
+    The plain class uses tokenizer.json unchanged in transformers 4 and 5. Many classes of transformers 5, such as
+    AlbertTokenizer, replace its normalizer, its pre-tokenizer or its template by their own.
     """
     config = json.loads(files[CONFIG])
-    config["added_tokens_decoder"] = added_tokens_decoder(parts)
     if config["tokenizer_class"] not in PLAIN_CLASSES:
-        config["tokenizer_class"] = PLAIN_CLASS
-        config["add_prefix_space"] = prefix_space(parts)
-        config["model_input_names"] = list(input_names)
+        config["model_input_names"] = input_names
+    config = {**as_plain_class(config, parts), "added_tokens_decoder": added_tokens_decoder(parts)}
     return {**files, CONFIG: dump_json(config)}

@@ -21,8 +21,8 @@ from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, additional_t
 from beam_pipeline.tokenization.tokenizer_files import load_files
 from beam_pipeline.tokenization.tokenizer_json import dump_with_model, load_tokenizer
 
-# In characters.
-_MAX_MESSAGE = 1000
+# In characters: messages may quote the tokenizer's files.
+MAX_MESSAGE = 1000
 
 # The tokens that mark a document's boundaries or replace its words.
 _BOUNDARY_NAMES = ("mask", "bos", "eos", "cls", "sep")
@@ -102,7 +102,7 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
     except EncodingError as error:
         raise UsageError(f"--tokenizer {path}: cannot be loaded, or cannot encode a word: {error}") from error
     except UsageError as error:  # it may quote the tokenizer's files
-        raise UsageError(excerpt(str(error), _MAX_MESSAGE)) from error
+        raise UsageError(excerpt(str(error), MAX_MESSAGE)) from error
 
 
 def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
@@ -134,7 +134,7 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
         )
     return TokenizerDescription(
         files=files,
-        notes=tuple(excerpt(note, _MAX_MESSAGE) for note in notes),
+        notes=tuple(excerpt(note, MAX_MESSAGE) for note in notes),
         converted_by=made.converted_by,
         vocab_size=vocab_size,
         special_token_ids=special,

@@ -141,6 +141,7 @@ def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, An
     """
     try:
         value = parsing.parse_json(files.get(name, b"{}").decode())  # AutoTokenizer reads no other encoding
+        json.dumps(value, ensure_ascii=False).encode()  # nor could it save lone surrogates
     except ValueError as error:
         raise UsageError(f"--tokenizer {path}: {name} is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -149,8 +150,8 @@ def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, An
 
 
 def dump_json(value: Mapping) -> bytes:
-    """Returns the content of a JSON file. It is ASCII, so that any text in another JSON file can be written."""
-    return json.dumps(value, indent=2).encode()
+    """Returns the content of a JSON file."""
+    return json.dumps(value, indent=2, ensure_ascii=False).encode()
 
 
 def first_line(error: Exception) -> str:

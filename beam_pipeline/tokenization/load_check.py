@@ -9,9 +9,10 @@ from typing import Any
 
 from beam_pipeline import console
 from beam_pipeline.errors import UsageError
+from beam_pipeline.escaping import excerpt
 from beam_pipeline.tokenization.comparison import find_differences
 from beam_pipeline.tokenization.conversion import converter, load_by_transformers
-from beam_pipeline.tokenization.description import TokenizerDescription
+from beam_pipeline.tokenization.description import MAX_MESSAGE, TokenizerDescription
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, first_line, parse_json
 from beam_pipeline.tokenization.plain_class import PLAIN_CLASS, added_tokens_decoder
 from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, named_tokens
@@ -53,9 +54,15 @@ def check_copy(described: TokenizerDescription, path: str) -> None:
         UsageError: If it does not.
     """
     loaded = load_tokenizer(described.json)
-    config = parse_json(described.files, CONFIG, path)
-    if _is_known(described.files, config, loaded):
+    if _is_known(described.files, parse_json(described.files, CONFIG, path), loaded):
         return
+    try:
+        _check_copy(described, loaded, path)
+    except UsageError as error:
+        raise UsageError(excerpt(str(error), MAX_MESSAGE)) from error
+
+
+def _check_copy(described: TokenizerDescription, loaded: LoadedTokenizer, path: str) -> None:
     copy = f"--tokenizer {path}: AutoTokenizer of {converter()}"
     remedy = "correct tokenizer_config.json, or save the tokenizer with save_pretrained of this release"
     with console.without_stdout(), tempfile.TemporaryDirectory() as folder:

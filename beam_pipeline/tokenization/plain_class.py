@@ -15,17 +15,16 @@ from beam_pipeline.tokenization.transformers5 import BACKEND_CLASS
 PLAIN_CLASS = "PreTrainedTokenizerFast"
 PLAIN_CLASSES = (PLAIN_CLASS, "PreTrainedTokenizer", BACKEND_CLASS)
 
+# Options that replace tokenizer.json or change its pre-tokenizer.
+REPLACING_OPTIONS = ("from_slow", "fast_tokenizer_files", "fix_mistral_regex")
+
 
 def as_plain_class(config: Mapping, parsed: Mapping) -> dict:
     """Returns a config with which AutoTokenizer uses a parsed `tokenizer.json` unchanged."""
-    changed = {**config, "tokenizer_class": PLAIN_CLASS, "add_prefix_space": prefix_space(parsed)}
-    changed.pop("auto_map", None)
-    return changed
-
-
-def prefix_space(parsed: Mapping) -> bool:
-    """Returns what `add_prefix_space` of the config must be, so that AutoTokenizer keeps the pre-tokenizer."""
-    return bool((parsed["pre_tokenizer"] or {}).get("add_prefix_space", False))
+    # AutoTokenizer would change the pre-tokenizer to agree with the config.
+    prefix_space = bool((parsed["pre_tokenizer"] or {}).get("add_prefix_space", False))
+    kept = {key: value for key, value in config.items() if key not in (*REPLACING_OPTIONS, "auto_map")}
+    return {**kept, "tokenizer_class": PLAIN_CLASS, "add_prefix_space": prefix_space}
 
 
 def added_tokens_decoder(parsed: Mapping) -> dict[str, dict]:
@@ -55,8 +54,7 @@ def is_consistent(config: Mapping, files: Mapping[str, bytes], loaded: LoadedTok
         named.append(given["padding"]["pad_token"])
     if not set(named) <= {token.content for token in added.values()}:
         return False
-    # Options that replace tokenizer.json or change its pre-tokenizer.
-    if any(config.get(key) for key in ("from_slow", "fast_tokenizer_files", "fix_mistral_regex")):
+    if any(config.get(key) for key in REPLACING_OPTIONS):
         return False
     here = (given["pre_tokenizer"] or {}).get("add_prefix_space")
     return here is None or here == config.get("add_prefix_space", False)

@@ -18,11 +18,11 @@ def check_tokens(config: Mapping, name: str, path: str) -> None:
     """Checks the entries of a config that name tokens, since AutoTokenizer fails on others or does not return."""
     decoder = config.get("added_tokens_decoder") or {}
     lists = {key: config.get(key) or [] for key in _LISTS}
-    tokens = {f"{role}_token": [config.get(f"{role}_token")] for role in SPECIAL_NAMES}
+    tokens = {f"{role}_token": list(filter(None, [config.get(f"{role}_token")])) for role in SPECIAL_NAMES}
     tokens |= {key: value.values() if isinstance(value, Mapping) else value for key, value in lists.items()}
     tokens["added_tokens_decoder"] = decoder.values() if isinstance(decoder, Mapping) else None
     for key, found in tokens.items():
-        if not isinstance(found, list | ValuesView) or not all(_is_token(token) for token in found if token):
+        if not isinstance(found, list | ValuesView) or not all(map(_is_token, found)):
             raise UsageError(
                 f"--tokenizer {path}: {key} in {name} is not a token: a text of at most {_MAX_TOKEN_CHARS:,} "
                 "characters, or an object with such a content"

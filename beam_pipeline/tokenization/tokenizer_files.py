@@ -124,7 +124,8 @@ def _with_clean_configs(
 def _is_path(key: str, value: Any) -> bool:
     if key == "fast_tokenizer_files":  # names of files of the folder, for ranges of releases
         return "/" in str(value)
-    return bool(_PATHS.fullmatch(key)) and (value is None or isinstance(value, str))
+    is_vocabulary = key == "vocab" and isinstance(value, Mapping)
+    return bool(_PATHS.fullmatch(key)) and not is_vocabulary
 
 
 def _check_readable(files: Mapping[str, bytes], known_class: str | None, path: str) -> None:

@@ -17,6 +17,8 @@ def is_of_version_5(config: Mapping) -> bool:
     """
     if config.get("tokenizer_class") == BACKEND_CLASS or isinstance(config.get("extra_special_tokens"), list):
         return True
+    if "model_specific_special_tokens" in config:
+        return True
     return "backend" in config and "added_tokens_decoder" not in config
 
 
@@ -27,16 +29,17 @@ def in_version_4(config: Mapping) -> dict:
     `model_specific_special_tokens`. Version 4 calls these `additional_special_tokens` and `extra_special_tokens`.
     """
     changed = {key: value for key, value in config.items() if key not in _STATE}
-    extra = changed.pop("extra_special_tokens", None) or {}
-    named = changed.pop("model_specific_special_tokens", None) or {}
-    if isinstance(extra, list):
-        listed = [*(changed.get("additional_special_tokens") or []), *extra]
-        changed["additional_special_tokens"] = list(map(_added_token, listed))
-        extra = {}
-    if extra or named:
-        changed["extra_special_tokens"] = {
-            name: _added_token(token) for name, token in {**extra, **named}.items()
-        }
+    listed, named = list(changed.get("additional_special_tokens") or []), {}
+    for key in ("extra_special_tokens", "model_specific_special_tokens"):
+        tokens = changed.pop(key, None) or {}
+        if isinstance(tokens, Mapping):
+            named.update({name: _added_token(token) for name, token in tokens.items()})
+        else:
+            listed += map(_added_token, tokens)
+    if listed:
+        changed["additional_special_tokens"] = listed
+    if named:
+        changed["extra_special_tokens"] = named
     return changed
 
 

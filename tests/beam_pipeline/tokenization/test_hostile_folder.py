@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.errors import UsageError
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.engine import check_engine
+from beam_pipeline.tokenization.load_check import check_copy
 from tests.beam_pipeline.runs import arguments
 
 HOSTILE = "\x1b[31m\n\x9b\u202e</script><b>"
@@ -68,6 +71,87 @@ def test_a_hostile_config_gives_a_short_line(config: dict, save: Callable[..., P
     except UsageError as error:
         messages = [str(error)]
     assert messages and all(map(is_safe, messages))
+
+
+TOKEN = {
+    "content": "</s>",
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": True,
+    "single_word": False,
+    "special": True,
+}
+KEYS = [
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "auto_map",
+    "backend",
+    "chat_template",
+    "eos_token",
+    "extra_special_tokens",
+    "fast_tokenizer_files",
+    "fix_mistral_regex",
+    "from_slow",
+    "image_token",
+    "init_inputs",
+    "model_input_names",
+    "model_max_length",
+    "model_specific_special_tokens",
+    "pad_token",
+    "padding_side",
+    "slow_tokenizer_class",
+    "split_special_tokens",
+    "stride",
+    "tokenizer_class",
+    "tokenizer_file",
+    "tokenizer_object",
+    "unk_token",
+    "vocab_file",
+]
+VALUES = [
+    None,
+    True,
+    0,
+    1e300,
+    "x",
+    "</s>",
+    "BertTokenizer",
+    "left",
+    [],
+    ["<s>"],
+    [TOKEN],
+    [None],
+    [[]],
+    [1],
+    {},
+]
+VALUES += [{"a": "<s>"}, {"a": TOKEN}, {"1501": TOKEN}, {"x": 1}, TOKEN, "\ud800", ["\ud800"], HOSTILE]
+
+
+def test_any_config_is_refused_or_its_copy_is_loaded_as_the_same(save: Callable[..., Path], tmp_path: Path):
+    rng = random.Random(0)
+    folder, copied = save(), tmp_path / "copy"
+    loaded = 0
+    for _ in range(120):
+        config, names = (
+            {key: rng.choice(VALUES) for key in rng.sample(KEYS, rng.randint(0, 3))} for _ in "ab"
+        )
+        config.setdefault("tokenizer_class", rng.choice(["PreTrainedTokenizerFast", "GPT2Tokenizer"]))
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "special_tokens_map.json").write_text(json.dumps(names if rng.random() < 0.3 else {}))
+        try:
+            described = describe_tokenizer(str(folder))
+            check_copy(described, str(folder))
+        except UsageError as error:
+            assert is_safe(str(error)), config
+            continue
+        shutil.rmtree(copied, ignore_errors=True)
+        copied.mkdir()
+        for name, data in described.files.items():
+            (copied / name).write_bytes(data)
+        assert describe_tokenizer(str(copied)).files == described.files, config
+        loaded += 1
+    assert 20 < loaded < 100
 
 
 def test_a_map_of_special_tokens_that_is_none(save: Callable[..., Path]):
