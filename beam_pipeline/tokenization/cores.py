@@ -8,7 +8,7 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -44,6 +44,16 @@ _CHARS_PER_CACHE = 256 << 20
 # that takes less than the import.
 _CHARS_PER_CALL = 500
 _FEW_CHARS = 16 << 20
+
+
+# A noncharacter of Unicode, for joining pieces of text. HF encodes the few words with it.
+_SEPARATOR = "\uffff"
+
+
+def _separator(number: int) -> dict[str, Any]:
+    """Returns the added token for the separator."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": number, "content": _SEPARATOR, **flags}
 
 
 @contextlib.contextmanager
@@ -99,13 +109,15 @@ class GigatokenCore:
 
     def __init__(self, parts: TokenizerParts, threads: int):
         self.check(parts)
-        self._json = json.dumps(parts.core)
-        self.inexact_strings = parts.removed
         # A model with byte fallback knows all bytes, and its splits do not depend on Unicode categories.
         self.is_exact = parts.kind == SENTENCEPIECE
         # Batches of such a model begin with an empty cache of words, which takes about twice the CPU. But Python's lock
         # is held while a single text is encoded, so with more threads, batches are faster.
-        self._one_by_one = parts.kind == SENTENCEPIECE and threads <= 2
+        self._joins = parts.kind == SENTENCEPIECE and threads <= 2
+        self._separator_id = 1 + max(parts.core["model"]["vocab"].values(), default=-1)
+        separators = [_separator(self._separator_id)] if parts.kind == SENTENCEPIECE else []
+        self.inexact_strings = {*parts.removed, *(token["content"] for token in separators)}
+        self._json = json.dumps({**parts.core, "added_tokens": separators})
         self._missing = missing_bytes(parts.exact["model"]["vocab"])
         self._parallel = threads > 1
         self._chars = 0
@@ -125,13 +137,22 @@ class GigatokenCore:
     def encode(self, pieces: Sequence[str]) -> Flat:
         self._limit_cache()
         self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
-        if self._one_by_one or self._chars <= _FEW_CHARS:
+        if self._joins and pieces:
+            return self._encode_joined(_SEPARATOR.join(pieces))
+        if self._chars <= _FEW_CHARS:
             found = list(map(self._tokenizer.encode, pieces))
             lengths = np.fromiter(map(len, found), np.int64, len(found))
             return np.concatenate([np.empty(0, np.uint32), *found]), lengths
         layout = self._tokenizer.encode_batch(list(pieces), parallel=self._parallel).layout
         ids = np.asarray(layout.content.data)
         return ids, np.diff(np.asarray(layout.offsets.data).astype(np.int64, copy=False))
+
+    def _encode_joined(self, joined: str) -> Flat:
+        """Encodes pieces in a single call: tens of thousands between line breaks that are added tokens, for example."""
+        ids = self._tokenizer.encode(joined)
+        is_separator = ids == self._separator_id
+        ends = np.append(np.flatnonzero(is_separator), len(ids))
+        return ids[~is_separator], np.diff(ends, prepend=-1) - 1
 
     def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
         """Finds characters of two kinds.

@@ -161,12 +161,14 @@ class Literals:
         """Cuts texts at the tokens in them, as `cut_at` does, but several times as fast.
 
         Returns:
-            None if there are no tokens in the texts, or if this cannot find them.
+            None if there are neither tokens nor ignored contents in the texts, or if this cannot find them.
         """
         split = None if self._ids is None else self._strings.split(texts)
-        if split is None or not self._ignored.isdisjoint(split[1]):
+        if split is None:
             return None
         parts, contents = split
+        if not self._ignored.isdisjoint(contents):
+            parts, contents = _without(self._ignored, parts, contents)
         ids = np.fromiter(map(self._ids.__getitem__, contents), np.int64, len(contents))
         return Sections.of(parts, ids, ids < 0)
 
@@ -184,6 +186,21 @@ class Literals:
             while end < len(text) and text[end] in RUST_SPACE:
                 end += 1
         return start, end, token["id"]
+
+
+def _without(
+    ignored: Collection[str], parts: Sequence[str], contents: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Joins the sections around ignored strings, which are text, to one with the string between them."""
+    joined, kept, text = [], [], ""
+    for part, content in zip(parts, contents, strict=True):
+        if content in ignored:
+            text += part + content
+        else:
+            joined.append(text + part)
+            kept.append(content)
+            text = ""
+    return joined, kept
 
 
 def trie_pattern(strings: Collection[str]) -> str:

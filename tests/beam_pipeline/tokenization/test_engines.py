@@ -87,6 +87,24 @@ def test_no_batch_of_a_sentencepiece_model_begins_with_an_empty_cache(
     assert encode(engine, ["some text", ""])[1] == []
 
 
+def test_pieces_of_sentencepiece_models_are_encoded_in_one_call(
+    make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer_json = make_tokenizer("sentencepiece-gemma")
+    engine, reference = make_engine("gigatoken", tokenizer_json), reference_tokenizer(tokenizer_json)
+    texts = ["", "two\nlines", "\n\n", "<s> and <unk>\tthere", "", "the end\n"]
+    calls = []
+    encode_one = engine._core._tokenizer.encode
+    monkeypatch.setattr(
+        engine._core._tokenizer, "encode", lambda text: calls.append(text) or encode_one(text)
+    )
+    assert encode(engine, texts) == encode_by_hf(reference, texts)
+    assert len(calls) == 1
+    # A text may contain what joins them.
+    texts = ["a\uffffb", "\uffff", "x\uffff\n\uffff"]
+    assert encode(engine, texts) == encode_by_hf(reference, texts)
+
+
 def test_only_words_with_tokens_that_span_lines_are_left_to_hf(make_tokenizer: Callable[[str], str]):
     engine = make_engine("gigatoken", make_tokenizer("sentencepiece-internlm"))
     texts = ["two words\n  indented", "a line of spaces\n  \nhere", "a tab\tand a space", "a tab\t and"]

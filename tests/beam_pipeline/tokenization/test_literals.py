@@ -77,4 +77,7 @@ def test_texts_are_split_at_tokens():
     assert sections.counts.tolist() == [0, 4, 0, 1]
     assert Literals(tokens).split(["a", "b"]) is None
     assert Literals(tokens).split(["a\0", "b\n"]) is None
-    assert Literals(tokens, ignored=["<b>"]).split(["a<b>", "b\n"]) is None
+    # Tokens that are plain text stay in their sections.
+    sections = Literals(tokens, ignored=["<b>"]).split(["a<b><b>c\n<b>", "<b>", "b\n"])
+    assert sections.texts == ["a<b><b>c", "<b>", "<b>", "b"] and sections.owners.tolist() == [0, 0, 1, 2]
+    assert sections.tokens.tolist() == [7, 7] and sections.counts.tolist() == [3, 1, 2]
