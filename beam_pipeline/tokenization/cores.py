@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from beam_pipeline import memory
 from beam_pipeline.errors import one_line
 from beam_pipeline.tokenization.byte_level import missing_bytes
-from beam_pipeline.tokenization.hf import encode_flat
+from beam_pipeline.tokenization.hf import batches, encode_flat
 from beam_pipeline.tokenization.library_errors import Flat, is_panic
 from beam_pipeline.tokenization.normalization import LONGEST_WORD
 from beam_pipeline.tokenization.token_arrays import ranges
@@ -138,7 +138,9 @@ class GigatokenCore:
         self._limit_cache()
         self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
         if self._joins and pieces:
-            return self._encode_joined(_SEPARATOR.join(pieces))
+            flats = [self._encode_joined(_SEPARATOR.join(batch)) for batch in batches(pieces)]
+            ids, lengths = map(np.concatenate, zip(*flats, strict=True))
+            return ids, lengths
         if self._chars <= _FEW_CHARS:
             found = list(map(self._tokenizer.encode, pieces))
             lengths = np.fromiter(map(len, found), np.int64, len(found))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -27,6 +29,11 @@ from beam_pipeline.tokenization.token_arrays import Documents, id_dtype
 from beam_pipeline.tokenization.unknown_text import dropped_characters
 
 _MAX_RUNS = 4
+
+# Hundreds of times as long as HF needs for a batch.
+_SLOW_SECONDS = 60
+
+_log = logging.getLogger(__name__)
 
 
 class DocumentTokenizer:
@@ -114,11 +121,14 @@ class DocumentTokenizer:
     def _encode_texts(self, batch: DocumentBatch) -> tuple[DocumentBatch, Flat]:
         """Encodes the texts without the template. Returns the batch as `encode` does."""
         encode = self._engine.encode_batch
-        if not self._has_failed:
-            with contextlib.suppress(EncodingError), library_errors():
-                return batch, encode(batch.texts)
-            self._has_failed = True
-        with hidden_panics():
+        with contextlib.ExitStack() as stack:
+            if self._engine.name == "hf" and batch.texts:  # only HF supports patterns that take for ever
+                stack.enter_context(_warning_if_slow(batch))
+            if not self._has_failed:
+                with contextlib.suppress(EncodingError), library_errors():
+                    return batch, encode(batch.texts)
+                self._has_failed = True
+            stack.enter_context(hidden_panics())
             flat, failed = encode_singly_if_needed(encode, batch.texts)
         if not failed:
             return batch, flat
@@ -153,6 +163,22 @@ class DocumentTokenizer:
                 f"the engine {self._engine.name} encoded text to the control token with id {ids[place]}; use "
                 "--engine hf, or --parse_special_tokens if you trust the text",
             )
+
+
+@contextlib.contextmanager
+def _warning_if_slow(batch: DocumentBatch) -> Iterator[None]:
+    """Warns if encoding takes so long that the run seems to hang. The library cannot be interrupted."""
+    message = (
+        f"{batch.name}: encoding takes more than {_SLOW_SECONDS} s for the {len(batch.texts):,} documents from place "
+        f"{batch.places[0]} on (a byte or row); a pattern of the tokenizer may need ever more steps for such text"
+    )
+    timer = threading.Timer(_SLOW_SECONDS, _log.warning, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _any_of(ids: np.ndarray, wanted: np.ndarray) -> bool:

@@ -34,7 +34,7 @@ def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> To
 
 def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of all texts (uint32 [tokens]) and how many each text has (int64 [texts])."""
-    parts = [_encode(tokenizer, batch) for batch in _batches(texts)]
+    parts = [_encode(tokenizer, batch) for batch in batches(texts)]
     if not parts:
         return np.empty(0, np.uint32), np.empty(0, np.int64)
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
@@ -46,7 +46,8 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.
     return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
 
 
-def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yields consecutive texts, of a megabyte of characters together if no text alone has more."""
     first = chars = 0
     for number, text in enumerate(texts):
         if chars and chars + len(text) > _BATCH_CHARS:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from beam_pipeline import inspection, prepare
 from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.tokenization import documents
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.tokenization.hf import HFEngine
 from beam_pipeline.tokenization.library_errors import EncodingError, hidden_panics, library_errors
 from beam_pipeline.tokenization.unknown_text import describe_unknown
 from tests.beam_pipeline.runs import defects
@@ -101,6 +104,22 @@ def test_a_document_that_cannot_be_encoded_is_a_bad_record(
     assert [record["content"] for record in records] == [bad, bad] and reason in records[0]["reason"]
     inspection.main([str(out), "--record", "train:0:0", "--trace", "always"])
     assert re.search(r"in\.txt, line [134] \(byte", capfd.readouterr().out)
+
+
+def test_text_on_which_a_tokenizer_seems_to_hang_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    encode = HFEngine.encode_batch
+
+    def slowly(engine: HFEngine, texts: list[str]) -> tuple:
+        if "cat" in texts[0]:
+            time.sleep(0.5)
+        return encode(engine, texts)
+
+    monkeypatch.setattr(documents, "_SLOW_SECONDS", 0.1)
+    monkeypatch.setattr(HFEngine, "encode_batch", slowly)
+    prepare.main(arguments(tmp_path, save(_panicking(), tmp_path / "tokenizer"), *GOOD))
+    assert "in.txt: encoding takes more than 0.1 s for the 2 documents from place 0 on" in caplog.text
 
 
 def test_a_panic_in_a_worker_process_names_the_document(tmp_path: Path):
