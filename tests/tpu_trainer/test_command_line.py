@@ -148,6 +148,19 @@ def test_wrong_yaml_is_explained(
     assert message in capsys.readouterr().err
 
 
+def test_files_that_cannot_be_read_as_yaml_are_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for content, message in (
+        (b"model: {type: caf\xe9}", "not UTF-8 text"),
+        (b"a: " + 3000 * b"[", "recursion"),
+    ):
+        (tmp_path / "config.yaml").write_bytes(content)
+        with pytest.raises(SystemExit):
+            parse([*NEEDED, "--config", str(tmp_path / "config.yaml")])
+        assert message in capsys.readouterr().err
+
+
 def test_numbers_in_yaml_are_decimal(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         "# 1e-4 is text for PyYAML, 010 is 8, and 10:15 is 615\n"

@@ -68,7 +68,7 @@ def _load_yaml(text: str, path: Any = "") -> Any:
     """Parses a value of the command line, or a file if it has a path."""
     try:
         value = yaml.load(text, _YamlLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         place = f"{path}: " if str(path) else ""
         raise yaml.YAMLError(f"{place}{error}".replace('in "<unicode string>", ', "in ")) from None
     if str(path):
@@ -83,6 +83,13 @@ set_loader("yaml", _load_yaml, exceptions=(yaml.YAMLError,))
 
 class Parser(ArgumentParser):
     """Names the option that was meant by a misspelt one, and says what values an option has."""
+
+    def parse_args(self, *arguments: Any, **options: Any) -> Namespace:
+        """Parses a command line and its files."""
+        try:
+            return super().parse_args(*arguments, **options)
+        except UnicodeDecodeError as error:
+            self.error(f"--config: the file is not UTF-8 text ({error})")
 
     def error(self, text: str, ex: Exception | None = None) -> NoReturn:
         """Prints or raises an error with a message for people."""
