@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.input_options import InputConfig
+from beam_pipeline.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_PER_ROW, SEEDS
 from beam_pipeline.option_fields import Options, option
 from beam_pipeline.option_values import (
     DOCUMENT_FORMATS,
@@ -54,7 +55,7 @@ class TrainTokenizerConfig(Options):
     """Accept a smaller vocabulary if the sample does not support that many tokens; otherwise this is an error."""
     sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, None))
     """Approximate size of the sample: bytes of documents, chosen by the seed."""
-    seed: int = option(0, metavar="N")
+    seed: int = option(0, metavar="N", bounds=SEEDS)
     """Seed of the sample, and of the shares of --mix."""
     output: str = option(topic="output", metavar="DIR", affects_bytes=False)
     """Folder for the tokenizer; AutoTokenizer loads it."""
@@ -123,7 +124,7 @@ class PrepareConfig(Options):
     )
     """Token of the tokenizer's vocabulary that pads rows."""
 
-    max_length: int | None = option(512, topic="rows", metavar="N", bounds=(8, 1 << 20))
+    max_length: int | None = option(512, topic="rows", metavar="N", bounds=(8, MOST_TOKENS_PER_ROW))
     """Tokens per row."""
     packing: Literal["concat", "best_fit", "pad", "none"] = "concat"
     """concat joins all documents into one stream and cuts it into full rows; best_fit keeps documents whole unless they
@@ -137,7 +138,7 @@ class PrepareConfig(Options):
     """Add position_ids: each token's position in its document."""
     shuffle: Literal["global", "none"] = "global"
     """Order of the rows: global shuffles each split as a whole. With --packing none, always none."""
-    seed: int = option(0, metavar="N")
+    seed: int = option(0, metavar="N", bounds=SEEDS)
     """Seed of the shuffle, of the splits, and of the shares of --mix."""
 
     split: str = option("train", topic="splits", metavar="NAME", exclusive="splits")
@@ -160,12 +161,12 @@ class PrepareConfig(Options):
         None,
         metavar="N",
         exclusive="shards",
-        bounds=(1, None),
+        bounds=(1, MOST_RECORDS),
         default_text=f"{_SHARD_SIZE}, or fewer if rows are so long that a shard would exceed {_SHARD_BYTES >> 20} MiB; "
         "with --packing none, one shard",
     )
     """Records per shard; the last shard may have fewer."""
-    num_shards: int | None = option(None, metavar="N", exclusive="shards", bounds=(1, None))
+    num_shards: int | None = option(None, metavar="N", exclusive="shards", bounds=(1, MOST_SHARDS))
     """Shards per split, instead of their size; some may have one record more than others."""
     analyze: bool = option(False, affects_bytes=False)
     """Add OUT/*/transform_fn: tensorflow-transform on the dataset's statistics, as the verb analyze does."""

@@ -8,6 +8,8 @@ from typing import BinaryIO
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.shards import ShardInfo, create_own, index_name
+from beam_pipeline.errors import DataError
+from beam_pipeline.limits import MOST_DOCUMENT_TOKENS
 from beam_pipeline.rows.documents import DocumentBlock
 
 
@@ -44,6 +46,12 @@ def write_documents(
     def counted() -> Iterator[DocumentBlock]:
         nonlocal records, checksum
         for block in blocks:
+            longest = int(block.lengths.max(initial=0))
+            if longest > MOST_DOCUMENT_TOKENS:
+                raise DataError(
+                    f"{path}: a document has {longest:,} tokens, but can have at most {MOST_DOCUMENT_TOKENS:,}; divide "
+                    "the longest documents of the input"
+                )
             records += len(block)
             checksum += block.checksum()
             yield block

@@ -21,9 +21,11 @@ import pyarrow as pa
 
 from beam_pipeline import native
 from beam_pipeline.dataset.records import CRC, LENGTH, masked, masked_crc
+from beam_pipeline.limits import MOST_IDS
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import segments_and_positions
 
+_MOST_IN_TABLE = 1 << 21  # values, which take 100 MB while the table is computed
 _CACHED_HEADS = 1 << 12  # per kind of head, of a few bytes each
 _CACHED_ROW_HEADS = 1 << 10  # of `max_length` bytes each, so those of long rows are not cached
 _LONGEST_CACHED = 1 << 12
@@ -36,15 +38,15 @@ def make_encoder(
 
     Args:
         max_length: The number of values in each feature.
-        max_value: The largest value that occurs (an id, a segment or a position), below 2**21.
+        max_value: The largest value that occurs (an id, a segment or a position), below 2**31.
         features: Names, as `feature_names` returns them.
     """
-    if not 0 <= max_value < 2**21:
-        raise ValueError(f"values up to {max_value} do not fit into three varint bytes (at most 2097151)")
+    if not 0 <= max_value < MOST_IDS:
+        raise ValueError(f"values up to {max_value} are not from 0 to {MOST_IDS - 1}")
     library = native.rows_library()
     if library is None:
         return ArrowEncoder(max_length=max_length, max_value=max_value, features=features)
-    return CompiledEncoder(library, max_length=max_length, features=features)
+    return CompiledEncoder(library, max_length=max_length, max_value=max_value, features=features)
 
 
 def _columns(block: RowBlock, features: tuple[str, ...]) -> list[tuple[str, np.ndarray | None]]:
@@ -58,38 +60,32 @@ def _columns(block: RowBlock, features: tuple[str, ...]) -> list[tuple[str, np.n
 class CompiledEncoder:
     """Encodes blocks of rows by the compiled functions."""
 
-    def __init__(self, library: ctypes.CDLL, *, max_length: int, features: tuple[str, ...]):
+    def __init__(self, library: ctypes.CDLL, *, max_length: int, max_value: int, features: tuple[str, ...]):
         self._library = library
         self._max_length = max_length
+        self._max_value = max_value
         self._features = features
 
     def encode(self, block: RowBlock) -> bytes:
         """Encodes a block's rows as TFRecord frames, in the block's order."""
         columns = _columns(block, self._features)
-        return native.encode_rows(self._library, columns, block.lengths, self._max_length)
+        return native.encode_rows(self._library, columns, block.lengths, self._max_length, self._max_value)
 
 
 class ArrowEncoder:
     """Encodes blocks of rows where no compiled functions are installed.
 
-    It takes each value's varint from a table, all of a block at once. Everything else in a record depends only on sizes
-    and is cached, with its checksum.
+    It takes each value's varint from a table, all of a block at once, unless the table would be too large. Everything
+    else in a record depends only on sizes and is cached, with its checksum.
     """
 
     def __init__(self, *, max_length: int, max_value: int, features: tuple[str, ...]):
         self._max_length = max_length
         self._features = features
-        values = np.arange(max_value + 1, dtype=np.uint32)
-        sizes = 1 + (values >= 2**7).astype(np.int64) + (values >= 2**14)
-        # Four bytes per value, little-endian: the varint's bytes first, the rest unused.
-        varints = (values & 0x7F) | ((values >> 7 & 0x7F) << 8) | ((values >> 14) << 16)
-        varints |= np.where(sizes > 1, 0x80, 0).astype(np.uint32) | np.where(sizes > 2, 0x8000, 0).astype(
-            np.uint32
-        )
-        used = np.arange(4) < sizes[:, None]
-        self._varints = _binary_array(
-            varints.astype("<u4").view(np.uint8).reshape(-1, 4)[used], np.append(0, np.cumsum(sizes))
-        )
+        self._table: pa.Array | None = None
+        if max_value < _MOST_IN_TABLE:
+            varints, sizes = _varints_of(np.arange(max_value + 1, dtype=np.uint32))
+            self._table = _binary_array(varints, np.append(0, np.cumsum(sizes)))
         self._heads = lru_cache(_CACHED_ROW_HEADS if max_length <= _LONGEST_CACHED else 0)(self._row_heads)
 
     def encode(self, block: RowBlock) -> bytes:
@@ -130,17 +126,30 @@ class ArrowEncoder:
     def _packed(self, values: np.ndarray) -> Iterator[bytes]:
         """Yields the varints of each row of `values`."""
         indices = np.ascontiguousarray(values).reshape(-1)
-        # Arrow's `take` concatenates the varints, which is faster than selecting their bytes with NumPy.
-        taken = self._varints.take(
-            pa.Array.from_buffers(
-                pa.from_numpy_dtype(indices.dtype), len(indices), [None, pa.py_buffer(indices)]
+        if self._table is None:
+            data, sizes = _varints_of(indices.astype(np.uint32, copy=False))
+            varints, offsets = data.tobytes(), np.append(0, np.cumsum(sizes))
+        else:
+            # Arrow's `take` concatenates the varints, which is faster than selecting their bytes with NumPy.
+            taken = self._table.take(
+                pa.Array.from_buffers(
+                    pa.from_numpy_dtype(indices.dtype), len(indices), [None, pa.py_buffer(indices)]
+                )
             )
-        )
-        _, offsets, data = taken.buffers()
-        varints = data.to_pybytes() if data else b""
-        ends = np.frombuffer(offsets, np.int64)[:: values.shape[1]].tolist()
-        for first, end in pairwise(ends):
+            _, buffer, data = taken.buffers()
+            varints, offsets = data.to_pybytes() if data else b"", np.frombuffer(buffer, np.int64)
+        for first, end in pairwise(offsets[:: values.shape[1]].tolist()):
             yield varints[first:end]
+
+
+def _varints_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes uint32 values as varints: returns their bytes, uint8, and the size of each, int64 [values]."""
+    shifts = np.arange(0, 35, 7)
+    sizes = 1 + (values[:, None] >= 1 << shifts[1:]).sum(axis=1)
+    groups = (values[:, None] >> shifts.astype(np.uint32)).astype(np.uint8)
+    place = np.arange(5)
+    groups = np.where(place < sizes[:, None] - 1, groups | 0x80, groups & 0x7F)
+    return groups[place < sizes[:, None]], sizes
 
 
 def _binary_array(data: np.ndarray, offsets: np.ndarray) -> pa.Array:

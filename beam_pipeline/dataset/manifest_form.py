@@ -17,18 +17,18 @@ from beam_pipeline.dataset.json_form import (
     mismatches,
 )
 from beam_pipeline.dataset.shards import EXTENSIONS
+from beam_pipeline.limits import MOST_IDS
 from beam_pipeline.option_fields import Option, options_of
 from beam_pipeline.option_values import DOCUMENT_FORMATS, ROW_FORMATS, SPLIT_NAME
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.tokenization.description import SPECIAL_NAMES
 
-_MOST_IDS = 2**21
 _SHARD_NAME = re.compile(
     rf"{SPLIT_NAME.pattern}-\d{{5,9}}-\d{{1,12}}\.({'|'.join(map(re.escape, EXTENSIONS.values()))})"
 )
 _OUTPUT_FORMAT = re.compile("|".join(EXTENSIONS))
 _FILES = [{"path": RELATIVE_PATH, "bytes": COUNT, "crc32c": HEX_8}]
-_ID = range(_MOST_IDS)
+_ID = range(MOST_IDS)
 _HISTOGRAM = {"counts": [COUNT], "edges": [(float, COUNT)]}
 
 
@@ -94,7 +94,7 @@ _MANIFEST = {
     "tokenizer": {
         "path": re.compile(r"\.\./tokenizer"),
         "sha256": HEX_64,
-        "vocab_size": range(1, _MOST_IDS + 1),
+        "vocab_size": range(1, MOST_IDS + 1),
         "special_token_ids": {**dict.fromkeys(SPECIAL_NAMES, (_ID, None)), "pad": _ID},
         "all_special_ids": [_ID],
         "control_ids": [_ID],

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.limits import MOST_RECORDS
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
@@ -51,6 +52,18 @@ class Format:
             shards: The split's shards, as in its manifest.
         """
         return {}
+
+    def most_records(self) -> int:
+        """Returns the largest number of records that a shard can have."""
+        return MOST_RECORDS
+
+    def check_records(self, records: int) -> None:
+        """Raises UsageError if a shard cannot have so many records."""
+        if records > self.most_records():
+            raise UsageError(
+                f"--output_format {self.name}: a shard would have about {records:,} records, but can have at most "
+                f"{self.most_records():,}; use a smaller --shard_size, or more --num_shards"
+            )
 
     @classmethod
     def check_packages(cls) -> None:

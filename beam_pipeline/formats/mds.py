@@ -16,23 +16,26 @@ from beam_pipeline.dataset.manifest import INDEX
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.errors import DataError
 from beam_pipeline.formats.base import RowFormat, feature_columns, value_type
+from beam_pipeline.limits import MOST_MDS_BYTES
 from beam_pipeline.rows.blocks import RowBlock
 
 _VALUES_PER_PIECE = 1 << 20
-_MAX_BYTES = 2**32 - 1  # places in a file are uint32
 
 
 class MDS(RowFormat):
     name = "mds"
 
+    def most_records(self) -> int:
+        return (MOST_MDS_BYTES - 8 - len(self._config())) // (4 + self._row_bytes())
+
     def encode(self, block: RowBlock) -> Iterator[bytes]:
         config, size = self._config(), self._row_bytes()
-        before = 4 * (len(block) + 2) + len(config)
-        if before + len(block) * size > _MAX_BYTES:
+        if len(block) > self.most_records():
             raise DataError(
-                f"--output_format mds: a shard of {len(block)} rows would have {before + len(block) * size} bytes, but "
-                f"can have at most {_MAX_BYTES}; use a smaller --shard_size, or more --num_shards"
+                f"--output_format mds: a shard can have at most {self.most_records():,} of these rows, not "
+                f"{len(block):,}; use a smaller --shard_size, or more --num_shards"
             )
+        before = 4 * (len(block) + 2) + len(config)
         places = before + size * np.arange(len(block) + 1, dtype=np.int64)
         yield np.uint32(len(block)).tobytes() + places.astype("<u4").tobytes() + config
         rows = max(1, _VALUES_PER_PIECE // self.form.max_length)

@@ -22,6 +22,7 @@ from beam_pipeline.tokenization.token_arrays import id_dtype
 _VALUES_PER_GROUP = 1 << 21  # of each column: 4096 rows of 512 tokens, which take 8 MiB decoded
 _DOCUMENTS_PER_GROUP = 1 << 17
 _DICTIONARY_BYTES = 1 << 20  # Arrow's default
+_MOST_DICTIONARY_BYTES = 1 << 30  # a page's size is an int32
 
 
 class Parquet(RowFormat):
@@ -123,7 +124,7 @@ def _writer(file: _Pieces, form: RowForm) -> pq.ParquetWriter:
         compression="zstd",
         # All ids in a dictionary: each value then takes as many bits as the vocabulary needs.
         use_dictionary=True,
-        dictionary_pagesize_limit=max(_DICTIONARY_BYTES, 4 * form.vocab_size),
+        dictionary_pagesize_limit=max(_DICTIONARY_BYTES, min(4 * form.vocab_size, _MOST_DICTIONARY_BYTES)),
         write_statistics=False,
         write_page_checksum=True,
         store_schema=False,

@@ -15,10 +15,11 @@ import numpy as np
 
 from beam_pipeline.errors import UsageError
 
-_INTERFACE = 2  # INTERFACE in rows.c
+_INTERFACE = 3  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # as there
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
+_LEAST_VALUE_BYTES = 3  # of a varint; the compiled functions are fastest with these
 _UNUSED_BYTES = 3  # that are written after the last varint
 
 
@@ -55,6 +56,7 @@ def load(path: str) -> ctypes.CDLL:
         ctypes.c_void_p,
         ctypes.c_int32,
         ctypes.POINTER(_Feature),
+        ctypes.c_int32,
         ctypes.c_void_p,
     )
     library.tokenmill_crc32c.restype = ctypes.c_uint32
@@ -75,6 +77,7 @@ def encode_rows(
     columns: Sequence[tuple[str, np.ndarray | None]],
     lengths: np.ndarray,
     max_length: int,
+    max_value: int,
 ) -> bytes:
     """Encodes rows as `tf.Example` records in TFRecord framing.
 
@@ -82,9 +85,11 @@ def encode_rows(
         columns: The features' names, sorted, and their values, [rows, max_length], from 0 to 2**32 - 1. uint16 and
             uint32 are not copied, other integers are converted to uint32. None for the attention mask.
         lengths: uint32 [rows]: the number of tokens in each row.
+        max_length: The number of values in each row.
+        max_value: The largest value that occurs, at most 2**32 - 1. It determines the memory that is allocated.
 
     Raises:
-        ValueError: If a value is 2**21 or larger, or a length is above `max_length`.
+        ValueError: If a value needs more bytes than `max_value`, or a length is above `max_length`.
     """
     rows = len(lengths)
     features = (_Feature * len(columns))()
@@ -99,13 +104,16 @@ def encode_rows(
             feature.values, feature.itemsize = values.ctypes.data, values.itemsize
     if len(columns) > _MOST_FEATURES:
         raise ValueError(f"{len(columns)} features are more than {_MOST_FEATURES}")
-    record = _FRAME_BYTES + sum(_FEATURE_BYTES + len(name) + 3 * max_length for name, _ in columns)
+    value_bytes = max(_LEAST_VALUE_BYTES, -(-max_value.bit_length() // 7))
+    record = _FRAME_BYTES + sum(_FEATURE_BYTES + len(name) + value_bytes * max_length for name, _ in columns)
     out = np.empty(rows * record + _UNUSED_BYTES, np.uint8)
     size = library.tokenmill_encode(
-        rows, max_length, kept[0].ctypes.data, len(columns), features, out.ctypes.data
+        rows, max_length, kept[0].ctypes.data, len(columns), features, value_bytes, out.ctypes.data
     )
     if size < 0:
-        raise ValueError(f"row {-1 - size} has a value of {2**21} or more, or more than {max_length} tokens")
+        raise ValueError(
+            f"row {-1 - size} has a value above {2 ** (7 * value_bytes) - 1}, or more than {max_length} tokens"
+        )
     return out[:size].tobytes()
 
 

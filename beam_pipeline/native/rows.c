@@ -18,7 +18,7 @@ static uint32_t crc_table[8][256]; /* crc_table[k][b]: the CRC of byte b and the
 
 /* Raise it with each change to the arguments of a function, also in `__init__.py`: an installation in place can have compiled
  * functions of an earlier version. */
-enum { INTERFACE = 2 };
+enum { INTERFACE = 3 };
 
 /* Prepares the other functions, and returns INTERFACE. */
 int tokenmill_initialize(void) {
@@ -111,7 +111,7 @@ static uint8_t *put_head(uint8_t *out, uint8_t tag, size_t size) {
     return put_varint(out, size);
 }
 
-/* The bytes that the varints of a row's values take. Sets `largest` to the bitwise or of the values.
+/* The bytes that the varints of a row's values take, if none is 2^21 or more. Adds the values to the bitwise or `largest`.
  *
  * `put_values` writes each varint as four bytes, of which the next one overwrites what it does not need. */
 #define DEFINE_VALUES(TYPE, BITS)                                                                          \
@@ -137,31 +137,48 @@ static uint8_t *put_head(uint8_t *out, uint8_t tag, size_t size) {
 DEFINE_VALUES(uint16_t, 16)
 DEFINE_VALUES(uint32_t, 32)
 
+/* The same for any values, more slowly: few vocabularies have ids of four bytes and more. */
+static size_t large_values_size(const uint32_t *values, int64_t count) {
+    size_t size = 0;
+    for (int64_t i = 0; i < count; i++) size += varint_size(values[i]);
+    return size;
+}
+
+static uint8_t *put_large_values(uint8_t *out, const uint32_t *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++) out = put_varint(out, values[i]);
+    return out;
+}
+
 /* Encodes rows as framed records, one after the other.
  *
  * features: at most MOST_FEATURES, sorted by name.
- * out: must have room for the records if each value needed three bytes, and three bytes more.
+ * value_bytes: the largest number of bytes of a value's varint, 3 to 5.
+ * out: must have room for the records if each value needed so many bytes, and three bytes more.
  *
- * Returns the number of bytes written, or -1 - r if row r has a value of 2^21 or more, or a length above max_length.
+ * Returns the number of bytes written, or -1 - r if row r has a larger value, or a length above max_length.
  */
 int64_t tokenmill_encode(int64_t rows, int64_t max_length, const uint32_t *lengths, int32_t count,
-                         const Feature *features, uint8_t *out) {
+                         const Feature *features, int32_t value_bytes, uint8_t *out) {
     uint8_t *begin = out;
     for (int64_t row = 0; row < rows; row++) {
         size_t sizes[MOST_FEATURES], total = 0;
-        uint32_t largest = 0;
+        uint32_t largest[MOST_FEATURES] = {0};
         if (lengths[row] > max_length) return -1 - row;
         for (int32_t f = 0; f < count; f++) {
             const Feature *feature = &features[f];
             int64_t first = row * max_length;
             if (!feature->values) sizes[f] = (size_t)max_length;
             else if (feature->itemsize == 2)
-                sizes[f] = values_size_16((const uint16_t *)feature->values + first, max_length, &largest);
-            else sizes[f] = values_size_32((const uint32_t *)feature->values + first, max_length, &largest);
+                sizes[f] = values_size_16((const uint16_t *)feature->values + first, max_length, &largest[f]);
+            else {
+                const uint32_t *values = (const uint32_t *)feature->values + first;
+                sizes[f] = values_size_32(values, max_length, &largest[f]);
+                if (largest[f] >> 21) sizes[f] = large_values_size(values, max_length);
+            }
+            if ((uint64_t)largest[f] >> 7 * value_bytes) return -1 - row;
             /* Features.feature's entry: the key, and a Feature with an Int64List with packed values. */
             total += field_size(field_size(strlen(feature->name)) + field_size(field_size(field_size(sizes[f]))));
         }
-        if (largest >> 21) return -1 - row;
         uint8_t *frame = out;
         out = put_little_endian(out, field_size(total), 8);
         out = put_little_endian(out, masked_crc(frame, 8), 4);
@@ -183,6 +200,8 @@ int64_t tokenmill_encode(int64_t rows, int64_t max_length, const uint32_t *lengt
                 out += max_length;
             } else if (feature->itemsize == 2)
                 out = put_values_16(out, (const uint16_t *)feature->values + row * max_length, max_length);
+            else if (largest[f] >> 21)
+                out = put_large_values(out, (const uint32_t *)feature->values + row * max_length, max_length);
             else out = put_values_32(out, (const uint32_t *)feature->values + row * max_length, max_length);
         }
         out = put_little_endian(out, masked_crc(data, (size_t)(out - data)), 4);

@@ -76,6 +76,13 @@ def test_lengths_around_the_sizes_of_varints(tmp_path: Path) -> None:
         np.testing.assert_array_equal(Dataset.open(folder)[:]["input_ids"], rows)
 
 
+def test_ids_of_four_and_five_bytes(tmp_path: Path) -> None:
+    rows = random_rows(40, 12, largest=2**31 - 1)
+    rows[0], rows[1], rows[2] = 2**21 - 1, 2**28, 2**31 - 1
+    write_shards(tmp_path / "train", [[example({"input_ids": row.tolist()}) for row in rows]])
+    np.testing.assert_array_equal(Dataset.open(tmp_path / "train", check=1)[:]["input_ids"], rows)
+
+
 def test_redundant_varints(tmp_path: Path) -> None:
     # Protobuf accepts a varint with leading zeros.
     padded = field(

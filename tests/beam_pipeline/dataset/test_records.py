@@ -26,12 +26,12 @@ ALL = feature_names(attention_mask=True, segment_ids=True, position_ids=True)
 PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False)
 
 
-def encode(block: RowBlock, features, max_value=2**21 - 1) -> bytes:
+def encode(block: RowBlock, features, max_value=2**31 - 1) -> bytes:
     """Returns the bytes that all encoders of this installation give."""
     form = {"max_length": block.ids.shape[1], "features": features}
     data = ArrowEncoder(max_value=max_value, **form).encode(block)
     if native.rows_library() is not None:
-        assert CompiledEncoder(native.rows_library(), **form).encode(block) == data
+        assert CompiledEncoder(native.rows_library(), max_value=max_value, **form).encode(block) == data
     return data
 
 
@@ -50,8 +50,10 @@ def test_bytes_are_those_of_tensorflow(lengths, seed, features):
 
     rng = np.random.default_rng(seed)
     lengths = np.array(lengths, np.int64)
-    # Varints of one, two and three bytes.
-    ids = rng.choice([0, 1, 127, 128, 300, 16383, 16384, 60000, 2**21 - 1], lengths.sum()).astype(np.uint32)
+    # Varints of one to five bytes.
+    ids = rng.choice(
+        [0, 1, 127, 128, 300, 16383, 16384, 60000, 2**21, 2**28, 2**31 - 1], lengths.sum()
+    ).astype(np.uint32)
     packer = Packer(packing="pad", max_length=12, pad_id=7, keep_starts=True)
     assert not list(packer.add(Documents(ids, lengths)))
     block, _ = packer.finish()
@@ -141,9 +143,14 @@ def test_masks_of_long_rows_are_not_cached():
     assert kept < max_length  # of 16 masks of 128 KiB
 
 
-def test_values_above_21_bits_are_rejected():
-    with pytest.raises(ValueError, match="2097151"):
-        make_encoder(max_length=8, max_value=2**21, features=PLAIN)
+def test_values_above_31_bits_are_rejected():
+    with pytest.raises(ValueError, match="2147483647"):
+        make_encoder(max_length=8, max_value=2**31, features=PLAIN)
+
+
+def test_encoders_with_and_without_a_table_give_the_same_bytes():
+    block = RowBlock(np.arange(2**14 - 9, 2**14 + 7, dtype=np.uint32).reshape(2, 8), np.full(2, 8, np.uint32))
+    assert encode(block, PLAIN, 2**15) == encode(block, PLAIN, 2**31 - 1)
 
 
 def test_long_rows_are_decoded_a_few_at_a_time():

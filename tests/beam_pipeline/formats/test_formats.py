@@ -41,7 +41,7 @@ def decoded(made: Format, data: bytes, *span: int | None) -> dict[str, np.ndarra
 @given(
     rows=st.integers(1, 40),
     max_length=st.integers(8, 40),
-    vocab_size=st.sampled_from([1, 200, 65_536, 65_537, 2**21]),
+    vocab_size=st.sampled_from([1, 200, 65_536, 65_537, 2**21, 2**23, 2**31]),
     seed=st.integers(0, 9),
 )
 def test_decoding_inverts_encoding(name, wanted, rows, max_length, vocab_size, seed):

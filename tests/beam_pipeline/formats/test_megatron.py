@@ -20,7 +20,7 @@ from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.tokenization.token_arrays import id_dtype
 from tests.beam_pipeline.megatron import build
 
-VOCAB_SIZES = (9, 65_499, 65_500, 65_536, 65_537, 2**21)
+VOCAB_SIZES = (9, 65_499, 65_500, 65_536, 65_537, 2**21, 2**31)
 
 
 def form(vocab_size: int) -> Megatron:

@@ -51,15 +51,15 @@ def test_checksums_with_and_without_the_instruction_are_those_of_google_crc32c(d
 )
 def test_records_of_any_shape_are_those_of_the_encoder_in_python(rows, max_length, dtype, features, seed):
     rng = np.random.default_rng(seed)
-    largest = min(np.iinfo(dtype).max, 2**21 - 1)
+    tops = np.array([1, 127, 128, 16383, 16384, 2**21, 2**28, 2**31 - 1])
     ids = rng.integers(
-        0, rng.choice([1, 127, 128, 16383, 16384, largest]), (rows, max_length), dtype, endpoint=True
+        0, min(rng.choice(tops), np.iinfo(dtype).max), (rows, max_length), dtype, endpoint=True
     )
     starts = rng.integers(0, 256, (rows, -(-max_length // 8)), np.uint8)
     block = RowBlock(ids, rng.integers(0, max_length, rows, np.uint32, endpoint=True), starts)
     # Also of rows that are not adjacent in memory.
     block = RowBlock(np.repeat(ids, 2, axis=0)[::2], block.lengths, starts)
-    form = {"max_length": max_length, "max_value": 2**21 - 1, "features": features}
+    form = {"max_length": max_length, "max_value": 2**31 - 1, "features": features}
     assert make_encoder(**form).encode(block) == ArrowEncoder(**form).encode(block)
 
 
@@ -68,16 +68,16 @@ def test_rows_that_cannot_be_encoded_are_refused():
     library, ids = native.rows_library(), np.zeros((3, 4), np.uint32)
     lengths = np.full(3, 4, np.uint32)
     ids[1, 3] = 2**21
-    with pytest.raises(ValueError, match="row 1 has a value of 2097152 or more, or more than 4 tokens"):
-        native.encode_rows(library, [("input_ids", ids)], lengths, 4)
+    with pytest.raises(ValueError, match="row 1 has a value above 2097151, or more than 4 tokens"):
+        native.encode_rows(library, [("input_ids", ids)], lengths, 4, 9)
     lengths[2] = 5
     with pytest.raises(ValueError, match="row 2 "):
-        native.encode_rows(library, [("attention_mask", None)], lengths, 4)
+        native.encode_rows(library, [("attention_mask", None)], lengths, 4, 9)
     with pytest.raises(ValueError, match=r"input_ids has the shape \(3, 4\), not \(3, 5\)"):
-        native.encode_rows(library, [("input_ids", ids)], np.full(3, 5, np.uint32), 5)
+        native.encode_rows(library, [("input_ids", ids)], np.full(3, 5, np.uint32), 5, 9)
     with pytest.raises(ValueError, match="9 features are more than 8"):
         native.encode_rows(
-            library, [(f"f{number}", None) for number in range(9)], np.full(3, 4, np.uint32), 4
+            library, [(f"f{number}", None) for number in range(9)], np.full(3, 4, np.uint32), 4, 9
         )
 
 
@@ -157,11 +157,11 @@ import numpy as np
 from beam_pipeline import native
 library = native.load({str(library)!r})
 for max_length in (1, 7, 512):
-    for value in (0, 2**7, 2**14, 2**21 - 1):
+    for value in (0, 2**7, 2**14, 2**21 - 1, 2**28 - 1, 2**31 - 1):
         ids = np.full((5, max_length), value, np.uint32)
         for features in (["input_ids"], ["input_ids", "position_ids"], ["attention_mask", "input_ids"]):
             columns = [(name, None if name == "attention_mask" else ids) for name in features]
-            data = native.encode_rows(library, columns, np.full(5, max_length, np.uint32), max_length)
+            data = native.encode_rows(library, columns, np.full(5, max_length, np.uint32), max_length, value)
             assert len(native.record_ends(library, data, 0)) == 5
             assert len(native.record_ends(library, bytes(len(data)), 0)) == -(-(len(data) - 7) // 16)
 """
