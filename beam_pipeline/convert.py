@@ -14,7 +14,7 @@ from beam_pipeline.dataset.inputs import INPUTS, inputs_entry
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.formats import format_class
+from beam_pipeline.formats import format_class, format_of
 from beam_pipeline.launching import Launch
 from beam_pipeline.option_fields import parse
 from beam_pipeline.option_values import DOCUMENT_FORMATS, ROW_FORMATS
@@ -78,7 +78,13 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
                 f"{config.dataset}: --output_format {config.output_format}: a dataset of rows cannot become one of "
                 "documents, nor the reverse; prepare it with that format"
             )
-        format_class(config.output_format, of_documents=of_documents).check_packages()
+        made = format_class(config.output_format, of_documents=of_documents)
+        made.check_packages()
+        largest = max((shard["records"] for shard in split.manifest["shards"]), default=0)
+        try:
+            format_of({**split.manifest, "output_format": config.output_format}).check_records(largest)
+        except UsageError as error:
+            raise UsageError(f"{split.folder}: {error}, when you prepare it") from error
         if split.manifest["fingerprint"] != splits[0].manifest["fingerprint"]:
             raise DataError(
                 f"{split.folder}: made by another run than {splits[0].folder}; verify the dataset"

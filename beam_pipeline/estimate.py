@@ -26,7 +26,7 @@ from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe
 from beam_pipeline.sources.plan import Plan
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
-from beam_pipeline.sources.windows import Window, windows
+from beam_pipeline.sources.windows import Window, is_at_beginning, windows
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.documents import DocumentTokenizer
@@ -62,6 +62,12 @@ class Estimate:
     """Average size of a row's record in its file."""
     seconds: float
     """How long reading, tokenizing, packing and encoding would take in this process."""
+    second_error: float
+    """Standard error of `seconds`, as a share of them."""
+    longest_bytes: int
+    """Bytes of UTF-8 of the longest document in the sample."""
+    of_beginnings: bool
+    """Whether some windows are beginnings of files or row groups: what follows can differ, so errors are unknown."""
 
 
 def estimate(
@@ -151,6 +157,8 @@ def estimate(
         deviation = np.sqrt((weights**2 * (per_byte - mean) ** 2).sum() * len(found) / (len(found) - 1))
         return planned.bytes * mean, deviation / weights.sum() / mean
 
+    of_beginnings = not whole and any(is_at_beginning(sums.window.unit) for sums in found)
+    seconds, second_error = total([sums.seconds for sums in found])
     tokens, token_error = total([sums.tokens for sums in found])
     documents, document_error = total([sums.documents for sums in found])
     if config.packing == "concat":
@@ -168,8 +176,10 @@ def estimate(
         token_error=token_error,
         rows=made,
         record_bytes=encoded_bytes / encoded_rows,
-        seconds=float(np.median([sums.seconds for sums in found] / planned_bytes)) * planned.bytes
-        + encoding / encoded_rows * made,
+        seconds=seconds + encoding / encoded_rows * made,
+        second_error=second_error,
+        longest_bytes=max(sums.longest for sums in found),
+        of_beginnings=of_beginnings,
     )
 
 
@@ -179,8 +189,10 @@ class _Sums:
 
     window: Window
     seconds: float
-    """How long reading, tokenizing and packing took."""
+    """How long reading, tokenizing and packing took, for the shares of the documents that are in the window."""
     bytes: int = 0
+    longest: int = 0
+    """Bytes of the longest document."""
     documents: float = 0
     tokens: float = 0
     rows: float = 0
@@ -193,9 +205,12 @@ _Piece = tuple[_Sums, DocumentBatch, float]
 def _pieces(sample: Iterable[Window], found: list[_Sums]) -> Iterator[_Piece]:
     """Yields the windows' documents, with the sums to add them to and their share. Appends the sums to `found`."""
     for window in sample:
-        sums = _Sums(window, window.seconds, window.text_bytes)
+        size = window.text_bytes
+        within = sum(share * int(batch.bytes.sum()) for batch, share in window.pieces)
+        sums = _Sums(window, window.seconds * (within / size if size else 1.0), size)
         found.append(sums)
         for batch, share in window.pieces:
+            sums.longest = max(sums.longest, int(batch.bytes.max(initial=0)))
             yield sums, batch, share
         window.pieces.clear()
 
@@ -206,7 +221,7 @@ def _counted(pieces: Iterable[_Piece], statistics: SplitStatistics) -> Iterator[
         documents, tokens = statistics.documents, statistics.tokens
         began = time.perf_counter()
         yield batch
-        sums.seconds += time.perf_counter() - began
+        sums.seconds += share * (time.perf_counter() - began)
         sums.documents += share * (statistics.documents - documents)
         sums.tokens += share * (statistics.tokens - tokens)
 
@@ -238,8 +253,15 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
     yield (
         f"all splits: about {counted(round(made.documents), 'document')}{_margin(made.document_error)}, "
         f"{made.tokens:,.0f} tokens{_margin(made.token_error)}, "
-        f"{human_bytes(made.rows * made.record_bytes)}"
+        f"{human_bytes(made.rows * made.record_bytes)}{_margin(made.token_error)}"
     )
+    if made.of_beginnings:
+        yield (
+            "compressed files and row groups are sampled from their beginning only: if what follows differs, so do all "
+            "figures, by more than any margin given here"
+        )
+    elif made.windows == 1 and made.sample_bytes < planned.bytes:
+        yield "the sample is from one place only, so the margins are unknown"
     for name, share in config.splits:
         rows = math.ceil(made.rows * share)
         layout = Layout(
@@ -264,10 +286,12 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
     id_bytes = id_dtype(vocab_size).itemsize
     staged = (made.rows * config.max_length if config.max_length else made.tokens) * id_bytes
     seconds = made.seconds + _SECONDS_TO_START
-    needs = needed_memory(config, planned.bytes, vocab_size)
+    text_bytes = max(planned.bytes, made.tokens * memory.TEXT_BYTES_PER_TOKEN)
+    needs = needed_memory(config, int(text_bytes), vocab_size, longest_bytes=made.longest_bytes)
     yield (
-        f"on this machine: about {_duration(seconds)}, {human_bytes(needs)} of memory, and while it runs "
-        f"{human_bytes(staged)} more in the output folder"
+        f"on this machine: about {_duration(seconds)}{_margin(made.second_error)}, {human_bytes(needs)} of memory (the "
+        f"longest document of the sample has {human_bytes(made.longest_bytes)}; a longer one needs more), and while it "
+        f"runs {human_bytes(staged)}{_margin(made.token_error)} more in the output folder"
     )
     prices = PRICES | dict(config.prices)
     hours = planned.bytes / _BYTES_PER_VCPU_SECOND / 3600
@@ -284,17 +308,36 @@ def _margin(error: float) -> str:
     return f" ± {2 * error:.1%}" if error > 0.00025 else ""
 
 
-def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int) -> int:
+def likely_records(config: PrepareConfig, input_bytes: int) -> int:
+    """Returns about how many records the largest shard has; 0 for documents, which are not gathered in memory.
+
+    Args:
+        config: The run's options.
+        input_bytes: Bytes of text.
+    """
+    if config.max_length is None:
+        return 0
+    share = max(share for _, share in config.splits)
+    rows = math.ceil(share * input_bytes / memory.TEXT_BYTES_PER_TOKEN / config.max_length)
+    return min(config.shard_size, rows) if config.shard_size else math.ceil(rows / config.num_shards)
+
+
+def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, longest_bytes: int) -> int:
     """Returns the estimated peak memory of a run in this process, in bytes.
 
     Args:
         config: The run's options.
         input_bytes: Bytes of text.
         vocab_size: The number of the tokenizer's ids.
+        longest_bytes: Bytes of the longest document that is known.
     """
+    id_bytes = id_dtype(vocab_size).itemsize
     return memory.needed(
         input_bytes=input_bytes,
-        id_bytes=id_dtype(vocab_size).itemsize,
+        id_bytes=id_bytes,
+        shard_bytes=likely_records(config, input_bytes) * (config.max_length or 0) * id_bytes,
+        statistics_bytes=8 * vocab_size * len(config.splits),
+        longest_bytes=longest_bytes,
         groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
         groups_hashes=config.dedup == "exact",
     )

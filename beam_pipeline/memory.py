@@ -13,12 +13,23 @@ _BASE = 400 << 20  # the program, its libraries and a work unit
 # From docs/preparing.md: the peak memory of a local runner that groups all rows or all documents' hashes.
 _PER_BYTE_OF_ROWS = 6.5
 _PER_BYTE_OF_TEXT_FOR_HASHES = 0.25
-_TEXT_BYTES_PER_TOKEN = 4.2
+TEXT_BYTES_PER_TOKEN = 4.2
+_PER_BYTE_OF_DOCUMENT = 14  # its record, its text, pieces and ids, and copies of these; measured with 50 MB
+_COPIES_OF_STATISTICS = 4  # of a unit, its bytes, and sums of two steps
 
 _MOST_FOR_ROWS = 1 << 30
 
 
-def needed(*, input_bytes: int, id_bytes: int, groups_rows: bool, groups_hashes: bool) -> int:
+def needed(
+    *,
+    input_bytes: int,
+    id_bytes: int,
+    groups_rows: bool,
+    groups_hashes: bool,
+    shard_bytes: float = 0,
+    statistics_bytes: int = 0,
+    longest_bytes: float = 0,
+) -> int:
     """Estimates the peak memory of a run in this process, in bytes.
 
     Args:
@@ -26,10 +37,15 @@ def needed(*, input_bytes: int, id_bytes: int, groups_rows: bool, groups_hashes:
         id_bytes: Bytes per token of a row, 2 or 4.
         groups_rows: Whether the runner groups the rows by shard, as it does if the output is not a local folder.
         groups_hashes: Whether the runner groups the documents' hashes, as it does with `--dedup exact`.
+        shard_bytes: Bytes of a shard's rows, which are gathered in memory.
+        statistics_bytes: Bytes of the statistics of all splits.
+        longest_bytes: Bytes of the longest document that is known.
     """
-    rows = input_bytes / _TEXT_BYTES_PER_TOKEN * id_bytes
-    of_rows = rows * _PER_BYTE_OF_ROWS if groups_rows else min(rows, for_rows())
-    return int(_BASE + of_rows + groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES)
+    rows = input_bytes / TEXT_BYTES_PER_TOKEN * id_bytes
+    of_rows = rows * _PER_BYTE_OF_ROWS if groups_rows else min(rows, max(for_rows(), shard_bytes))
+    of_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
+    of_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
+    return int(_BASE + of_rows + of_hashes + of_documents)
 
 
 def available(root: str = "/") -> int | None:

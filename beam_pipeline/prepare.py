@@ -18,10 +18,11 @@ from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import UsageError
-from beam_pipeline.estimate import describe_estimate, estimate, needed_memory
-from beam_pipeline.formats import format_class
+from beam_pipeline.estimate import describe_estimate, estimate, likely_records, needed_memory
+from beam_pipeline.formats import format_class, format_for
 from beam_pipeline.job import Job
 from beam_pipeline.launching import Launch
+from beam_pipeline.limits import MOST_IDS
 from beam_pipeline.option_fields import parse
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.progress import elapsed
@@ -39,6 +40,7 @@ from beam_pipeline.tokenization.unknown_text import describe_unknown
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2
 
+_LARGE_SHARD = 1 << 28  # tokens: from here on, the size of shards determines the memory
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +138,11 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     """
     format_class(config.output_format, of_documents=config.packing == "none").check_packages()
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
+    if tokenizer.vocab_size > MOST_IDS:
+        raise UsageError(
+            f"--tokenizer {config.tokenizer}: has {tokenizer.vocab_size:,} ids, but a dataset can have at most "
+            f"{MOST_IDS:,}; use a tokenizer with smaller ids"
+        )
     template = tokenizer.template_of(config.append_eos)
     slow = check_engine(
         config.engine,
@@ -160,6 +167,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     for note in tokenizer.notes:
         _log.info(note)
     planned = launch.plan(config.input)
+    format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         ends = (
             "--append_eos ends each with the eos token"
@@ -282,12 +290,18 @@ def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDesc
     More worker processes do not help, since the runner groups data in the launcher's memory.
     """
     remedies = ["use --runner DataflowRunner"]
+    if config.max_length and config.num_shards:
+        remedies.insert(0, "use more --num_shards, since all rows of a shard are in memory")
+    elif config.max_length and config.shard_size * config.max_length > _LARGE_SHARD:
+        remedies.insert(0, "use a smaller --shard_size, since all rows of a shard are in memory")
     if not filesystem.is_local(config.output):
         remedies.append("write to a local folder and copy it")
     if config.dedup == "exact":
         remedies.append("omit --dedup exact")
     memory.check(
-        needed_memory(config, planned.bytes, tokenizer.vocab_size),
+        needed_memory(
+            config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known(config.input)
+        ),
         memory.available(),
         remedy=", or ".join(remedies),
     )

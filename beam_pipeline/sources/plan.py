@@ -53,6 +53,15 @@ class Plan:
         """The approximate size of the text that is read, repeats included."""
         return sum(unit.bytes for unit in self.units)
 
+    def longest_known(self, config: InputConfig) -> int:
+        """Returns the size of the longest document that is known before anything is read.
+
+        That of a whole text file is known, if it is not compressed; other documents are found only by reading.
+        """
+        if config.document != "file":
+            return 0
+        return max((file.size for file in self.files if not codec_of(file.path)), default=0)
+
     def describe_files(self) -> list[dict[str, str | int]]:
         """The files' paths and sizes, for manifests and fingerprints."""
         return [{"path": file.path, "bytes": file.size} for file in self.files]

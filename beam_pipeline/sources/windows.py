@@ -126,6 +126,11 @@ def _locate(unit: WorkUnit, offset: float, config: InputConfig) -> _Start:
     return _Start(unit, number, unit.parts[number].start + skipped)
 
 
+def is_at_beginning(unit: WorkUnit) -> bool:
+    """Returns whether windows of a unit can only be beginnings: of compressed files, or of row groups."""
+    return unit.format == "parquet" or any(codec_of(unit.root + part.name) for part in unit.parts)
+
+
 def _can_skip(unit: WorkUnit, number: int, config: InputConfig) -> bool:
     """Returns whether a part can be read from another place than its beginning."""
     whole_file = unit.format == "text" and config.document == "file"

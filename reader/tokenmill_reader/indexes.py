@@ -47,4 +47,5 @@ def row_numbers(index: Index, length: int, place: str) -> np.ndarray:
     wrong = (rows < -length) | (rows >= length)
     if wrong.any():
         raise IndexError(f"{place}: has {length} rows, but no row {rows[wrong].ravel()[0]}")
-    return np.where(rows < 0, rows + length, rows).astype(np.int64)
+    rows = rows.astype(np.int64)  # before the sum: small types would overflow
+    return np.where(rows < 0, rows + length, rows)

@@ -8,16 +8,20 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline import estimate, prepare
 from beam_pipeline.dataset.manifest import read_manifest
+from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.input_options import InputConfig
+from beam_pipeline.options import PrepareConfig
 from beam_pipeline.sources import windows
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from tests.beam_pipeline.conftest import make_documents
 from tests.beam_pipeline.runs import arguments
 
@@ -107,6 +111,32 @@ def test_documents_longer_than_windows_are_read_whole_but_not_all_of_them(
     told = capsys.readouterr().out
     assert 58 <= int(re.search(r"about (\d+) documents", told)[1]) <= 62
     assert float(re.search(r"sample: ([\d.]+) MB", told)[1]) < 24
+    assert "the longest document of the sample has 1 MB" in told
+    assert "± " in told.partition("on this machine: ")[2].partition("of memory")[0]
+
+
+def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: pytest.MonkeyPatch):
+    batch = DocumentBatch("a", ["text"], np.zeros(1, np.int64), np.full(1, 1000))
+    window = windows.Window(WorkUnit(0, "text", "", (), 9, 0, 1.0), [(batch, 0.25)], 250, seconds=8.0)
+    statistics = SplitStatistics.empty(1)
+    clock = iter(range(10))
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(clock))
+    pieces = estimate._pieces([window], PrepareConfig.__new__(PrepareConfig), found := [])
+    assert list(estimate._counted(pieces, statistics)) == [batch]
+    assert found[0].seconds == 8 * 0.25 + 1 * 0.25
+    assert found[0].longest == 1000
+
+
+def test_that_only_the_beginning_of_a_compressed_file_is_read_is_said(
+    tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.setattr(estimate, "_LEAST", 1 << 20)
+    plan_bytes = "beam_pipeline.sources.plan._EXPANSION"
+    monkeypatch.setattr(plan_bytes, 40)  # the plan assumes more than the sample's size
+    with gzip.open(tmp_path / "in.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(make_documents(3000, seed=1)))
+    prepare.main([*arguments(tmp_path / "in.txt.gz", tokenizer_folder, tmp_path / "out"), "--estimate"])
+    assert "row groups are sampled from their beginning only" in capsys.readouterr().out
 
 
 def test_long_documents_among_short_ones_have_their_share(tmp_path: Path, tokenizer_folder: Path, capsys):

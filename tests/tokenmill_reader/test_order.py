@@ -153,6 +153,7 @@ def test_a_mixture_is_used_like_a_dataset(tmp_path: Path) -> None:
         79,
         -1,
         np.int32(41),
+        np.array([-1, 3], np.int8),
         [3, -80, 79],
         np.arange(80)[::-1],
         slice(None, None, -9),
