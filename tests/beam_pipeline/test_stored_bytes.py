@@ -130,9 +130,9 @@ def test_a_dataset_of_version_2_is_still_read_and_converted(tmp_path: Path, caps
     verify.main([str(dataset)])
     assert capsys.readouterr().out.count(": whole") == 2
     inspection.main([str(dataset), "--record", "train:0:3", "--trace", "never"])
-    assert "/tmp/corpus-v2/a.txt" in capsys.readouterr().out
+    assert "/data/corpus.txt" in capsys.readouterr().out
     report.main([str(dataset)])
-    assert "/tmp/corpus-v2/a.txt" in (dataset / "report.html").read_text(encoding="utf-8")
+    assert "/data/corpus.txt" in (dataset / "report.html").read_text(encoding="utf-8")
     convert.main([str(dataset), "--output", str(tmp_path / "parquet"), "--output_format", "parquet"])
     verify.main([str(tmp_path / "parquet")])
     assert capsys.readouterr().out.count(": whole") == 2
