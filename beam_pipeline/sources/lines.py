@@ -134,7 +134,9 @@ def undecodable(record: bytes, encoding: str = "utf-8") -> str | None:
         column = error.start - (record.rfind(b"\n", 0, error.start) + 1) + 1
         where = f"byte {column} of its line {line + 1}" if line else f"column {column}"
         hint = (
-            "; it looks like UTF-16: convert it to UTF-8" if record[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+            "; it looks like UTF-16: convert it to UTF-8"
+            if record[:2] in (b"\xff\xfe", b"\xfe\xff")
+            else "; --encoding sets another encoding, and --encoding_errors replace replaces such bytes"
         )
         name = "UTF-8" if encoding == "utf-8" else encoding
         return f"invalid {name}: byte 0x{record[error.start]:02x} at {where} (counted in bytes){hint}"

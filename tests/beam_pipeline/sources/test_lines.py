@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from beam_pipeline.sources import lines
-from beam_pipeline.sources.lines import invalid_utf8, line_bounds, line_number, whole_lines
+from beam_pipeline.sources.lines import line_bounds, line_number, undecodable, whole_lines
 
 # Few letters, so that line ends often fall on the borders of ranges and blocks.
 contents = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\n\n", b"\0", b"x" * 40])).map(b"".join)
@@ -98,8 +98,8 @@ def test_line_numbers(content: bytes) -> None:
         (b"\xff\xfeh\0i\0", "looks like UTF-16"),
     ],
 )
-def test_invalid_utf8_is_located(record: bytes, reason: str | None) -> None:
-    found = invalid_utf8(record)
+def test_undecodable_is_located(record: bytes, reason: str | None) -> None:
+    found = undecodable(record)
     assert found is None if reason is None else reason in found
 
 
