@@ -51,7 +51,7 @@ def library_errors() -> Iterator[None]:
 def encode_singly_if_needed(
     encode: Callable[[list[str]], Flat], texts: list[str]
 ) -> tuple[Flat, dict[int, str]]:
-    """Encodes texts in batches that are as large as possible: a batch that fails is encoded by halves.
+    """Encodes texts at once, or one by one if that fails: a text that fails may take as long as thousands of others.
 
     Returns:
         The ids and lengths of the texts that can be encoded, and the error of each other text by its index.
@@ -68,7 +68,7 @@ def encode_singly_if_needed(
             if len(part) == 1:
                 failed[part.start] = str(error)
             else:
-                waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
+                waiting += [part[index : index + 1] for index in reversed(range(len(part)))]
     ids, lengths = map(np.concatenate, zip(*flats, strict=True))
     return (ids, lengths), failed
 
