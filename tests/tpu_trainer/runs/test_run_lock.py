@@ -18,14 +18,17 @@ from tests.google_cloud.gcs import Gcs
 from tests.tpu_trainer.launches import apis
 from tests.tpu_trainer.small_runs import fit_arguments
 from tpu_trainer.cloud.run_lease import RunLease
+from tpu_trainer.config import DataConfig, FitConfig
 from tpu_trainer.errors import ExitStatus, UsageError
 from tpu_trainer.runs import run_lock
+from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.run_lock import FolderLock, LostLockError, held
 
 URL = "gs://bucket/runs/one"
 # Ends like a killed process.
 KILLED = """
 import os, sys
+from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.run_lock import FolderLock
 FolderLock(sys.argv[1]).acquire()
 os._exit(9)
@@ -91,6 +94,16 @@ def test_a_file_system_that_does_not_share_flock_between_machines(
     with pytest.raises(LostLockError):
         other.renew()
     lock.release()
+
+
+def test_a_folder_of_a_process_killed_before_its_run_began_can_be_used(tmp_path: Path) -> None:
+    config = FitConfig(output_dir=str(tmp_path), data=DataConfig(train="OUT/train"))
+    for name in ("run.lock", "config.yaml.tmp"):
+        (tmp_path / name).touch()
+    RunFolder(str(tmp_path)).check_continues(config)
+    (tmp_path / "other").touch()
+    with pytest.raises(UsageError, match="contains 'other' but no run"):
+        RunFolder(str(tmp_path)).check_continues(config)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
