@@ -177,6 +177,14 @@ def test_numbers_in_yaml_are_decimal(tmp_path: Path) -> None:
     assert config.model.config == {"layer_norm_eps": 1e-5, "n": -10, "x": 1500.0, "date": "2024-01-02"}
 
 
+def test_merged_keys_can_be_overridden(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "model:\n  config: &base {x: 1, y: &first {z: 1}, v: &second {<<: *first, z: 2}, w: {<<: *second, z: 3}}\n"
+    )
+    _, config = parse([*NEEDED, "--config", str(tmp_path / "config.yaml")])
+    assert config.model.config == {"x": 1, "y": {"z": 1}, "v": {"z": 2}, "w": {"z": 3}}
+
+
 def test_an_empty_configuration_is_one_of_defaults(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("# nothing\n")
     assert parse([*NEEDED, "--config", str(tmp_path / "config.yaml")]) == parse(NEEDED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from typing import Any, NoReturn
 
 import yaml
@@ -29,15 +28,19 @@ class _YamlLoader(yaml.SafeLoader):
     In PyYAML, 1e-4 is text, 010 is 8, 10:15 is 615, and the last of several equal keys counts.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        lines: dict[Any, int] = {}
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            line = key_node.start_mark.line + 1
-            if key is not None and key in lines:
-                raise yaml.YAMLError(f"line {line}: {key!r} is already set in line {lines[key]}; remove one")
-            lines[key] = line
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Returns a mapping as it is written: before keys are merged into it (`<<: *other`)."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise yaml.YAMLError(
+                        f"line {line}: {key.value!r} is already set in line {lines[key.value]}; remove one"
+                    )
+                lines[key.value] = line
+        return node
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         """Returns a decimal number."""
