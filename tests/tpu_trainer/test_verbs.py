@@ -186,6 +186,14 @@ def test_a_finished_run_continues_with_more_steps(
     )
 
 
+def assert_same_figures(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compares evaluations with other batch sizes: sums have another order, and equally likely tokens another rank."""
+    assert [found[name] for name in ("targets", "rows")] == [expected[name] for name in ("targets", "rows")]
+    for name in ("loss", "perplexity"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-6)
+    assert found["accuracy"] == pytest.approx(expected["accuracy"], abs=1.5 / expected["targets"])
+
+
 def test_evaluate_repeats_the_final_figures(
     run_verb: Callable[..., int],
     dataset: Path,
@@ -202,14 +210,11 @@ def test_evaluate_repeats_the_final_figures(
     assert json.loads(capsys.readouterr().out) == figures
     expected = json.loads((run_folder / "summary.json").read_text())["eval"]
     assert figures["step"] == 420
-    assert figures["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-    assert {k: figures[k] for k in ("accuracy", "targets", "rows")} == {
-        k: expected[k] for k in ("accuracy", "targets", "rows")
-    }
+    assert_same_figures(figures, expected)
     output = tmp_path / "missing" / "figures.json"
     assert run_verb("evaluate", "--run", run_folder, "--output", output, "--strategy", "cpu") == 74
     out, err = capsys.readouterr()
-    assert json.loads(out) == figures
+    assert_same_figures(json.loads(out), figures)
     assert f"{output}: cannot be written" in err
     shorter = write_split(tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer")
     assert run_verb("evaluate", "--run", run_folder, "--data", shorter) == 2

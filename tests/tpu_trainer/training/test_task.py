@@ -170,9 +170,10 @@ def test_evaluation_does_not_depend_on_batch_size(dataset: Path, vocabulary: Voc
     assert {f.rows for f in figures} == {67}
     # 66 full rows of 16 tokens and one of 8, with 14 and 7 that can be chosen: 0.3 · 16 and 0.3 · 8.
     assert {f.targets for f in figures} == {66 * 5 + 2}
-    assert len({f.accuracy for f in figures}) == 1
     for other in figures[1:]:
+        # Sums have another order, and the rank of equally likely tokens depends on rounding.
         assert other.loss == pytest.approx(figures[0].loss, rel=1e-6)
+        assert other.accuracy == pytest.approx(figures[0].accuracy, abs=1.5 / figures[0].targets)
     assert figures[0].perplexity == pytest.approx(np.exp(figures[0].loss))
 
 
