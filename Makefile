@@ -1,6 +1,7 @@
 # make setup            create two environments: .venv (pipeline) and trainer/.venv (trainer)
 # make demo             text → tokenizer → shards → a trained model; INPUT=path uses your own text
 # make test             run all tests of both programs
+# make test-all         the same, and the further cases of wide matrices, such as every model type
 # make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a few dozen cases)
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
@@ -36,8 +37,10 @@ DOCS := .venv-docs/bin/python
 CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
+# What `make test` leaves to `make test-all`.
+SELECT ?= -m "not wide"
 
-.PHONY: setup demo test test-pipeline test-trainer fuzz test-export test-adapters test-sharding test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-all test-pipeline test-trainer fuzz test-export test-adapters test-sharding test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -74,8 +77,11 @@ demo: setup
 
 test: test-pipeline test-trainer
 
+test-all:
+	$(MAKE) test SELECT=
+
 test-pipeline: setup
-	$(PIPELINE) -m pytest -n auto --dist loadfile tests/beam_pipeline tests/tokenmill_reader tests/end_to_end tests/deploy tests/fuzz
+	$(PIPELINE) -m pytest -n auto --dist loadfile $(SELECT) tests/beam_pipeline tests/tokenmill_reader tests/end_to_end tests/deploy tests/fuzz
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
 TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs)" "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" \
@@ -83,7 +89,7 @@ TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs)" "$(wildcard
   "$(wildcard tests/tpu_trainer/training/test_[p-z]*.py)" "$(wildcard tests/tpu_trainer/test_*.py)"
 
 test-trainer: setup
-	for part in $(TRAINER_TESTS); do $(TRAINER) -m pytest -n auto --dist loadfile $$part || exit 1; done
+	for part in $(TRAINER_TESTS); do $(TRAINER) -m pytest -n auto --dist loadfile $(SELECT) $$part || exit 1; done
 
 # SEED=1 generates other cases; `python -m tests.fuzz --seed S --only N` replays one.
 fuzz: setup

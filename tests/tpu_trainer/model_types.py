@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 
@@ -32,6 +34,11 @@ _SIZES: dict[str, dict[str, Any]] = {
 ALL: list[tuple[ObjectiveName, str]] = [
     (objective, model_type) for objective in EXPORTABLE for model_type in sorted(EXPORTABLE[objective])
 ]
+_DIFFERENT = frozenset(
+    (("mlm", "roberta"), ("mlm", "deberta-v2"), ("mlm", "xlm"), ("clm", "gpt2"), ("clm", "mistral"))
+)
+EVERY_TYPE = [pytest.param(*each, marks=() if each in _DIFFERENT else pytest.mark.wide) for each in ALL]
+"""For parametrize: `make test` runs the types that differ most, `make test-all` all."""
 
 
 def small_config(model_type: str) -> dict[str, Any]:

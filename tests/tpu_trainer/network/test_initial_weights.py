@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tpu_trainer.model_types import ALL, LENGTH, VOCABULARY, name_pattern, wide_config
+from tests.tpu_trainer.model_types import EVERY_TYPE, LENGTH, VOCABULARY, name_pattern, wide_config
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.exports.pytorch_layout import pytorch_weights
@@ -20,7 +20,7 @@ EXPECTED = json.loads(Path(__file__).with_name("initial_weights.json").read_text
 VOCAB = Vocabulary(size=VOCABULARY, special_ids=(0, 1, 2, 3, 4), pad_id=1, mask_id=4, bos_id=0, eos_id=2)
 
 
-@pytest.mark.parametrize(("objective", "model_type"), ALL, ids=lambda value: value)
+@pytest.mark.parametrize(("objective", "model_type"), EVERY_TYPE, ids=lambda value: value)
 def test_every_weight_has_the_standard_deviation_of_pytorch(
     objective: ObjectiveName, model_type: str
 ) -> None:

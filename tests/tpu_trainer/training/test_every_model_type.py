@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.conftest import release_memory
-from tests.tpu_trainer.model_types import ALL, dropout_config, small_config
+from tests.tpu_trainer.model_types import EVERY_TYPE, dropout_config, small_config
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import (
     DataConfig,
@@ -72,7 +72,7 @@ def batch() -> dict[str, tf.Tensor]:
     return {name: tf.constant(values, tf.int32) for name, values in features.items()}
 
 
-@pytest.mark.parametrize(("objective", "model_type"), ALL, ids=lambda value: value)
+@pytest.mark.parametrize(("objective", "model_type"), EVERY_TYPE, ids=lambda value: value)
 def test_a_resumed_run_and_blocks_computed_again_give_the_same(
     objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, batch: dict[str, tf.Tensor]
 ) -> None:
@@ -129,7 +129,7 @@ def test_mixed_precision_is_refused_for_models_that_fail_in_it(
         task_of("clm", model_type, vocabulary, TrainConfig(steps=20, precision="mixed_bfloat16"))
 
 
-@pytest.mark.parametrize(("objective", "model_type"), ALL, ids=lambda value: value)
+@pytest.mark.parametrize(("objective", "model_type"), EVERY_TYPE, ids=lambda value: value)
 def test_a_step_can_be_traced_and_draws_nothing_from_a_state(
     objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, batch: dict[str, tf.Tensor]
 ) -> None:
