@@ -113,17 +113,6 @@ def test_the_same_command_gives_the_stored_bytes(name: str, tmp_path: Path):
     assert prepared(tmp_path, name) == json.loads((STORED / "bytes.json").read_text())[name]
 
 
-def test_a_dataset_of_version_2_is_still_read(tmp_path: Path, capsys):
-    dataset = tmp_path / "out"
-    shutil.copytree(STORED / "version-2", dataset)
-    verify.main([str(dataset)])
-    assert capsys.readouterr().out.count(": whole") == 2
-    inspection.main([str(dataset), "--record", "train:0:3", "--trace", "never"])
-    assert "/data/corpus.txt" in capsys.readouterr().out
-    report.main([str(dataset)])
-    assert "validation" in (dataset / "report.html").read_text(encoding="utf-8")
-
-
 def test_a_dataset_of_version_2_is_still_read_and_converted(tmp_path: Path, capsys):
     dataset = tmp_path / "out"
     shutil.copytree(STORED / "version-2", dataset)
@@ -137,7 +126,7 @@ def test_a_dataset_of_version_2_is_still_read_and_converted(tmp_path: Path, caps
     verify.main([str(tmp_path / "parquet")])
     assert capsys.readouterr().out.count(": whole") == 2
     assert not (tmp_path / "parquet" / INPUTS).exists()
-    assert len(Dataset.open(dataset / "train")) == 50
+    assert len(Dataset.open(dataset / "train")) == 156
 
 
 if __name__ == "__main__":
