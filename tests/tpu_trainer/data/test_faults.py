@@ -12,8 +12,10 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import sequences, write_manifest, write_split
+from tpu_trainer.data.batches import RowStream, evaluation_batches
 from tpu_trainer.data.dataset import Split, open_split
 from tpu_trainer.data.faults import check_records, diagnose_read_errors
+from tpu_trainer.data.mixture import PERIOD, Mixture
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import UsageError
 
@@ -85,6 +87,37 @@ def test_other_errors_pass(split: Split) -> None:
         diagnose_read_errors((split, shard) for shard in split.shards),
     ):
         raise tf.errors.InvalidArgumentError(None, None, "mine")
+
+
+@pytest.mark.parametrize("wrong", [10**9, 2**33 + 5, -1, "vocab_size"])
+@pytest.mark.parametrize("use", ["training", "validation"])
+def test_an_id_that_the_tokenizer_does_not_have(
+    tmp_path: Path, tokenizer_folder: Path, vocabulary: Vocabulary, wrong: int | str, use: str
+) -> None:
+    rows = sequences(90, 3)
+    rows[57, 4] = vocabulary.size if wrong == "vocab_size" else wrong
+    folder = write_split(tmp_path / "train", rows, tokenizer=None)
+    split = open_split(str(folder), tokenizer=str(tokenizer_folder))
+    check_records(split, vocabulary)
+    stream = RowStream(
+        data=Mixture(splits=(split,), shares=(PERIOD,)),
+        batch_size=10,
+        seed=0,
+        window_shards=1,
+        vocab_size=vocabulary.size,
+    )
+    batches = (
+        stream.batches(0)
+        if use == "training"
+        else evaluation_batches(split, batch_size=10, vocabulary=vocabulary)
+    )
+    with (
+        pytest.raises(
+            UsageError, match=r"train-00001-40.tfrecord: record 17 contains the id .* but the tokenizer has"
+        ),
+        diagnose_read_errors(((split, shard) for shard in split.shards), vocabulary.size),
+    ):
+        list(batches(tf.distribute.InputContext()).take(9))
 
 
 def test_a_manifest_with_another_length(split: Split, vocabulary: Vocabulary) -> None:

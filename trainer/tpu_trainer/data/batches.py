@@ -54,6 +54,8 @@ class RowStream:
     """Shards of a dataset that are read and shuffled together."""
     hosts: int = 1
     """Input pipelines, each of which reads its own share of the rows."""
+    vocab_size: int | None = None
+    """Ids must be below it: a larger one would train another row of the embedding, or none. None: not checked."""
 
     def __post_init__(self) -> None:
         self._order(host=0)
@@ -85,10 +87,10 @@ class RowStream:
                 )
             ]
             if len(streams) == 1:
-                return _batches(streams[0], self.data.splits[0], per_replica, own)
+                return _batches(streams[0], self.data.splits[0], per_replica, self.vocab_size, own)
             choices = tf.data.Dataset.from_tensor_slices(order.choices(position)).repeat()
             rows = tf.data.Dataset.choose_from_datasets([stream.unbatch() for stream in streams], choices)
-            return _batches(rows.batch(per_replica), self.data.splits[0], per_replica, own)
+            return _batches(rows.batch(per_replica), self.data.splits[0], per_replica, self.vocab_size, own)
 
         return dataset
 
@@ -146,7 +148,8 @@ def evaluation_batches(split: Split, *, batch_size: int, vocabulary: Vocabulary)
         padding = tf.data.Dataset.from_tensors(
             (tf.fill([per_replica], record), tf.fill([per_replica], row_id))
         )
-        return _batches(_rows_of(split, windows).concatenate(padding.repeat()), split, per_replica, own)
+        rows = _rows_of(split, windows).concatenate(padding.repeat())
+        return _batches(rows, split, per_replica, vocabulary.size, own)
 
     return dataset
 
@@ -182,7 +185,11 @@ def _rows_of(split: Split, windows: tf.data.Dataset, *, first_row_id: int = 0) -
 
 
 def _batches(
-    windows: tf.data.Dataset, split: Split, batch_size: int, own: OwnRows | None = None
+    windows: tf.data.Dataset,
+    split: Split,
+    batch_size: int,
+    vocab_size: int | None,
+    own: OwnRows | None = None,
 ) -> tf.data.Dataset:
     # All hosts of --strategy pjrt read all rows, so that the order does not depend on their number. Most of the work is
     # parsing, of their own rows only.
@@ -197,6 +204,15 @@ def _batches(
         if parsed is not None:
             records, row_ids = tf.gather(records, parsed), tf.gather(row_ids, parsed)
         features = tf.io.parse_example(records, specification)
+        if vocab_size is not None:
+            ids = features["input_ids"]
+            least, most = tf.reduce_min(ids), tf.reduce_max(ids)
+            check = tf.debugging.Assert(
+                (least >= 0) & (most < vocab_size),
+                ["ids from", least, "to", most, "of", vocab_size, "tokens"],
+            )
+            with tf.control_dependencies([check]):
+                features["input_ids"] = tf.identity(ids)
         return {name: tf.cast(value, tf.int32) for name, value in features.items()} | {"row": row_ids}
 
     # Rebatch windows directly: unbatching them into rows would cost more than half as much as parsing.

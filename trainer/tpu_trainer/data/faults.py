@@ -34,7 +34,9 @@ def check_records(split: Split, vocabulary: Vocabulary) -> None:
 
 
 @contextmanager
-def diagnose_read_errors(split_shards: Iterable[tuple[Split, Shard]]) -> Iterator[None]:
+def diagnose_read_errors(
+    split_shards: Iterable[tuple[Split, Shard]], vocab_size: int | None = None
+) -> Iterator[None]:
     """Converts errors of an input pipeline to UsageErrors that name the shard and the record.
 
     After an error, the candidate shards are read in full, one after the other, to find the fault. If none has a
@@ -42,12 +44,13 @@ def diagnose_read_errors(split_shards: Iterable[tuple[Split, Shard]]) -> Iterato
 
     Args:
         split_shards: The shards that the error may come from, with their splits.
+        vocab_size: Ids must be below it; None: they were not checked.
     """
     try:
         yield
     except _READ_ERRORS as error:
         for split, shard in split_shards:
-            fault = _fault(shard, split)
+            fault = _fault(shard, split, vocab_size=vocab_size)
             if fault is not None:
                 raise UsageError(fault) from error
         raise

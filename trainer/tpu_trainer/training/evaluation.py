@@ -80,6 +80,7 @@ class Evaluator:
         """
         check_batch_size(batch_size, executor.replicas, batch_size_option)
         self.split = split
+        self._vocab_size = vocabulary.size
         self._executor = executor
         self._steps = evaluation_steps(split, batch_size=batch_size, hosts=executor.hosts)
         self._batches = executor.distribute(
@@ -100,7 +101,11 @@ class Evaluator:
             delay=MOMENT,
             disable=not sys.stderr.isatty(),
         )
-        with diagnose_read_errors(shards), self._executor.evaluated_weights(), ticking(batches):
+        with (
+            diagnose_read_errors(shards, self._vocab_size),
+            self._executor.evaluated_weights(),
+            ticking(batches),
+        ):
             for batch in batches:
                 if stop():
                     return None

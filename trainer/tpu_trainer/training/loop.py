@@ -62,7 +62,11 @@ class TrainingLoop:
         self._saver.start_clock()
         if self._executor.processes == 1:
             self._interruption.saved_step = first
-        with diagnose_read_errors(self._shards_in_use()), self._progress.shown_from(first), self._profiler:
+        with (
+            diagnose_read_errors(self._shards_in_use(), self._rows.vocab_size),
+            self._progress.shown_from(first),
+            self._profiler,
+        ):
             batches = iter(self._executor.distribute(self._rows.batches(first)))
             if self._validation is not None and self._validation.due_before(first):
                 self.evaluate(first)

@@ -244,6 +244,7 @@ def _load(
         seed=config.seed,
         window_shards=config.data.window_shards,
         hosts=hosts,
+        vocab_size=vocabulary.size,
     )
     return _Data(
         rows=rows,
