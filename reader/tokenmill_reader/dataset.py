@@ -16,7 +16,7 @@ from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
 from tokenmill_reader.examples import ExampleDecoder, parse_example
 from tokenmill_reader.files import open_folder
 from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, Frames, windows
-from tokenmill_reader.indexes import Index, row_numbers
+from tokenmill_reader.indexes import Index, row_numbers, whole_number
 from tokenmill_reader.shards import Shards
 
 Rows = dict[str, np.ndarray]
@@ -76,7 +76,7 @@ class Dataset:
         if not 0 <= check <= 1:
             raise ValueError(f"check is {check}, not a share from 0 to 1")
         description = describe(open_folder(path, storage_options or {}))
-        return cls(description, check=check, seed=seed, cache_bytes=cache_bytes)
+        return cls(description, check=float(check), seed=whole_number("seed", seed), cache_bytes=cache_bytes)
 
     def __len__(self) -> int:
         """The number of rows."""

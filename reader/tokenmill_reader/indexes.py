@@ -44,8 +44,10 @@ def row_numbers(index: Index, length: int, place: str) -> np.ndarray:
         raise TypeError(
             f"a row is given by an integer, rows by a list of them or a slice, not by {index!r:.80}"
         )
-    wrong = (rows < -length) | (rows >= length)
+    # `length` may not fit into the type of the rows, nor may a number of uint64 fit into int64.
+    small = np.minimum(rows, np.iinfo(np.int64).max) if rows.dtype == np.uint64 else rows
+    numbers = small.astype(np.int64)
+    wrong = (numbers < -length) | (numbers >= length)
     if wrong.any():
         raise IndexError(f"{place}: has {length} rows, but no row {rows[wrong].ravel()[0]}")
-    rows = rows.astype(np.int64)  # before the sum: small types would overflow
-    return np.where(rows < 0, rows + length, rows)
+    return np.where(numbers < 0, numbers + length, numbers)

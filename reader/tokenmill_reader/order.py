@@ -24,6 +24,7 @@ from tokenmill_reader.mixture import PERIOD, Mixture, schedule
 # Purposes of a permutation, in the upper half of the key's first word.
 _SHARDS, _ROWS = 1, 2
 _KEPT_EPOCHS, _KEPT_WINDOWS = 4, 8
+_MAX_ROWS, _MAX_EPOCHS = 2**62, 2**32
 
 
 def _permutation(n: int, *, seed: int, purpose: int, epoch: int, index: int) -> np.ndarray:
@@ -143,13 +144,15 @@ class Order:
         """Returns the numbers of the rows that this host reads in a step, int64[batch_size // hosts].
 
         Raises:
-            ValueError: If the step is negative, or before the last change.
+            ValueError: If the step is negative, before the last change, or beyond the last epoch.
             TypeError: If it is not a whole number.
         """
         step = whole_number("step", step)
         if step < self.changes[-1][0]:
             raise ValueError(f"step {step} is before the order begins, at step {self.changes[-1][0]}")
         count = self.batch_size // self.hosts
+        if step * self.batch_size >= _MAX_ROWS:
+            raise ValueError(f"step {step} is beyond the order's {_MAX_ROWS // self.batch_size} steps")
         first = step * count
         if len(self._streams) == 1:
             return self._streams[0].rows(first + int(self._offsets[0]), count)
@@ -189,6 +192,8 @@ class _Stream:
         parts = []
         while count:
             epoch = ((position + 1) * self._hosts - 1 - self._host) // self._total
+            if epoch >= _MAX_EPOCHS:
+                raise ValueError(f"row {position} of a host is in epoch {epoch}; an order has {_MAX_EPOCHS}")
             segments, ends = _cached(self._epochs, epoch, _KEPT_EPOCHS, lambda: self._epoch(epoch))  # noqa: B023
             offset = position - self._epoch_start(epoch)
             number = int(np.searchsorted(ends, offset, side="right"))

@@ -55,6 +55,20 @@ def test_rows_by_number(dataset: Dataset) -> None:
     dataset.verify()
 
 
+def test_numbers_of_any_type_of_integers(tmp_path: Path) -> None:
+    ids = random_rows(300, 4)
+    dataset = Dataset.open(write_split(tmp_path / "train", {"input_ids": ids}))
+    for kind in "bBhHiIqQ":  # 300 does not fit into bytes
+        rows = np.array([5, 100], kind)
+        np.testing.assert_array_equal(dataset[rows]["input_ids"], ids[[5, 100]])
+        np.testing.assert_array_equal(dataset[rows[0]]["input_ids"], ids[5])
+    assert dataset[np.int8(-1)]["input_ids"].tolist() == ids[-1].tolist()
+    with pytest.raises(IndexError, match="no row 18446744073709551615"):
+        dataset[np.uint64(2**64 - 1)]
+    with pytest.raises(TypeError, match="seed is 1.0"):
+        Dataset.open(tmp_path / "train", seed=1.0)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("index", [95, -96, [3, 95], 10**18])
 def test_rows_that_do_not_exist(dataset: Dataset, index: Any) -> None:
     with pytest.raises(IndexError, match="has 95 rows, but no row"):

@@ -191,6 +191,9 @@ def test_steps_of_any_type_of_integers() -> None:
             order.rows(wrong)
         with pytest.raises(TypeError, match="not a whole number"):
             Order(Counts([4] * 8), batch_size=8, window=wrong)
+    for beyond in (2**40, 2**62, 10**30):
+        with pytest.raises(ValueError, match=r"is in epoch|is beyond the order's"):
+            order.rows(beyond)
 
 
 @pytest.mark.parametrize(
