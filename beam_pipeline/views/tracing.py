@@ -30,6 +30,7 @@ from beam_pipeline.tokenization.token_arrays import Documents, ranges
 from beam_pipeline.views.reading import Origin, Row, Split
 
 _PADDING = -1
+_TOO_MANY_TIMES = 16  # units of compressed files may have more bytes than estimated
 
 
 class NotTraced(Exception):
@@ -187,7 +188,7 @@ class Tracer:
             raise TraceTooSlow(f"finding the documents requires tokenizing {size / 1e6:,.0f} MB again")
         self._check_sources(read)
         try:
-            documents = list(self._documents(read, wanted, size, max_seconds))
+            documents = list(self._documents(read, wanted, size, max_bytes, max_seconds))
         except DataError as error:
             raise NotTraced(str(error)) from error
         self._last = (wanted, documents)
@@ -214,13 +215,19 @@ class Tracer:
                 raise NotTraced(f"{path} has changed from {sizes[path]:,} bytes to {found:,}")
 
     def _documents(
-        self, units: Sequence[WorkUnit], wanted: Sequence[WorkUnit], size: int, max_seconds: float | None
+        self,
+        units: Sequence[WorkUnit],
+        wanted: Sequence[WorkUnit],
+        size: int,
+        max_bytes: int | None,
+        max_seconds: float | None,
     ) -> Iterator[_UnitDocuments]:
         """Yields the documents of the `wanted` units in the split, while it reads all of `units`.
 
         Raises:
             TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `max_seconds`. The first
-                batch is not counted, since it loads the tokenizer.
+                batch is not counted, since it loads the tokenizer. Also if the units are far larger than their `size`
+                and `max_bytes`, so that a foreign dataset cannot make this run for hours.
         """
         numbers = {unit.index for unit in wanted}
         seen: dict[int, set[bytes]] = {}  # by repeat, since repeats of --mix are not duplicates of each other
@@ -242,8 +249,12 @@ class Tracer:
                     began = time.monotonic()
                     continue
                 done += int(batch.bytes.sum())
+                if max_bytes is not None and done > _TOO_MANY_TIMES * max_bytes:
+                    raise TraceTooSlow(
+                        f"finding the documents requires tokenizing more than {done / 1e6:,.0f} MB"
+                    )
                 seconds = time.monotonic() - began
-                expected = seconds * size / max(1, done)
+                expected = seconds * max(size, done) / max(1, done)
                 if max_seconds is not None and seconds > 1 and expected > max_seconds:
                     raise TraceTooSlow(f"finding the documents would take about {expected:.0f} s")
             if unit.index in numbers:
