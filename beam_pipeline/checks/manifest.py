@@ -6,23 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.manifest_values import value_defects
 from beam_pipeline.dataset.records import feature_names
-from beam_pipeline.dataset.shards import shard_name
 
 
 def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each contradiction in a manifest, whose form must be correct."""
+    yield from value_defects(manifest, manifests.layout_of(manifest))
     expected = _expected(manifest)
     for key, value in expected.items():
         if manifest.get(key) != value:
             yield f"{key} is {manifest.get(key)!r}, but {value!r} follows from the rest of the manifest"
-    if manifest["split"] not in manifest["splits"]:
-        yield f"split is {manifest['split']!r}, which is not one of its splits {manifest['splits']}"
-    splits = manifest["config"]["splits"]
-    shares = sum(dict(splits).values())
-    if abs(shares - 1) > 1e-9:
-        yield f"config.splits: the shares add up to {shares:g}, not 1"
-    yield from _shard_defects(manifest)
     yield from _offsets_defects(manifest)
     totals, excluded = manifest["totals"], manifest["excluded"]
     if totals["rows"] != manifest["num_records"]:
@@ -84,12 +78,10 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
     config = manifest["config"]
     features = {name: config[name] for name in ("attention_mask", "segment_ids", "position_ids")}
     expected = {
-        "splits": list(dict(config["splits"])),
         "shard_size": config["shard_size"],
         "seed": config["seed"],
         "features": list(feature_names(**features)),
         "output_format": config.get("output_format"),
-        "num_records": sum(shard["records"] for shard in manifest["shards"]),
         "rows_checksum": f"{sum(int(shard['rows_checksum'], 16) for shard in manifest['shards']) % 2**64:016x}",
         "fingerprint": manifests.fingerprint(
             manifest["bytes_version"], config, manifest["inputs"], manifest["tokenizer"]
@@ -103,18 +95,3 @@ def _offsets_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     have = sum("offsets_crc32c" in shard for shard in manifest["shards"])
     if 0 < have < len(manifest["shards"]):
         yield f"only {have} of the {len(manifest['shards'])} shards have an offsets_crc32c"
-
-
-def _shard_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Checks the number, names and sizes of the shards, which follow from the layout."""
-    layout = manifests.layout_of(manifest)
-    if len(manifest["shards"]) != layout.num_shards:
-        yield f"it has {len(manifest['shards'])} shards, but {layout.num_rows} records make {layout.num_shards}"
-        return
-    for number, shard in enumerate(manifest["shards"]):
-        records = layout.records_in(number)
-        if shard["records"] != records:
-            yield f"shards[{number}] has {shard['records']} records, but must have {records}"
-        name = shard_name(manifest["split"], number, shard["records"], manifests.output_format_of(manifest))
-        if shard["name"] != name:
-            yield f"shards[{number}] is named {shard['name']!r}, not {name!r}"

@@ -2,7 +2,7 @@
 
 The form of an object is a dict of its values' forms; keys that it does not name are ignored. The form of a list is a
 list with one form for all items, or with one form per item. A tuple holds alternatives; `Optional` marks a key that may
-be absent. Other forms are a type, a pattern of text, a range of whole numbers, and None.
+be absent. Other forms are a type, a pattern of text, a range of whole numbers, a share, and None.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ NUMBER = range(-(2**63), 2**64)
 _NAME = r"(?!\.\.?(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"
 RELATIVE_PATH = re.compile(f"{_NAME}(/{_NAME})*")
 HEX_8, HEX_16, HEX_64 = (re.compile(f"[0-9a-f]{{{digits}}}") for digits in (8, 16, 64))
+
+
+@dataclass(frozen=True)
+class Share:
+    """The form of a number from 0 to 1, with or without a point."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ def _fits(value: Any, form: Any) -> bool:
         return isinstance(value, str) and form.fullmatch(value) is not None
     if isinstance(form, range):
         return type(value) is int and value in form
+    if isinstance(form, Share):
+        return type(value) in (int, float) and 0 <= value <= 1
     return value is None if form is None else isinstance(form, type) and type(value) is form
 
 
@@ -74,6 +81,8 @@ def _describe(form: Any) -> str:
         return (
             "a non-negative whole number" if form is COUNT else f"a whole number from {form[0]} to {form[-1]}"
         )
+    if isinstance(form, Share):
+        return "a number from 0 to 1"
     if isinstance(form, list | dict):
         return "a list" if isinstance(form, list) else "an object"
     names = {

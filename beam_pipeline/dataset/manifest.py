@@ -12,6 +12,7 @@ import google_crc32c
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.manifest_form import form_defects
+from beam_pipeline.dataset.manifest_values import value_defects
 from beam_pipeline.errors import DataError
 from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.routing import Layout
@@ -106,11 +107,15 @@ def read_manifest(folder: str) -> dict[str, Any]:
     """Reads and checks the manifest of the split in `folder`.
 
     Raises:
-        DataError: If there is none, its version cannot be read, or its checksum or form is wrong.
+        DataError: If there is none, its version cannot be read, its checksum or form is wrong, or its values contradict
+            each other.
     """
     data, manifest = parse_manifest(folder)
     defect = (
-        checksum_defect(data, manifest) or next(form_defects(manifest), None) or name_defect(folder, manifest)
+        checksum_defect(data, manifest)
+        or next(form_defects(manifest), None)
+        or next(value_defects(manifest, layout_of(manifest)), None)
+        or name_defect(folder, manifest)
     )
     if defect:
         raise DataError(f"{filesystem.join(folder, MANIFEST)}: {defect}; copy it again, or rerun prepare")

@@ -14,6 +14,7 @@ from beam_pipeline.dataset.json_form import (
     NUMBER,
     RELATIVE_PATH,
     Optional,
+    Share,
     mismatches,
 )
 from beam_pipeline.dataset.shards import EXTENSIONS
@@ -29,6 +30,7 @@ _SHARD_NAME = re.compile(
 _OUTPUT_FORMAT = re.compile("|".join(EXTENSIONS))
 _FILES = [{"path": RELATIVE_PATH, "bytes": COUNT, "crc32c": HEX_8}]
 _ID = range(MOST_IDS)
+_POSITIVE = range(1, COUNT[-1] + 1)
 _HISTOGRAM = {"counts": [COUNT], "edges": [(float, COUNT)]}
 
 
@@ -54,14 +56,20 @@ _CONFIG = {
         *("max_length", "packing", "attention_mask", "segment_ids", "position_ids", "shuffle", "seed"),
         *("shard_size", "num_shards"),
     )
-} | {"max_length": (_form_of(_OPTIONS["max_length"]), None)}
+} | {
+    "max_length": (_form_of(_OPTIONS["max_length"]), None),
+    # Absent in datasets with the defaults.
+    **{
+        name: Optional(_form_of(_OPTIONS[name])) for name in ("encoding", "encoding_errors", "text_separator")
+    },
+}
 
 
 _MANIFEST = {
     "split": SPLIT_NAME,
     "splits": [SPLIT_NAME],
     "max_length": (_form_of(_OPTIONS["max_length"]), None),
-    "shard_size": (range(1, COUNT[-1] + 1), None),
+    "shard_size": (_POSITIVE, None),
     "seed": NUMBER,
     "features": [str],
     "output_format": Optional(_OUTPUT_FORMAT),
@@ -69,8 +77,8 @@ _MANIFEST = {
     "shards": [
         {
             "name": _SHARD_NAME,
-            "records": COUNT,
-            "bytes": COUNT,
+            "records": _POSITIVE,
+            "bytes": _POSITIVE,
             "crc32c": HEX_8,
             "rows_checksum": HEX_16,
             "offsets_crc32c": Optional(HEX_8),
@@ -101,7 +109,7 @@ _MANIFEST = {
         "converted_by": Optional(str),
         "files": _FILES,
     },
-    "config": {**_CONFIG, "splits": [[SPLIT_NAME, float]]},
+    "config": {**_CONFIG, "splits": [[SPLIT_NAME, Share()]]},
     "bytes_version": COUNT,
     "converted_from": Optional({"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": HEX_64}),
     "versions": {"tokenmill": str, "tokenizers": str},
@@ -133,7 +141,7 @@ UNIT_FORM = {
     "parts": [([str, COUNT, COUNT], [str, COUNT, COUNT, COUNT, COUNT])],
     "bytes": COUNT,
     "repeat": COUNT,
-    "share": (float, range(2)),
+    "share": Share(),
     "rows": COUNT,
     "tail": COUNT,
 }

@@ -138,24 +138,35 @@ class SplitStatistics:
             "document_tokens": self._lengths(self.document_tokens, self.longest_tokens, self.tokens),
             "document_bytes": self._lengths(self.document_bytes, self.longest_bytes, self.bytes),
             "document_bytes_per_token": {
-                "edges": (np.arange(_RATIO_BINS + 1) / _BINS_PER_BYTE).tolist(),
+                "edges": edges_of("document_bytes_per_token"),
                 "counts": self.document_bytes_per_token.tolist(),
             },
-            "row_fill": {
-                "edges": (np.arange(_FILL_BINS + 1) / _FILL_BINS).tolist(),
-                "counts": self.row_fill.tolist(),
-            },
+            "row_fill": {"edges": edges_of("row_fill"), "counts": self.row_fill.tolist()},
         }
 
     def _lengths(self, counts: np.ndarray, longest: int, total: int) -> dict:
         used = int(np.flatnonzero(counts).max(initial=0)) + 1
-        edges = [0, *LENGTH_EDGES[1 : used + 1].tolist()]
+        edges = edges_of("document_tokens", used)
         mean = total / self.documents if self.documents else 0.0
         return {"edges": edges, "counts": counts[:used].tolist(), "mean": mean, "max": longest}
 
 
 _ARRAYS = tuple(field.name for field in fields(SplitStatistics) if field.default is MISSING)
 _SUMS = tuple(field.name for field in fields(SplitStatistics) if field.default is not MISSING)
+
+
+def edges_of(histogram: str, bins: int = 0) -> list[float]:
+    """Returns the edges of a histogram's bins, one more than there are bins.
+
+    Args:
+        histogram: Its name in statistics.json.
+        bins: For a histogram of lengths, the number of its bins, since those after the last document are left out.
+    """
+    if histogram == "document_bytes_per_token":
+        return (np.arange(_RATIO_BINS + 1) / _BINS_PER_BYTE).tolist()
+    if histogram == "row_fill":
+        return (np.arange(_FILL_BINS + 1) / _FILL_BINS).tolist()
+    return [0, *LENGTH_EDGES[1 : bins + 1].tolist()]
 
 
 def entropy(counts: np.ndarray) -> float:

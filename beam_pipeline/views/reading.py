@@ -15,6 +15,7 @@ from beam_pipeline.dataset.inputs import read_inputs
 from beam_pipeline.dataset.json_form import COUNT, mismatches
 from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, UNIT_FORM
 from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.dataset.statistics import edges_of
 from beam_pipeline.errors import DataError, UsageError, one_line
 from beam_pipeline.formats import format_of, read_documents
 from beam_pipeline.formats.base import DocumentFormat
@@ -132,8 +133,9 @@ class Split:
             counts = len(statistics["token_counts"])
             raise DataError(f"{path}: has {counts} token_counts, but the tokenizer has {vocab_size} ids")
         for name in ("document_tokens", "document_bytes", "document_bytes_per_token", "row_fill"):
-            if len(statistics[name]["edges"]) != len(statistics[name]["counts"]) + 1:
-                raise DataError(f"{path}: {name} does not have one more edges than counts")
+            edges, bins = statistics[name]["edges"], len(statistics[name]["counts"])
+            if not bins or len(edges) != bins + 1 or edges != edges_of(name, bins):
+                raise DataError(f"{path}: {name} does not have the edges of {bins} bins")
         return statistics
 
     def shard_path(self, shard: int) -> str:

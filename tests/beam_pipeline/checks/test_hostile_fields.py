@@ -23,6 +23,7 @@ from beam_pipeline.dataset.own_files import inspect_output
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.steps.convert import converted
 from beam_pipeline.views.reading import open_dataset
+from beam_pipeline.views.tracing import Tracer, TraceTooSlow
 from tests.beam_pipeline.runs import arguments
 from tokenmill_reader import Dataset
 from tokenmill_reader.errors import DatasetError
@@ -195,3 +196,79 @@ def test_a_name_that_leads_out_of_the_dataset_is_not_written_to(
     with pytest.raises((DataError, UsageError)):
         convert.main([str(out), "--output_format", "parquet", "--output", str(tmp_path / "in" / "made")])
     assert names(tmp_path) == before
+
+
+def _set(*places: tuple[str, Any]) -> Callable[[dict[str, Any]], None]:
+    def change(value: dict[str, Any]) -> None:
+        for place, new in places:
+            *above, last = place.split(".")
+            target = value
+            for key in above:
+                target = target[int(key)] if isinstance(target, list) else target[key]
+            target[int(last) if isinstance(target, list) else last] = new
+
+    return change
+
+
+def _edges(make: Callable[[int], float]) -> Callable[[dict[str, Any]], None]:
+    def change(value: dict[str, Any]) -> None:
+        for name in ("document_tokens", "document_bytes", "document_bytes_per_token", "row_fill"):
+            value[name]["edges"] = [make(index) for index in range(len(value[name]["edges"]))]
+
+    return change
+
+
+def _many_bins(value: dict[str, Any]) -> None:
+    value["document_tokens"] |= {"counts": [1] * 10_000, "edges": list(range(10_001))}
+
+
+# Values of the right form that contradict others.
+CONTRADICTIONS = {
+    "the pad id": (MANIFEST, _set(("tokenizer.special_token_ids.pad", 10**6))),
+    "a control id": (MANIFEST, _set(("tokenizer.control_ids", [10**6]))),
+    "empty shards": (MANIFEST, _set(("shards.0.bytes", 0), ("shards.1.bytes", 0))),
+    "no shards": (MANIFEST, _set(("shards", []))),
+    "infinite shares": (MANIFEST, _set(("config.splits", [["train", 1e308], ["validation", 1e308]]))),
+    "a negative share": (MANIFEST, _set(("config.splits", [["train", -1.0], ["validation", 2.0]]))),
+    "a split many times": (MANIFEST, _set(("splits", ["train"] * 1000))),
+    "no such encoding": (MANIFEST, _set(("config.encoding", "no-such"))),
+    "NUL as encoding": (MANIFEST, _set(("config.encoding", "a\0b"))),
+    "no such errors": (MANIFEST, _set(("config.encoding", "ascii"), ("config.encoding_errors", "x"))),
+    "edges of 0": (STATISTICS, _edges(lambda index: 0.0)),
+    "negative edges": (STATISTICS, _edges(lambda index: -1e300)),
+    "descending edges": (STATISTICS, _edges(lambda index: 1.0 - index)),
+    "no bins": (STATISTICS, _set(("document_tokens.counts", []), ("document_tokens.edges", [0]))),
+    "many bins": (STATISTICS, _many_bins),
+    "a negative part of a unit": (UNITS, _set(("share", -1e300))),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_values_that_contradict_others_are_an_error_for_users(whole: Path, tmp_path: Path, kind: str) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    name, change = CONTRADICTIONS[kind]
+    split = out / "train"
+    first, *rest = (
+        (split / name).read_bytes().splitlines() if name == UNITS else [(split / name).read_bytes()]
+    )
+    value = json.loads(first)
+    change(value)
+    if name != MANIFEST:
+        (split / name).write_bytes(b"\n".join([json.dumps(value).encode(), *rest]) + b"\n")
+    forge(split, value if name == MANIFEST else json.loads((split / MANIFEST).read_bytes()))
+    assert problems(out, kind) == []
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(DataError):
+        report.write_report(str(out))
+
+
+def test_a_unit_that_is_larger_than_it_says_is_not_read_to_its_end(whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    path = out / "train" / UNITS
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for unit in lines[:-1]:
+        unit |= {"bytes": 1, "parts": unit["parts"] * 1000}
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    forge(out / "train", json.loads((out / "train" / MANIFEST).read_bytes()))
+    split = next(split for split in open_dataset(str(out)) if split.name == "train")
+    with pytest.raises(TraceTooSlow, match="more than"):
+        Tracer(split).trace(split.origin(0, 0), split.row(0, 0), max_bytes=100)
