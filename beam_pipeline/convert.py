@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     source = filesystem.absolute(config.dataset)
     splits = _check(config, source, launch)
     names = tuple(split.name for split in splits)
-    fingerprint = converted(splits[0].manifest, config.output_format)["fingerprint"]
+    fingerprint = converted(splits[0].manifest, config.format_options())["fingerprint"]
     staging = filesystem.join(launch.output, STAGING)
     done = launch.claim_dataset(
         config, names, fingerprint, lambda held: _make(launch, held, config, source, splits)
@@ -70,7 +70,7 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
     splits = open_dataset(source)
     for split in splits:
         found = manifest.output_format_of(split.manifest)
-        if found == config.output_format:
+        if converted(split.manifest, config.format_options())["config"] == split.manifest["config"]:
             raise UsageError(f"{config.dataset}: already has the format {found}; copy the folder")
         of_documents = split.manifest["max_length"] is None
         if config.output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
@@ -82,7 +82,7 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
         made.check_packages()
         largest = max((shard["records"] for shard in split.manifest["shards"]), default=0)
         try:
-            format_of({**split.manifest, "output_format": config.output_format}).check_records(largest)
+            format_of(converted(split.manifest, config.format_options())).check_records(largest)
         except UsageError as error:
             raise UsageError(f"{split.folder}: {error}, when you prepare it") from error
         if split.manifest["fingerprint"] != splits[0].manifest["fingerprint"]:
@@ -110,7 +110,7 @@ def _make(launch: Launch, held: Lock, config: ConvertConfig, source: str, splits
             fingerprint=held.holder.fingerprint,
             progress=address,
             source=source,
-            output_format=config.output_format,
+            format_options=config.format_options(),
             names=tuple(split.name for split in splits),
         )
         folder, files = splits[0].tokenizer_folder, splits[0].manifest["tokenizer"]["files"]

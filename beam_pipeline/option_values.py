@@ -35,6 +35,12 @@ ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
 DOCUMENT_FORMATS = ("parquet", "megatron")
 """The values of `--output_format` for whole documents, `--packing none`."""
 
+FORMAT_DEFAULTS = {"output_format": "tfrecord", "ids_column": "input_ids"}
+"""The options of the format of shards. Manifests have them if they are not the default, also outside of `config`."""
+
+IDS_COLUMN = re.compile(r"(?!(attention_mask|segment_ids|position_ids)$)[A-Za-z_][A-Za-z0-9_]{0,99}")
+"""The form of the name of the column of ids: an identifier other than the names of the other columns."""
+
 PRICES = {"vcpu_hour": 0.056, "gb_hour": 0.003557, "shuffle_gb": 0.011}
 """Dataflow's list prices in US dollars for batch jobs in us-central1: a vCPU for an hour, a GB of memory for an hour,
 a GB through the shuffle. From cloud.google.com/dataflow/pricing on 2026-11-21.
@@ -98,6 +104,20 @@ def parse_record(text: str) -> tuple[str, int, int]:
     if not match:
         raise UsageError(f"--record {text}: is not SPLIT:SHARD:RECORD, e.g. train:17:42")
     return match[1], int(match[2]), int(match[3])
+
+
+def check_ids_column(name: str, output_format: str) -> None:
+    """Raises UsageError if shards of this format cannot have a column of ids with this name."""
+    if not IDS_COLUMN.fullmatch(name):
+        raise UsageError(
+            f"--ids_column {name!r}: is not a valid name. Use at most 100 letters, digits and '_', not beginning with "
+            "a digit, and not the name of another column"
+        )
+    if name != FORMAT_DEFAULTS["ids_column"] and output_format != "mds":
+        raise UsageError(
+            f"--ids_column {name}: does not apply to --output_format {output_format}, which always has input_ids; "
+            "omit it, or use --output_format mds"
+        )
 
 
 def check_split_name(name: str) -> str:

@@ -15,7 +15,9 @@ from beam_pipeline.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_PER_ROW,
 from beam_pipeline.option_fields import Options, option
 from beam_pipeline.option_values import (
     DOCUMENT_FORMATS,
+    FORMAT_DEFAULTS,
     ROW_FORMATS,
+    check_ids_column,
     check_split_name,
     parse_prices,
     parse_record,
@@ -157,6 +159,8 @@ class PrepareConfig(Options):
     """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read;
     ArrayRecord files of the same records, for Grain and MaxText; parquet files with a list column for each feature;
     MosaicML's MDS files. With --packing none: parquet, or Megatron-LM's pairs of .bin and .idx files."""
+    ids_column: str = option("input_ids", metavar="NAME")
+    """With --output_format mds: name of the column of token ids. LLM Foundry's StreamingTextDataset reads tokens."""
     shard_size: int | None = option(
         None,
         metavar="N",
@@ -218,6 +222,7 @@ class PrepareConfig(Options):
                 f"--output_format {self.output_format} with --packing {self.packing}: use one of {', '.join(allowed)}; "
                 "--packing none makes whole documents, any other rows"
             )
+        check_ids_column(self.ids_column, self.output_format)
         if self.packing == "none":
             without = {"max_length": None, "attention_mask": False, "shuffle": "none"}
             if self.shard_size is None and self.num_shards is None:
@@ -247,8 +252,9 @@ class PrepareConfig(Options):
         """See `Options.identity`. The fingerprint contains the tokenizer's content, and `splits` a single split."""
         found = super().identity()
         del found["tokenizer"], found["split"]
-        if self.output_format == "tfrecord":  # as in datasets from before there was a choice
-            del found["output_format"]
+        for name, default in FORMAT_DEFAULTS.items():
+            if found[name] == default:  # as in datasets from before there was a choice
+                del found[name]
         return found
 
     def _default_shard_size(self) -> int:
@@ -279,6 +285,8 @@ class ConvertConfig(Options):
     """Folder of the dataset."""
     output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = option(topic="output")
     """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents, nor the reverse."""
+    ids_column: str = option("input_ids", metavar="NAME")
+    """With --output_format mds: name of the column of token ids, as in prepare."""
     output: str = option(metavar="OUT")
     """Folder for the new dataset, local or gs://."""
     overwrite: bool = option(False)
@@ -290,6 +298,12 @@ class ConvertConfig(Options):
 
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
+        check_ids_column(self.ids_column, self.output_format)
+
+    def format_options(self) -> dict[str, str]:
+        """Returns the options of the new format, as a manifest has them."""
+        values = {name: getattr(self, name) for name in FORMAT_DEFAULTS}
+        return {name: value for name, value in values.items() if value != FORMAT_DEFAULTS[name]}
 
 
 @dataclass(frozen=True, kw_only=True)

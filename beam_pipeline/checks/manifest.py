@@ -82,6 +82,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "seed": config["seed"],
         "features": list(feature_names(**features)),
         "output_format": config.get("output_format"),
+        "ids_column": config.get("ids_column"),
         "rows_checksum": f"{sum(int(shard['rows_checksum'], 16) for shard in manifest['shards']) % 2**64:016x}",
         "fingerprint": manifests.fingerprint(
             manifest["bytes_version"], config, manifest["inputs"], manifest["tokenizer"]

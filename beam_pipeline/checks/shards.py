@@ -63,7 +63,7 @@ class ShardFindings:
 
 def shard_check_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the part of the manifest that `check_shards` needs. It is small, unlike the list of shards."""
-    needed = ("max_length", "features", "tokenizer", "output_format")
+    needed = ("max_length", "features", "tokenizer", "output_format", "ids_column")
     return {name: manifest[name] for name in needed if name in manifest}
 
 

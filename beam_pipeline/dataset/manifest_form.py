@@ -20,7 +20,7 @@ from beam_pipeline.dataset.json_form import (
 from beam_pipeline.dataset.shards import EXTENSIONS
 from beam_pipeline.limits import MOST_IDS
 from beam_pipeline.option_fields import Option, options_of
-from beam_pipeline.option_values import DOCUMENT_FORMATS, ROW_FORMATS, SPLIT_NAME
+from beam_pipeline.option_values import DOCUMENT_FORMATS, IDS_COLUMN, ROW_FORMATS, SPLIT_NAME
 from beam_pipeline.options import PrepareConfig
 from beam_pipeline.tokenization.description import SPECIAL_NAMES
 
@@ -73,6 +73,7 @@ _MANIFEST = {
     "seed": NUMBER,
     "features": [str],
     "output_format": Optional(_OUTPUT_FORMAT),
+    "ids_column": Optional(IDS_COLUMN),
     "num_records": COUNT,
     "shards": [
         {

@@ -29,7 +29,12 @@ def format_for(config: PrepareConfig, vocab_size: int) -> Format:
         segment_ids=config.segment_ids,
         position_ids=config.position_ids,
     )
-    form = RowForm(max_length=config.max_length, vocab_size=vocab_size, features=features)
+    form = RowForm(
+        max_length=config.max_length,
+        vocab_size=vocab_size,
+        features=features,
+        ids_column=config.ids_column,
+    )
     return format_class(config.output_format, of_documents=form.max_length is None)(form)
 
 
@@ -39,6 +44,7 @@ def format_of(manifest: Mapping[str, Any]) -> Format:
         max_length=manifest["max_length"],
         vocab_size=manifest["tokenizer"]["vocab_size"],
         features=tuple(manifest["features"]),
+        ids_column=manifest.get("ids_column", "input_ids"),
     )
     return format_class(output_format_of(manifest), of_documents=form.max_length is None)(form)
 

@@ -28,6 +28,8 @@ class RowForm:
     """The number of token ids."""
     features: tuple[str, ...]
     """The features' names, sorted."""
+    ids_column: str = "input_ids"
+    """The name of the feature input_ids in MDS files."""
 
 
 class Format:

@@ -44,7 +44,7 @@ class MDS(RowFormat):
             columns = feature_columns(some, self.form.features)
             arrays = [
                 np.ascontiguousarray(columns[name], self._type(name)).view(np.uint8).reshape(len(some), -1)
-                for name in self.form.features
+                for name in self._features().values()
             ]
             yield np.concatenate(arrays, axis=1).tobytes()
 
@@ -76,12 +76,12 @@ class MDS(RowFormat):
                 raise RecordError(f"{path}: the file ends within row {begin + len(data) // size}")
             values = np.frombuffer(data, np.uint8).reshape(some, size)
             columns, column = {}, 0
-            for name in self.form.features:
+            for name in self._features().values():
                 width = self.form.max_length * self._type(name).itemsize
                 part = np.ascontiguousarray(values[:, column : column + width]).view(self._type(name))
                 columns[name] = part.astype(np.int64)
                 column += width
-            yield columns
+            yield {name: columns[name] for name in self.form.features}
         if end == total and file.read(1):
             raise RecordError(f"{path}: the file continues after its {total} rows")
 
@@ -100,16 +100,21 @@ class MDS(RowFormat):
     def _type(self, name: str) -> np.dtype:
         return value_type(name, self.form)
 
+    def _features(self) -> dict[str, str]:
+        """Returns the feature of each column, by the column's name, in the order of the columns."""
+        names = {self.form.ids_column if name == "input_ids" else name: name for name in self.form.features}
+        return dict(sorted(names.items()))
+
     def _row_bytes(self) -> int:
         return sum(self.form.max_length * self._type(name).itemsize for name in self.form.features)
 
     def _columns(self) -> dict[str, Any]:
         """Returns what both the shards and index.json have of the columns."""
-        length, names = self.form.max_length, self.form.features
+        length, features = self.form.max_length, self._features()
         return {
-            "column_encodings": [f"ndarray:{self._type(name).name}:{length}" for name in names],
-            "column_names": list(names),
-            "column_sizes": [length * self._type(name).itemsize for name in names],
+            "column_encodings": [f"ndarray:{self._type(name).name}:{length}" for name in features.values()],
+            "column_names": list(features),
+            "column_sizes": [length * self._type(name).itemsize for name in features.values()],
             "compression": None,
             "format": "mds",
             "hashes": [],

@@ -19,6 +19,7 @@ from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError
 from beam_pipeline.job import Job, OutputJob
+from beam_pipeline.option_values import FORMAT_DEFAULTS
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.tokenization.fallbacks import EngineUse
 
@@ -99,11 +100,7 @@ def commit(
                 "engines": [use.to_json() for use in uses],
                 "rows_checksum": f"{counted.rows_checksum:016x}",
                 "fingerprint": job.fingerprint,
-                **(
-                    {}
-                    if job.config.output_format == "tfrecord"
-                    else {"output_format": job.config.output_format}
-                ),
+                **{name: run["config"][name] for name in FORMAT_DEFAULTS if name in run["config"]},
                 **run,
             }
         )

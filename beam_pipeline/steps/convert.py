@@ -18,6 +18,7 @@ from beam_pipeline.errors import DataError
 from beam_pipeline.formats import format_of, read_documents
 from beam_pipeline.formats.base import DocumentFormat, rows_of
 from beam_pipeline.job import OutputJob
+from beam_pipeline.option_values import FORMAT_DEFAULTS
 from beam_pipeline.progress import Reporter
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
@@ -31,7 +32,8 @@ class ConvertJob(OutputJob):
 
     source: str
     """The folder of the finished dataset, absolute."""
-    output_format: str
+    format_options: Mapping[str, str]
+    """The options of the new format, as in a manifest."""
     names: tuple[str, ...]
     """The names of the splits."""
 
@@ -48,16 +50,17 @@ class ConvertJob(OutputJob):
         return filesystem.join(self.source, self.names[split])
 
 
-def converted(source: Mapping[str, Any], output_format: str) -> dict[str, Any]:
-    """Returns what the manifest of a split would be if `prepare` had written it in this format, but for its shards."""
-    made = {
-        key: value
-        for key, value in source.items()
-        if key not in ("checksum", "output_format", "converted_from")
-    }
-    config = {key: value for key, value in source["config"].items() if key != "output_format"}
-    if output_format != "tfrecord":
-        made["output_format"] = config["output_format"] = output_format
+def converted(source: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what the manifest of a split would be if `prepare` had written it in this format, but for its shards.
+
+    Args:
+        source: The manifest of the split.
+        options: Those of the new format, as in a manifest.
+    """
+    left_out = ("checksum", "converted_from", *FORMAT_DEFAULTS)
+    config = {key: value for key, value in source["config"].items() if key not in FORMAT_DEFAULTS}
+    config |= options
+    made = {key: value for key, value in source.items() if key not in left_out} | options
     made["config"] = config
     made["fingerprint"] = manifest.fingerprint(
         source["bytes_version"], config, source["inputs"], source["tokenizer"]
@@ -92,7 +95,8 @@ class ConvertShard(beam.DoFn):
             self._manifests[split] = manifest.read_manifest(job.source_folder(split))
         source = self._manifests[split]
         entry = source["shards"][shard]
-        name = shard_name(source["split"], shard, entry["records"], job.output_format)
+        output_format = manifest.output_format_of(job.format_options)
+        name = shard_name(source["split"], shard, entry["records"], output_format)
         record = job.shard_record(name)
         info = next(self._kept.process(record), None) if filesystem.exists(record) else None
         if info is None:
@@ -104,7 +108,7 @@ class ConvertShard(beam.DoFn):
 
     def _convert(self, split: int, shard: int, source: Mapping[str, Any], name: str) -> ShardInfo:
         job, entry = self._job, source["shards"][shard]
-        made = format_of(converted(source, job.output_format))
+        made = format_of(converted(source, job.format_options))
         path = filesystem.join(job.source_folder(split), entry["name"])
 
         def publish(info: ShardInfo) -> None:
@@ -179,7 +183,7 @@ class CommitConversion(beam.DoFn):
             infos.sort(key=lambda info: info.shard)
             if [info.shard for info in infos] != list(range(len(source["shards"]))):
                 raise AssertionError(f"{folder}: not every shard was converted exactly once")
-            made = converted(source, job.output_format)
+            made = converted(source, job.format_options)
             made["shards"] = [info.to_json() for info in infos]
             own = format_of(source).split_files(source["shards"])
             kept = {

@@ -53,6 +53,8 @@ def config(corpus: Path, tokenizer_folder: Path) -> PrepareConfig:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(PrepareConfig) if field.name != "input"])
 def test_each_option_is_in_the_identity_or_declared_without_influence(config: PrepareConfig, name: str):
+    if name == "ids_column":  # only this format has other names
+        config = replace(config, output_format="mds")
     changed = replace(config, **{name: other_value(name, getattr(config, name))})
     same = json.dumps(changed.identity()) == json.dumps(config.identity())
     assert same == (name in NO_INFLUENCE)

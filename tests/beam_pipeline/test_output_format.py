@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from beam_pipeline import inspection, prepare
+from beam_pipeline import convert, inspection, prepare
 from beam_pipeline.dataset.records import read_frames
 from beam_pipeline.errors import UsageError
 from beam_pipeline.formats import parquet
@@ -66,6 +66,38 @@ def test_the_rows_and_their_order_are_those_of_tfrecords(made: Path, dataset: Pa
 def test_a_manifest_of_tfrecords_does_not_name_the_format(dataset: Path):
     found = manifest(dataset)
     assert "output_format" not in found and "output_format" not in found["config"]
+
+
+def test_mds_with_another_name_of_the_column_of_ids(
+    dataset: Path, corpus: Path, tokenizer_folder: Path, tmp_path: Path
+):
+    named = ["--output_format", "mds", "--ids_column", "tokens"]
+    prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "one", *SPLITS, *OPTIONS, *named))
+    assert rows(tmp_path / "one") == rows(dataset) and defects(tmp_path / "one") == []
+    index = json.loads((tmp_path / "one" / "train" / "index.json").read_text())
+    assert index["shards"][0]["column_names"] == [
+        "attention_mask",
+        "segment_ids",
+        "tokens",
+    ]  # MDSWriter sorts
+    convert.main([str(dataset), *named, "--output", str(tmp_path / "two")])
+    assert manifest(tmp_path / "one")["shards"] == manifest(tmp_path / "two")["shards"]
+    assert manifest(tmp_path / "one")["fingerprint"] == manifest(tmp_path / "two")["fingerprint"]
+    convert.main([str(tmp_path / "one"), "--output_format", "mds", "--output", str(tmp_path / "three")])
+    convert.main([str(tmp_path / "one"), "--output_format", "tfrecord", "--output", str(tmp_path / "four")])
+    assert rows(tmp_path / "three") == rows(dataset) and defects(tmp_path / "three") == []
+    assert "ids_column" not in manifest(tmp_path / "three")["config"]
+    assert manifest(tmp_path / "four")["fingerprint"] == manifest(dataset)["fingerprint"]
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "", "a b", "1", "tokens\n"])
+def test_names_that_the_column_of_ids_cannot_have(name: str, corpus: Path, tokenizer_folder: Path, tmp_path):
+    named = ["--output_format", "mds", "--ids_column", name]
+    with pytest.raises(UsageError, match="is not a valid name"):
+        prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *named))
+    with pytest.raises(UsageError, match="parquet, which always has input_ids"):
+        named = ["--output_format", "parquet", "--ids_column", "tokens"]
+        prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *named))
 
 
 def test_verify_finds_it_whole_and_each_changed_byte(copy: Path):
