@@ -165,7 +165,7 @@ def test_the_reference_page_tells_which_options_belong_to_the_fingerprint() -> N
     [
         (["--max_length", "0"], "--max_length 0: must be from 8 to 1048576"),
         (["--max_bad_ratio", "1.5"], "--max_bad_ratio 1.5: must be from 0 to 1"),
-        (["--num_shards", "0"], "--num_shards 0: must be at least 1"),
+        (["--num_shards", "0"], "--num_shards 0: must be from 1 to 100000000"),
         (["--overwrite", "--resume"], "--overwrite and --resume contradict each other"),
         (["--no_attention_mask", "--packing", "pad"], "--no_attention_mask with --packing pad"),
         (["--split", "a b"], "split 'a b': is not a valid name"),
