@@ -66,7 +66,9 @@ _SPELLINGS = {NANOCHAT_PATTERN.replace("{1,2}", "{1,3}"): GPT4_PATTERN}
 
 # Where a text can be cut: between a word and a space followed by a word, and between letters and a character that ends
 # every run of letters.
-CUTS = re.compile(r"(?<=[!-~])(?= [!-~])|(?<=[A-Za-z])(?=[0-9,.;:])|(?<=[\u4e00-\u9fff])(?=[，。、；：！？])")
+CUTS = re.compile(
+    r"(?<=\S)(?= \S)|(?<=[A-Za-z])(?=[0-9,.;:])|(?<=[ぁ-ゖァ-ヺ\u4e00-\u9fff])(?=[，。、；：！？])"
+)
 
 
 Splitter = Callable[[str], list[str]]
@@ -77,7 +79,7 @@ def known_bytes_model(model: Mapping) -> Mapping:
     """Prevents engines from finding tokens of a byte-level model that `tokenizers` never emits.
 
     `tokenizers` sees words in the byte alphabet, and reaches longer tokens only by merges, unless it ignores merges.
-    Bytes that the vocabulary lacks get ids of their own, since gigatoken needs all. See `missing_bytes`.
+    Bytes that the vocabulary lacks get ids of their own, since gigatoken needs all. See `dropped_bytes`.
     """
     vocab = model["vocab"]
     missing = sorted(BYTE_ALPHABET - vocab.keys())
@@ -186,13 +188,13 @@ def missing_byte_tokens(vocab: Mapping[str, int]) -> list[str]:
 
 def missing_bytes(vocab: Mapping[str, int]) -> frozenset[int]:
     """Returns the bytes of UTF-8 that the vocabulary lacks. `tokenizers` drops them."""
-    return frozenset(byte for byte, char in _byte_chars().items() if char not in vocab) - _NEVER_IN_UTF8
+    return frozenset(byte for byte, char in byte_characters().items() if char not in vocab) - _NEVER_IN_UTF8
 
 
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
-def _byte_chars() -> dict[int, str]:
+def byte_characters() -> dict[int, str]:
     """Returns the character of the byte alphabet that represents each byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

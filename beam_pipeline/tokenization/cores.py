@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline import memory
 from beam_pipeline.errors import one_line
-from beam_pipeline.tokenization.byte_level import missing_bytes
+from beam_pipeline.tokenization.dropped_bytes import DroppedBytes
 from beam_pipeline.tokenization.hf import batches, encode_flat
 from beam_pipeline.tokenization.library_errors import Flat, is_panic
 from beam_pipeline.tokenization.normalization import LONGEST_WORD
@@ -95,6 +95,9 @@ class Core(Protocol):
             exact: Returns the exact tokenizer.
         """
 
+    def inexact_places(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        """Returns the other positions where it may differ, ascending, by the index of the text."""
+
 
 class GigatokenCore:
     """The library gigatoken: byte-level BPE, and BPE with byte fallback."""
@@ -118,7 +121,7 @@ class GigatokenCore:
         separators = [_separator(self._separator_id)] if parts.kind == SENTENCEPIECE else []
         self.inexact_strings = {*parts.removed, *(token["content"] for token in separators)}
         self._json = json.dumps({**parts.core, "added_tokens": separators})
-        self._missing = missing_bytes(parts.exact["model"]["vocab"])
+        self._dropped = DroppedBytes(parts.exact["model"]) if parts.kind == BYTE_LEVEL else None
         self._parallel = threads > 1
         self._chars = 0
         with _loading(self.name):
@@ -135,6 +138,10 @@ class GigatokenCore:
             self._load()  # other threads finish with the old one
 
     def encode(self, pieces: Sequence[str]) -> Flat:
+        ids, lengths = self._encode_all(pieces)
+        return (ids, lengths) if self._dropped is None else self._dropped.remove(ids, lengths)
+
+    def _encode_all(self, pieces: Sequence[str]) -> Flat:
         self._limit_cache()
         self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
         if self._joins and pieces:
@@ -160,12 +167,13 @@ class GigatokenCore:
         """Finds characters of two kinds.
 
         Those newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not. And those
-        with a byte that is not in the vocabulary.
+        with a byte that is not in the vocabulary, unless it can be dropped from the ids.
         """
-        return (
-            unicodedata.category(char) == "Cn" or not self._missing.isdisjoint(char.encode())
-            for char in chars
-        )
+        missing = self._dropped.inexact if self._dropped else frozenset()
+        return (unicodedata.category(char) == "Cn" or not missing.isdisjoint(char.encode()) for char in chars)
+
+    def inexact_places(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        return {} if self._dropped is None else self._dropped.places(texts)
 
 
 class TokieCore:
@@ -245,6 +253,9 @@ class TokieCore:
         word = self._word
         texts = [f"a{char}b {word}{char} {char} {word}{char}{word}" for char in chars]
         return _differing(encode_flat(exact(), texts), self.encode(texts))
+
+    def inexact_places(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        return {}
 
 
 def _differing(left: Flat, right: Flat) -> np.ndarray:

@@ -189,9 +189,11 @@ class FastEngine:
     def _inexact_places(self, texts: list[str]) -> dict[int, list[int]]:
         """Returns the positions of characters that the core is not exact on, by the index of the text."""
         places = {} if self._core.is_exact else self._inexact.places(texts)
+        others = [self._core.inexact_places(texts)]
         if self._inexact_strings:
-            for index, found in self._inexact_strings.places(texts).items():
-                places[index] = sorted((*places.get(index, ()), *found))
+            others.append(self._inexact_strings.places(texts))
+        for index, found in chain.from_iterable(other.items() for other in others):
+            places[index] = sorted((*places.get(index, ()), *found))
         return places
 
     def _encode_pieces(self, pieces: list[str], inexact: list[int]) -> Flat:

@@ -225,7 +225,7 @@ def last_match(places: re.Pattern, text: str, start: int, end: int) -> int | Non
 
     The pattern may look at one character before its match and two after it.
     """
-    width = 256  # search a window before `end`, which usually has a match; widen it if it has none
+    width = 32  # search a window before `end`, which usually has a match; widen it if it has none
     while True:
         low = max(start, end - width)
         found = None

@@ -201,11 +201,11 @@ def _sentencepiece_bpe(metaspace: bool) -> dict:
 
 def _neox() -> dict:
     """Like GPT-NeoX's: no tokens for bytes that are never in UTF-8, and added tokens for runs of spaces."""
-    parts = _without_bytes(_byte_level(nfc=True), "ÀÁõö÷øùúûüýþÿ")
+    parts = without_bytes(_byte_level(nfc=True), "ÀÁõö÷øùúûüýþÿ")
     return _with_literals(parts, [*SPACE_RUNS, "e\u0301tat", "|||IP_ADDRESS|||"], normalized=True)
 
 
-def _without_bytes(parts: dict, chars: str) -> dict:
+def without_bytes(parts: dict, chars: str) -> dict:
     """Removes bytes, by their characters in the byte alphabet, and what is made of them."""
     model, missing = parts["model"], set(chars)
     # (The ids have no holes, since HF would give other ids to the added tokens.)
@@ -340,7 +340,7 @@ TOKENIZERS: dict[str, Callable[[], dict]] = {
     "bpe-digits": lambda: _byte_level(digits=True, nfc=True),
     "bpe-neox": _neox,
     "bpe-phi2": lambda: _with_literals(_byte_level(), [*SPACE_RUNS, "\t\t"], normalized=True),
-    "bpe-without-bytes": lambda: _without_bytes(_byte_level(), "ãðİ"),
+    "bpe-without-bytes": lambda: without_bytes(_byte_level(), "ãðİ"),
     "bpe-added": lambda: _with_added(_byte_level()),
     "sentencepiece": lambda: _sentencepiece_bpe(False),
     "sentencepiece-metaspace": lambda: _sentencepiece_bpe(True),

@@ -28,6 +28,7 @@ from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
 from beam_pipeline.tokenization.fast import FastEngine
 from beam_pipeline.tokenization.hf import HFEngine
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+from tests.beam_pipeline.tokenization.conftest import without_bytes
 
 WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 
@@ -111,6 +112,32 @@ def test_only_words_with_tokens_that_span_lines_are_left_to_hf(make_tokenizer: C
     encode(engine, texts)
     assert engine.fallbacks.documents == 2
     assert engine.fallbacks.bytes < sum(map(len, texts)) / 2
+
+
+UNKNOWN_BYTES = {
+    "Cyrillic and line breaks": ("bpe", "ÐÑĊč", None),
+    "indents": ("bpe-llama3", "ĉĊ", None),
+    "a slash after a line break": ("bpe-tekken", "Ċ", None),
+    "an unknown token": ("bpe-gpt2", "ÐÑĊ", False),
+    "a fused unknown token": ("bpe-gpt2", "ÐÑĊ", True),
+}
+
+
+@pytest.mark.parametrize("kind", UNKNOWN_BYTES)
+def test_only_words_in_which_a_dropped_byte_joins_others_are_left_to_hf(
+    kind: str, make_tokenizer: Callable[[str], str], hostile_texts: list[str]
+):
+    name, chars, fuses = UNKNOWN_BYTES[kind]
+    parts = without_bytes(json.loads(make_tokenizer(name)), chars)
+    if fuses is not None:
+        parts["model"] |= {"unk_token": min(parts["model"]["vocab"], key=len), "fuse_unk": fuses}
+    engine, reference = _pair(json.dumps(parts))
+    lines = ["Слово дело, а не тело.\nand words\n\n", "\tif x:\n\t\treturn\t1\n/ path\r\n", "th\ne"]
+    texts = [*lines, *hostile_texts, "t\nh \n/\nе/", "th" + "\n" * 3 + "e", "\n", "\u0436\n"]
+    assert encode(engine, texts) == encode_by_hf(reference, texts)
+    before = engine.fallbacks.bytes
+    encode(engine, lines * 50)
+    assert fuses or engine.fallbacks.bytes - before < 0.1 * len("".join(lines * 50).encode())
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
