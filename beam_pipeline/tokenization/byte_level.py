@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
+from beam_pipeline.tokenization.byte_digits import split_around_bytes
 from beam_pipeline.tokenization.tokenizer_json import (
     BYTE_ALPHABET,
     BYTE_TOKENS,
@@ -109,6 +110,9 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
         UnsupportedComponent: If there is none.
     """
     names = " + ".join(part["type"] for part in parts) or "None"
+    falcons = split_around_bytes(parts)
+    if falcons is not None:
+        return {**parts[1], "use_regex": True}, False, falcons
     if not parts or parts[-1]["type"] != "ByteLevel":
         raise UnsupportedComponent(f"the pre-tokenizer {names}")
     *splits, last = parts
@@ -150,7 +154,7 @@ def never_falls_back(parts: Sequence[Mapping], vocab: Mapping[str, int]) -> bool
 
 def without_prefix(parts: Sequence[Mapping]) -> list[Mapping]:
     """Returns the components of a byte-level pre-tokenizer without its prefix space."""
-    return [*parts[:-1], {**parts[-1], "add_prefix_space": False}]
+    return [{**part, "add_prefix_space": False} if part["type"] == "ByteLevel" else part for part in parts]
 
 
 def _complete_split(part: Mapping) -> str | None:

@@ -122,6 +122,7 @@ class GigatokenCore:
         self.inexact_strings = {*parts.removed, *(token["content"] for token in separators)}
         self._json = json.dumps({**parts.core, "added_tokens": separators})
         self._dropped = DroppedBytes(parts.exact["model"]) if parts.kind == BYTE_LEVEL else None
+        self._is_inexact = parts.is_inexact
         self._parallel = threads > 1
         self._chars = 0
         with _loading(self.name):
@@ -164,13 +165,19 @@ class GigatokenCore:
         return ids[~is_separator], np.diff(ends, prepend=-1) - 1
 
     def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
-        """Finds characters of two kinds.
+        """Finds characters of three kinds.
 
         Those newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not. And those
-        with a byte that is not in the vocabulary, unless it can be dropped from the ids.
+        with a byte that is not in the vocabulary, unless it can be dropped from the ids. And those that the
+        pre-tokenizer splits in its own way.
         """
         missing = self._dropped.inexact if self._dropped else frozenset()
-        return (unicodedata.category(char) == "Cn" or not missing.isdisjoint(char.encode()) for char in chars)
+        return (
+            unicodedata.category(char) == "Cn"
+            or not missing.isdisjoint(char.encode())
+            or (self._is_inexact is not None and self._is_inexact(char))
+            for char in chars
+        )
 
     def inexact_places(self, texts: Sequence[str]) -> dict[int, list[int]]:
         return {} if self._dropped is None else self._dropped.places(texts)

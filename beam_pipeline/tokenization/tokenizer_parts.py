@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from beam_pipeline.tokenization import byte_level, normalization
+from beam_pipeline.tokenization.byte_digits import is_split_otherwise, split_around_bytes
 from beam_pipeline.tokenization.literals import Literals
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, make_unreachable
 
@@ -46,6 +47,8 @@ class TokenizerParts:
     """The steps that come after `normalize`: the parts of its pre-tokenizer that `core` lacks."""
     split: byte_level.Splitter | None = None
     """How text is split for `core` in addition."""
+    is_inexact: Callable[[str], bool] | None = None
+    """Tells the characters on which `core`, with `split`, may differ. None if there are none."""
     removed: Collection[str] = ()
     """Tokens that `core` lacks. `core` is not exact on text with these strings."""
     literals: Literals = field(default_factory=Literals)
@@ -216,7 +219,8 @@ def _bpe(core: dict) -> TokenizerParts:
         marks.append(
             normalization.for_each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
-    return TokenizerParts(BYTE_LEVEL, core, exact, byte_level.CUTS, steps, marks, split)
+    is_inexact = is_split_otherwise if split_around_bytes(parts) else None
+    return TokenizerParts(BYTE_LEVEL, core, exact, byte_level.CUTS, steps, marks, split, is_inexact)
 
 
 def _before_inner_marks(vocab: Mapping[str, int]) -> set[str]:

@@ -170,6 +170,18 @@ def _byte_level(
     return parts
 
 
+def _falcon(individual_digits: bool = False) -> dict:
+    pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Punctuation("contiguous"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            pre_tokenizers.Digits(individual_digits),
+            pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+        ]
+    )
+    return {**_byte_level(), "pre_tokenizer": json.loads(pre_tokenizer.__getstate__())}
+
+
 def _falling_back(parts: dict) -> dict:
     """Like nanochat's, whose model asks for byte fallback, although it has no tokens for that."""
     return {**parts, "model": {**parts["model"], "byte_fallback": True}}
@@ -338,6 +350,7 @@ TOKENIZERS: dict[str, Callable[[], dict]] = {
     "bpe-tekken": lambda: _byte_level((byte_level.TEKKEN_PATTERN,), ignore_merges=True),
     "bpe-deepseek": lambda: {**_byte_level(byte_level.DEEPSEEK_PATTERNS), "normalizer": _EMPTY},
     "bpe-digits": lambda: _byte_level(digits=True, nfc=True),
+    "bpe-falcon": _falcon,
     "bpe-neox": _neox,
     "bpe-phi2": lambda: _with_literals(_byte_level(), [*SPACE_RUNS, "\t\t"], normalized=True),
     "bpe-without-bytes": lambda: without_bytes(_byte_level(), "ãðİ"),

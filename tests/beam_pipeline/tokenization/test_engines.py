@@ -166,7 +166,16 @@ _UNIFORM_BLOCKS += [(0x17000, 0x18C00), (0x20000, 0x2FFFF)]
 
 @pytest.mark.parametrize(
     "name",
-    ["unigram", "wordpiece", "wordpiece-lowercase", "bpe", "bpe-o200k", "bpe-qwen3.5", "bpe-nanochat"],
+    [
+        "unigram",
+        "wordpiece",
+        "wordpiece-lowercase",
+        "bpe",
+        "bpe-o200k",
+        "bpe-qwen3.5",
+        "bpe-nanochat",
+        "bpe-falcon",
+    ],
 )
 def test_every_character(name: str, make_tokenizer: Callable[[str], str]):
     engine, reference = _pair(make_tokenizer(name))
