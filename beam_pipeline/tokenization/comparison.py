@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from beam_pipeline.escaping import excerpt
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
 # White space, marks, digits, contractions, other scripts, and what normalizers change.
 _TEXTS = (
@@ -69,6 +70,7 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str], as_text: bool) -> list[l
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int] | str:
     try:
-        return tokenizer.encode(text).ids
-    except Exception as error:  # a plain Exception, if the model has no token for an unknown part of the text
+        with library_errors():
+            return tokenizer.encode(text).ids
+    except EncodingError as error:  # the model has no token for an unknown part of the text, for example
         return str(error)

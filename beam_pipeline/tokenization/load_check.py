@@ -14,6 +14,7 @@ from beam_pipeline.tokenization.comparison import find_differences
 from beam_pipeline.tokenization.conversion import converter, load_by_transformers
 from beam_pipeline.tokenization.description import MAX_MESSAGE, TokenizerDescription
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, first_line, parse_json
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.plain_class import PLAIN_CLASS, added_tokens_decoder
 from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, named_tokens
 from beam_pipeline.tokenization.tokenizer_folder import RECORD
@@ -57,7 +58,12 @@ def check_copy(described: TokenizerDescription, path: str) -> None:
     if _is_known(described.files, parse_json(described.files, CONFIG, path), loaded):
         return
     try:
-        _check_copy(described, loaded, path)
+        with library_errors():
+            _check_copy(described, loaded, path)
+    except EncodingError as error:
+        raise UsageError(
+            f"--tokenizer {path}: AutoTokenizer of {converter()} cannot use it: {error}"
+        ) from error
     except UsageError as error:
         raise UsageError(excerpt(str(error), MAX_MESSAGE)) from error
 
@@ -70,7 +76,7 @@ def _check_copy(described: TokenizerDescription, loaded: LoadedTokenizer, path: 
             Path(folder, name).write_bytes(data)
         try:
             tokenizer = load_by_transformers(Path(folder))
-            tokenizer("a")
+            tokenizer("")  # not a word, which the model may not know
         except Exception as error:  # with broken folders, it raises exceptions of many types
             raise UsageError(
                 f"{copy} cannot load it: {type(error).__name__}: {first_line(error)}; {remedy}"
