@@ -74,6 +74,8 @@ class DocumentTokenizer:
         self._documents = 0
         self._dropped: Counter[str] = Counter()
         self._has_failed = False
+        # A regular expression that takes too many steps panics, for each such document of a batch.
+        self._may_panic = self._engine.name == "hf" and '"Regex"' in tokenizer_json
 
     @property
     def use(self) -> EngineUse:
@@ -124,11 +126,13 @@ class DocumentTokenizer:
         with contextlib.ExitStack() as stack:
             if self._engine.name == "hf" and batch.texts:  # only HF supports patterns that take for ever
                 stack.enter_context(_warning_if_slow(batch))
+            if self._may_panic or self._has_failed:
+                stack.enter_context(hidden_panics())
             if not self._has_failed:
                 with contextlib.suppress(EncodingError), library_errors():
                     return batch, encode(batch.texts)
                 self._has_failed = True
-            stack.enter_context(hidden_panics())
+                stack.enter_context(hidden_panics())
             flat, failed = encode_singly_if_needed(encode, batch.texts)
         if not failed:
             return batch, flat

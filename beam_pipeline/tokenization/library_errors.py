@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
@@ -17,11 +16,9 @@ from beam_pipeline.escaping import excerpt
 Flat = tuple[np.ndarray, np.ndarray]
 """The ids of several texts (unsigned integers [tokens]) and how many each text has (int64 [texts])."""
 
-# Rust's message about a panic on stderr, with or without a backtrace.
-_PANIC = re.compile(
-    rb"\n?thread '[^\n]*' (?:\(\d+\) )?panicked at [^\n]*\n[^\n]*\n"
-    rb"(?:stack backtrace:\n(?: +[^\n]*\n)*)?(?:note: [^\n]*\n)*"
-)
+# The lines of Rust's message about a panic on stderr, with or without a backtrace: the first, a line of text, and others.
+_PANIC_BEGINS = re.compile(rb"thread '[^\n]*panicked at ")
+_PANIC_GOES_ON = re.compile(rb"stack backtrace:| +\d+: | +at |note: ")
 
 
 class EncodingError(Exception):
@@ -100,22 +97,55 @@ class _HiddenPanics:
             return
         sys.stderr.flush()
         self._kept = os.dup(2)
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `_end`)
-        os.dup2(self._file.fileno(), 2)
+        read, write = os.pipe()
+        os.dup2(write, 2)
+        os.close(write)
+        self._thread = threading.Thread(target=_forward, args=(read, self._kept), daemon=True)
+        self._thread.start()
 
     def _end(self) -> None:
         if self._kept is None:
             return
         sys.stderr.flush()
-        os.dup2(self._kept, 2)
+        os.dup2(self._kept, 2)  # closes the pipe
+        self._thread.join()
         os.close(self._kept)
-        with self._file:
-            self._file.seek(0)
-            others = _PANIC.sub(b"", self._file.read())
-        while others:
-            others = others[os.write(2, others) :]
+
+
+def _forward(read: int, target: int) -> None:
+    """Copies what is written to a pipe, at once, but for messages about panics."""
+    with open(read, "rb", buffering=0) as pipe:
+        pending, blank, state = b"", b"", _OTHER
+        while chunk := pipe.read(1 << 16):
+            *lines, pending = (pending + chunk).split(b"\n")
+            others = []
+            for line in lines:
+                state = _next_state(state, line)
+                others.append(blank + line + b"\n" if state is _OTHER and line else b"")
+                blank = b"" if line or state is not _OTHER else blank + b"\n"  # may precede a panic
+            if state is _OTHER and not b"thread '".startswith(pending[:8]):
+                others.append(blank + pending)  # a line that is not finished, such as a progress bar
+                pending = blank = b""
+            _write(target, b"".join(others))
+        _write(target, blank + pending if state is _OTHER else b"")
+
+
+_OTHER, _FIRST, _FURTHER = "other", "first line of a panic", "further line of a panic"
+
+
+def _next_state(state: str, line: bytes) -> str:
+    if _PANIC_BEGINS.match(line):
+        return _FIRST
+    if state is _FIRST or (state is _FURTHER and _PANIC_GOES_ON.match(line)):
+        return _FURTHER
+    return _OTHER
+
+
+def _write(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]
 
 
 hidden_panics = _HiddenPanics()
 """Context in which Rust's messages about panics do not reach stderr, since the panics become errors of documents. What
-else is written to stderr meanwhile, by any thread, appears at the end of the block."""
+else is written to stderr meanwhile, by any thread, passes."""

@@ -87,12 +87,14 @@ def test_a_document_that_cannot_be_encoded_is_a_bad_record(
     assert f"in.txt, line 2 (byte {len(GOOD[0]) + 1}): the engine hf cannot encode it" in str(caught.value)
     assert reason in str(caught.value) and "--on_bad_record skip" in str(caught.value)
     assert warning in caplog.text  # known before the run
+    if kind != "WordLevel":  # what follows is the same for all
+        return
     with pytest.raises(DataError, match="line 2"):
         prepare.main([*given, "--estimate"])
     prepare.main([*given, "--on_bad_record", "skip"])
     out = tmp_path / "out"
     assert defects(out) == [] and {path.name for path in out.iterdir()} == {
-        *("train", "tokenizer", "report.html", "bad_records")
+        *("train", "tokenizer", "inputs.jsonl", "report.html", "bad_records")
     }
     manifest = read_manifest(str(out / "train"))
     assert manifest["excluded"]["records"] == 5 and manifest["excluded"]["bad_records"] == 2
@@ -131,7 +133,7 @@ def test_a_panic_in_a_worker_process_names_the_document(tmp_path: Path):
         text=True,
         env={**os.environ, "RUST_BACKTRACE": "0"},
     )
-    assert ended.returncode == 1 and ended.stderr.count("panicked at") <= 2
+    assert ended.returncode == 1 and "panicked at" not in ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("prepare: ") and "in.txt, line 2 (byte 12): the engine hf cannot encode it" in last
     assert not (tmp_path / "out").exists()
@@ -197,10 +199,13 @@ def test_only_errors_of_libraries_become_errors_of_documents():
 def test_only_messages_about_panics_are_hidden(capfd: pytest.CaptureFixture[str]):
     tokenizer = _panicking()
     with hidden_panics(), hidden_panics():
-        os.write(2, b"before\n")
+        os.write(2, b"before\n\nprogress")
+        for _ in range(200):  # at once, not at the end of the block
+            if (told := capfd.readouterr().err) or time.sleep(0.05):
+                break
         with pytest.raises(EncodingError), library_errors():
             tokenizer.encode(SLOW)
-        os.write(2, b"after\n")
-    assert capfd.readouterr().err == "before\nafter\n"
+        os.write(2, b"\nafter\n")
+    assert told + capfd.readouterr().err in ("before\n\nprogress\nafter\n", "before\n\nprogressafter\n")
     os.write(2, b"still here\n")
     assert capfd.readouterr().err == "still here\n"
