@@ -135,6 +135,12 @@ def test_an_unknown_key_of_a_yaml_file_is_named(tmp_path: Path, capsys: pytest.C
         ("data: {train: [1, 2]}\n", "--data.train is '[1, 2]': must be text, a mapping or a list"),
         ("train: 3\n", "--train is 3: must be a mapping"),
         ("train:\n", "--train is null: must be a mapping"),
+        ("train:\n  steps:\n", "--train.steps is null: must have a value; omit it for the default"),
+        ("train: {precision: null}\n", "--train.precision is null: must have a value"),
+        ("model: {config: null}\n", "--model.config is null: must have a value"),
+        ("train: {steps: 10:15}\n", "--train.steps is '10:15': must be a whole number"),
+        ("seed: !!int x\n", "line 1: 'x' has the tag 'tag:yaml.org,2002:int'; remove it"),
+        ("model: &a\n  config: *a\n", "recursive"),
         ("- 3\n", "not a mapping of options"),
         ("train: {\n", "config.yaml: "),
     ],
@@ -425,6 +431,7 @@ def test_errors_of_a_verb_are_one_line_and_status_2(
     run_verb: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, message in (
+        (["fit", "--output_dir", "", "--data.train", tmp_path], "--output_dir is '': name a folder"),
         (["evaluate", "--run", tmp_path], "no config.yaml there"),
         (["export", "--run", tmp_path, "--output", tmp_path / "new"], "no config.yaml there"),
         (["fill-mask", "--model", tmp_path, "--text", "x"], "no config.json there"),

@@ -15,6 +15,11 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path) if request.param == "local" else f"file://{tmp_path}"
 
 
+def test_an_empty_folder_is_the_current_one() -> None:
+    assert files.join("", "a", "b") == "a/b"
+    assert files.join("/", "a") == "/a"
+
+
 def test_files_can_be_written_listed_read_and_removed(root: str) -> None:
     folder = files.join(root, "a", "b")
     assert files.list_names(folder) == []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NoReturn
+from types import NoneType
+from typing import Any, NoReturn, get_args
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, set_loader
+from jsonargparse import ArgumentParser, Namespace, _loaders_dumpers, set_loader
 
 from tpu_trainer.errors import suggestion
 from tpu_trainer.escaping import message
@@ -23,7 +24,7 @@ _TYPES = {
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """YAML with decimal numbers, and without repeated keys.
+    """YAML with decimal numbers, and without repeated keys, tags of values and mappings that contain themselves.
 
     In PyYAML, 1e-4 is text, 010 is 8, 10:15 is 615, and the last of several equal keys counts.
     """
@@ -42,12 +43,25 @@ class _YamlLoader(yaml.SafeLoader):
                 lines[key.value] = line
         return node
 
+    def compose_scalar_node(self, anchor: str | None) -> yaml.ScalarNode:
+        """Returns a value; PyYAML's conversions of values with a tag, such as `!!int x`, raise any exception."""
+        event = self.peek_event()
+        if event.tag not in _VALUE_TAGS:
+            line = event.start_mark.line + 1
+            raise yaml.YAMLError(f"line {line}: {event.value!r} has the tag {event.tag!r}; remove it")
+        return super().compose_scalar_node(anchor)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Returns a value with all that it contains, which refuses one that contains itself (`&a [*a]`)."""
+        return super().construct_object(node, deep=True)
+
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         """Returns a decimal number."""
         return int(self.construct_scalar(node).replace("_", ""))
 
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_VALUE_TAGS = (None, "!", "tag:yaml.org,2002:str")
 _KEPT = {f"tag:yaml.org,2002:{name}" for name in ("bool", "merge", "null")}
 _YamlLoader.yaml_implicit_resolvers = {
     letter: [(tag, pattern) for tag, pattern in resolvers if tag in _KEPT]
@@ -82,6 +96,8 @@ def _load_yaml(text: str, path: Any = "") -> Any:
 
 
 set_loader("yaml", _load_yaml, exceptions=(yaml.YAMLError,))
+# For text where a number is expected; there is no public way to set it.
+_loaders_dumpers.yaml_default_loader = _YamlLoader
 
 
 class Parser(ArgumentParser):
@@ -101,7 +117,7 @@ class Parser(ArgumentParser):
     def values(self, parsed: Namespace) -> Namespace:
         """Returns the values of parsed options, the sections as dataclasses.
 
-        Ends with an error if a section is no mapping, such as `train: 3`.
+        Ends with an error if a section is no mapping, such as `train: 3`, or a value is null that cannot be.
         """
         for name in self.groups or ():
             if name in parsed and not isinstance(parsed[name], Namespace):
@@ -109,6 +125,16 @@ class Parser(ArgumentParser):
                 self.error(
                     f"--{name} is {value}: must be a mapping of options to values; omit it for the defaults"
                 )
+        for action in self._actions:
+            kind = getattr(action, "_typehint", None)
+            # jsonargparse does not check the type of null, which `steps:` without a value is.
+            if (
+                kind is not None
+                and action.default is not None
+                and NoneType not in get_args(kind)
+                and parsed.get(action.dest, action.default) is None
+            ):
+                self.error(f"--{action.dest} is null: must have a value; omit it for the default")
         return self.instantiate(parsed)
 
     def _explained(self, text: str) -> str:

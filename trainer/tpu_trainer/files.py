@@ -32,8 +32,8 @@ def _gfile() -> Any:
 
 
 def join(folder: str, *names: str) -> str:
-    """Joins path components for local paths and URLs. Names may contain `..`."""
-    path = "/".join([folder.rstrip("/") if folder != "/" else "", *names])
+    """Joins path components for local paths and URLs. Names may contain `..`; an empty folder is the current one."""
+    path = "/".join([folder.rstrip("/"), *names] if folder else names)
     if not is_url(path) or ".." not in path.split("/"):
         return path
     scheme, _, rest = path.partition("://")

@@ -28,6 +28,8 @@ def main(config: FitConfig) -> None:
     Raises:
         UsageError: If options, data and output folder are inconsistent. `train_run` has further exceptions.
     """
+    if not config.output_dir:
+        raise UsageError("--output_dir is '': name a folder; a variable of the shell may be unset")
     config = replace(config, model=resolve_init_from(config.model))
     from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
 

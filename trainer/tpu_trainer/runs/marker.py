@@ -41,7 +41,10 @@ class Marker:
         Raises:
             ValueError: If it is damaged.
         """
-        values = json.loads(text)
+        try:
+            values = json.loads(text)
+        except RecursionError as error:
+            raise ValueError(str(error)) from error
         if not isinstance(values, dict) or values.get("step") != step:
             raise ValueError(f"it is not of step {step}")
         if _FILES not in values and _CHECKSUM not in values:

@@ -229,7 +229,7 @@ def _parse(data: bytes, *, place: str, valid: Callable[[Any], bool], remedy: str
     problem = "not what `fit` writes there"
     try:
         found = json.loads(data)
-    except ValueError as error:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
         problem = str(error)
     else:
         if valid(found):

@@ -157,7 +157,7 @@ class FolderLock:
         """Returns who wrote the file; nothing if it is empty or incomplete."""
         try:
             found = json.loads(os.pread(self._file, 1 << 12, 0))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
