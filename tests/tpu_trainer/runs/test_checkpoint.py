@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
+from tpu_trainer import files
 from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.background_saver import BackgroundSaver
 from tpu_trainer.runs.checkpoint import Checkpoints, snapshot
@@ -164,6 +165,29 @@ def test_without_a_whole_checkpoint_the_remedy_is_named(tmp_path: Path) -> None:
         UsageError, match=r"step-00000002: damaged .* no other .* remove .* from the first step"
     ):
         checkpoints.latest()
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_checkpoints_that_a_running_fit_removes_are_not_damaged(
+    folder: str, keep: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = {"value": tf.Variable(1.0)}
+    running = Checkpoints(folder, keep=keep)
+    for step in (1, 2):
+        save(running, step, state)
+    list_checksums = files.list_checksums
+    steps = iter([3, 4])
+
+    def meanwhile(*arguments: Any) -> dict[str, files.FileInfo]:
+        for step in steps:
+            monkeypatch.setattr(files, "list_checksums", list_checksums)
+            save(running, step, state)
+            monkeypatch.setattr(files, "list_checksums", meanwhile)
+        return list_checksums(*arguments)
+
+    monkeypatch.setattr(files, "list_checksums", meanwhile)
+    assert Checkpoints(folder).latest() == 4
+    assert caplog.text == ""
 
 
 def test_any_changed_bit_of_the_marker_is_noticed(tmp_path: Path) -> None:

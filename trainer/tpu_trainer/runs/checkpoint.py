@@ -99,14 +99,20 @@ class Checkpoints:
         """
         found: dict[int, str] = {}
         whole = None
+        removed = False  # by a `fit` that trains meanwhile
         for step in reversed(self.steps()):
             damage = self._damage(step, contents=whole is None)
             if damage is None:
                 whole = step if whole is None else whole
+            elif not files.is_file(self._marker(step)):
+                removed = True
             elif strict:
                 raise self._damaged_error(step, damage)
             else:
                 found[step] = damage
+        if removed and whole is None:
+            self.leave_out_damaged(strict=strict)  # there are newer ones
+            return
         if found and whole is None:
             step, damage = next(iter(found.items()))
             raise UsageError(
@@ -135,6 +141,8 @@ class Checkpoints:
         try:
             return self._read_marker(step).damage_of(self.path(step), contents=contents)
         except WriteErrors as error:
+            if not files.is_file(self._marker(step)):
+                return f"{marker.NAME} is missing"
             raise UsageError(f"{self.path(step)}: cannot be read ({error})") from error
         except ValueError as error:  # not JSON, not UTF-8, or damaged
             return f"{marker.NAME}: {error}"
