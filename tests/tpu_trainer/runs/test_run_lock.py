@@ -93,6 +93,8 @@ def test_a_file_system_that_does_not_share_flock_between_machines(
     lock.renew()
     with pytest.raises(LostLockError):
         other.renew()
+    other.release()
+    lock.renew()
     lock.release()
 
 

@@ -174,6 +174,10 @@ class FolderLock:
         except FileNotFoundError:
             return False
 
+    def _is_held(self) -> bool:
+        """Whether no other process has removed the file or, after this one was silent, taken it over."""
+        return self._is_own() and os.pread(self._file, 1 << 12, 0) == self._content
+
     def _write(self) -> None:
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, self._content, 0)
@@ -186,13 +190,13 @@ class FolderLock:
             LostLockError: If the file was removed or replaced.
             OSError: If the file system does not answer.
         """
-        if not self._is_own() or os.pread(self._file, 1 << 12, 0) != self._content:
+        if not self._is_held():
             raise LostLockError(f"{self._path}: removed or replaced; another `fit` may train there")
         os.utime(self._file)
 
     def release(self) -> None:
         """Removes the lock, and the folder if it was created for the lock and is empty."""
-        if self._is_own():
+        if self._is_held():
             self._path.unlink()  # while it is locked: a process that has it open notices
         self._close()
         if self._created and not any(self._folder.iterdir()):
