@@ -19,7 +19,7 @@ from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.exported import open_tokenizer
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.network.config_values import heads_error, value_error
-from tpu_trainer.network.hf_config import network_config
+from tpu_trainer.network.hf_config import check_model, network_config
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.model_types import CONFIG_VALUES
 
@@ -297,6 +297,22 @@ def test_invalid_configuration_values_are_rejected(
     with pytest.raises(UsageError, match=message):
         config = resolve_init_from(ModelConfig(init_from=str(tmp_path)))
         network_config(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "message"),
+    [
+        ("gpt2", {"n_inner": "x"}, "n_inner is 'x': must be a whole number of at least 1"),
+        ("gpt2", {"n_inner": 0}, "n_inner is 0: must be a whole number of at least 1"),
+        ("deberta-v2", {"conv_kernel_size": 2.5}, "conv_kernel_size is 2.5: must be a whole number"),
+        ("roberta", {5: 3}, "--model.config has 5, which is not a name"),
+    ],
+)
+def test_values_that_are_null_by_default_are_checked(
+    model_type: str, values: dict[Any, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_model(ModelConfig(type=model_type, config=values), "clm" if model_type == "gpt2" else "mlm")
 
 
 @pytest.mark.parametrize("data", [b"{", b"", b"[]", b"null", b"\xff{"])

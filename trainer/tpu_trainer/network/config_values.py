@@ -10,6 +10,15 @@ if TYPE_CHECKING:
 _MOST = 2**31 - 1
 _OPTIONAL = frozenset(("num_key_value_heads", "rotary_dim", "sliding_window", "word_embed_proj_dim"))
 """Numeric values that may be null."""
+_EXAMPLES = {
+    "conv_act": "tanh",
+    "conv_kernel_size": 3,
+    "n_inner": 4,
+    "norm_rel_ebd": "none",
+    "position_buckets": -1,
+    "share_att_key": False,
+}
+"""Of values that are null by default."""
 
 
 def value_error(name: str, value: Any, default: Any) -> str | None:
@@ -18,13 +27,14 @@ def value_error(name: str, value: Any, default: Any) -> str | None:
     Args:
         name: Name of the value, after attribute_map is applied.
         value: Any value from YAML or JSON.
-        default: The model type's default, whose Python type `value` must have; None: unknown.
+        default: The model type's default, whose Python type `value` must have.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and not -_MOST <= value <= _MOST:  # including nan
         return f"must be a finite number of at most {_MOST}"
-    if value is None and name in _OPTIONAL:
+    if value is None and (name in _OPTIONAL or default is None):
         return None
+    default = _EXAMPLES.get(name) if default is None else default
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "must be true or false"
     if isinstance(default, int):

@@ -89,6 +89,8 @@ def network_config(
 def _check_values(config: ModelConfig, defaults: PretrainedConfig) -> None:
     """Checks the values of `config.config`, under their own names or Hugging Face's aliases of them."""
     for name, value in config.config.items():
+        if not isinstance(name, str):
+            raise UsageError(f"--model.config has {name!r}, which is not a name")
         if name in _DERIVED_VALUES:
             raise UsageError(f"--model.config.{name}: the tokenizer determines it, so it cannot be set")
         own = defaults.attribute_map.get(name, name)
