@@ -16,7 +16,7 @@ from beam_pipeline.escaping import excerpt
 Flat = tuple[np.ndarray, np.ndarray]
 """The ids of several texts (unsigned integers [tokens]) and how many each text has (int64 [texts])."""
 
-# The lines of Rust's message about a panic on stderr, with or without a backtrace: the first, a line of text, and others.
+# The lines of Rust's message about a panic on stderr: the first, a line of text, and perhaps a backtrace.
 _PANIC_BEGINS = re.compile(rb"thread '[^\n]*panicked at ")
 _PANIC_GOES_ON = re.compile(rb"stack backtrace:| +\d+: | +at |note: ")
 
