@@ -1,12 +1,13 @@
 """A foreign dataset with hostile values in any of its JSON files is refused by every verb, which touches nothing else.
 
-Checksums are recomputed, as somebody would who forges a dataset. Each field gets each hostile value once.
+Checksums are recomputed, as somebody would who forges a dataset.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import io
 import json
 import shutil
@@ -18,6 +19,7 @@ import pytest
 
 from beam_pipeline import convert, inspection, prepare, report, verify
 from beam_pipeline.analysis import _instances
+from beam_pipeline.dataset.inputs import INPUTS
 from beam_pipeline.dataset.manifest import MANIFEST, STATISTICS, UNITS, describe_file, with_checksum
 from beam_pipeline.dataset.own_files import inspect_output
 from beam_pipeline.errors import DataError, UsageError
@@ -108,7 +110,7 @@ def verbs(out: Path) -> list[Callable[[], object]]:
 
     def convert_plan() -> None:
         for split in open_dataset(str(out)):
-            converted(split.manifest, "parquet")
+            converted(split.manifest, {"output_format": "parquet"})
 
     def analyze_plan() -> None:
         for split in open_dataset(str(out)):
@@ -145,20 +147,35 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("name", [MANIFEST, STATISTICS, UNITS])
-def test_a_hostile_value_in_any_field_is_an_error_for_users(whole: Path, tmp_path: Path, name: str) -> None:
+PARTS = [0, *(pytest.param(part, marks=pytest.mark.wide) for part in range(1, 4))]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", [MANIFEST, STATISTICS, UNITS, INPUTS])
+def test_a_hostile_value_in_any_field_is_an_error_for_users(
+    whole: Path, tmp_path: Path, name: str, part: int
+) -> None:
+    """A part gives each field a quarter of the values, different ones for neighbouring fields."""
     out = Path(shutil.copytree(whole, tmp_path / "a" / "b" / "out"))
     split, before = out / "train", names(tmp_path)
     manifest = json.loads((split / MANIFEST).read_bytes())
-    original = (split / name).read_bytes()
-    lines = [json.loads(line) for line in original.splitlines()] if name == UNITS else [json.loads(original)]
+    path = out / name if name == INPUTS else split / name
+    in_lines = name in (UNITS, INPUTS)
+    lines = [
+        json.loads(line) for line in (path.read_bytes().splitlines() if in_lines else [path.read_bytes()])
+    ]
     failures = []
     for number in sorted({0, len(lines) - 1}):
-        for place in places(lines[number]):
-            for kind, value in HOSTILE.items():
+        for index, place in enumerate(places(lines[number])):
+            for kind, value in list(HOSTILE.items())[(index + part) % 4 :: 4]:
                 made = [*lines[:number], changed(lines[number], place, value), *lines[number + 1 :]]
-                if name != MANIFEST:
-                    (split / name).write_text("\n".join(map(json.dumps, made)) + "\n")
+                if name == INPUTS:
+                    path.write_text("\n".join(map(json.dumps, made)) + "\n")
+                    described = manifest["inputs"] | describe_file("../inputs.jsonl", path.read_bytes())
+                    described["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+                    forge(split, manifest | {"inputs": described})
+                elif name != MANIFEST:
+                    path.write_text("\n".join(map(json.dumps, made)) + "\n")
                     forge(split, copy.deepcopy(manifest))
                 elif place:
                     forge(split, copy.deepcopy(made[0]))
