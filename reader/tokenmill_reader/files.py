@@ -6,15 +6,16 @@ import errno
 import mmap
 import os
 import posixpath
+import stat
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from tokenmill_reader.errors import REMEDY, DatasetError
 
 _RANGE_BYTES = 8 << 20
+_NOT_FILES = (errno.EISDIR, errno.ENXIO)  # a folder, and a socket
 
 
 class Folder(Protocol):
@@ -31,7 +32,11 @@ class Folder(Protocol):
         """
 
     def read(self, name: str) -> bytes | None:
-        """Returns the content of a file, which may be in a folder above (`../name`); None if there is none."""
+        """Returns the content of a file, which may be in a folder above (`../name`); None if there is none.
+
+        Raises:
+            DatasetError: If it is not a regular file.
+        """
 
     def join(self, name: str) -> str:
         """Returns the path of a file or folder, which may be in a folder above."""
@@ -74,9 +79,24 @@ class LocalFolder:
 
     def read(self, name: str) -> bytes | None:
         try:
-            return Path(self.path, name).read_bytes()
+            with self._open(name) as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def _open(self, name: str) -> BinaryIO:
+        """Opens a regular file. A pipe would block until another process writes to it, and a device may be endless."""
+        path = os.path.join(self.path, name)  # noqa: PTH118 - pathlib takes as long as mmap
+        try:
+            file = open(path, "rb", buffering=0, opener=_without_blocking)  # noqa: SIM115
+        except OSError as error:
+            if error.errno in _NOT_FILES:
+                raise DatasetError(f"{path}: not a file; {REMEDY}") from error
+            raise
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise DatasetError(f"{path}: not a file; {REMEDY}")
+        return file
 
     def join(self, name: str) -> str:
         return os.path.normpath(os.path.join(self.path, name))  # noqa: PTH118
@@ -86,19 +106,19 @@ class LocalFolder:
         return found.st_size, found.st_mtime_ns, found.st_ino
 
     def map(self, name: str) -> np.ndarray:
-        with open(os.path.join(self.path, name), "rb") as file:  # noqa: PTH123, PTH118 - pathlib takes as long as mmap
+        with self._open(name) as file:
             try:
                 return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
             except ValueError:  # an empty file
                 return np.empty(0, np.uint8)
-            except OSError as error:
-                if error.errno == errno.ENODEV:  # not a regular file
-                    raise DatasetError(f"{self.path}/{name}: not a file; {REMEDY}") from error
-                raise
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         content = self.map(name)
         return [content[first:end].tobytes() for first, end in ranges]
+
+
+def _without_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class RemoteFolder:

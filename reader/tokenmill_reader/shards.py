@@ -185,7 +185,7 @@ class Shards:
         name = f"offsets/{description.names[shard].removesuffix('.tfrecord')}.offsets"
         try:
             content = description.folder.map(name)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, DatasetError):
             return None
         offsets = parse_offsets(
             content,

@@ -81,6 +81,26 @@ def test_numbers_that_are_none(dataset: Dataset, index: Any) -> None:
         dataset[index]
 
 
+def _put_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "put",
+    [_put_pipe, Path.mkdir, lambda path: path.symlink_to("/dev/zero")],
+    ids=["pipe", "folder", "endless device"],
+)
+@pytest.mark.parametrize("name", ["manifest.json", "train-00000-30.tfrecord"])
+def test_what_is_not_a_regular_file_is_not_read(
+    tmp_path: Path, name: str, put: Callable[[Path], None]
+) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": random_rows(30, 4)}, shard_rows=30)
+    (folder / name).unlink(missing_ok=True)
+    put(folder / name)
+    with pytest.raises(DatasetError, match=f"{name}: not a file"):
+        Dataset.open(folder)[0]
+
+
 def test_a_shard_that_shrinks_or_is_replaced_is_noticed(tmp_path: Path) -> None:
     folder = write_split(tmp_path / "train", {"input_ids": IDS})
     dataset = Dataset.open(folder)
