@@ -220,8 +220,16 @@ def _version(path: str) -> list[int]:
 
 
 def read_bytes(path: str) -> bytes:
+    """Reads a file.
+
+    Raises:
+        OSError: If it cannot be read, also if it is larger than the memory, as a sparse file may be.
+    """
     with plain_errors(path), open_file(path) as file:
-        return file.read()
+        try:
+            return file.read()
+        except MemoryError as error:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path) from error
 
 
 @contextlib.contextmanager

@@ -244,9 +244,28 @@ class Split:
         return lines, RowTable(rows.reshape(-1, 1)), tails
 
     def _read(self, path: str) -> bytes:
-        if not filesystem.exists(path):
+        """Reads a file that the manifest lists, unless it is larger than that: a sparse file may have exabytes."""
+        size = filesystem.size_of(path)
+        if size is None and not filesystem.exists(
+            path
+        ):  # else it is not a regular file, which reading it reports
             raise DataError(f"{path}: missing")
+        if size is not None and size > self._listed_sizes.get(path, size):
+            raise DataError(f"{path}: {size} bytes, the manifest specifies {self._listed_sizes[path]}")
         return filesystem.read_bytes(path)
+
+    @cached_property
+    def _listed_sizes(self) -> dict[str, int]:
+        """The bytes of the files of the split and its tokenizer, by their paths."""
+        of_folders = (
+            (self.folder, self.manifest["files"]),
+            (self.tokenizer_folder, self.manifest["tokenizer"]["files"]),
+        )
+        return {
+            filesystem.join(folder, file["path"]): file["bytes"]
+            for folder, files in of_folders
+            for file in files
+        }
 
 
 def _parse(data: bytes | str, form: Any, place: str) -> Any:

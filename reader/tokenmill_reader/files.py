@@ -83,6 +83,8 @@ class LocalFolder:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except MemoryError as error:  # a sparse file may have exabytes
+            raise DatasetError(f"{self.join(name)}: too large for the memory; {REMEDY}") from error
 
     def _open(self, name: str) -> BinaryIO:
         """Opens a regular file. A pipe would block until another process writes to it, and a device may be endless."""

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from beam_pipeline import convert, inspection, prepare, report, verify
+from beam_pipeline.__main__ import run
 from beam_pipeline.analysis import _instances
 from beam_pipeline.dataset.inputs import INPUTS
 from beam_pipeline.dataset.manifest import MANIFEST, STATISTICS, UNITS, describe_file, with_checksum
@@ -289,3 +290,26 @@ def test_a_unit_that_is_larger_than_it_says_is_not_read_to_its_end(whole: Path, 
     split = next(split for split in open_dataset(str(out)) if split.name == "train")
     with pytest.raises(TraceTooSlow, match="more than"):
         Tracer(split).trace(split.origin(0, 0), split.row(0, 0), max_bytes=100)
+
+
+@pytest.mark.parametrize("name", ["train/statistics.json", "train/units.jsonl", "tokenizer/tokenizer.json"])
+def test_files_that_are_larger_than_listed_are_not_read(whole: Path, tmp_path: Path, name: str) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    with (out / name).open("wb") as file:
+        file.truncate(1 << 43)  # sparse
+    with pytest.raises(DataError, match=f"{name}: 8796093022208 bytes"):
+        report.write_report(str(out))
+
+
+def test_a_manifest_of_exabytes_ends_without_a_traceback(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    with (out / "train" / MANIFEST).open("wb") as file:
+        file.truncate(1 << 43)  # sparse
+    assert run("inspect", [str(out)]) == 1
+    assert "Cannot allocate memory" in caplog.text
+    assert run("verify", [str(out)]) == 1
+    assert "has 1 defect" in caplog.text
+    with pytest.raises(DatasetError, match="too large for the memory"):
+        Dataset.open(out / "train")
