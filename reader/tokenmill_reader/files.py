@@ -68,10 +68,11 @@ class LocalFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._absolute = os.path.abspath(path)  # noqa: PTH100 - the program may change its folder
 
     def list_sizes(self) -> Mapping[str, int | None]:
         try:
-            return dict.fromkeys(os.listdir(self.path))  # noqa: PTH208 - of 200,000 files
+            return dict.fromkeys(os.listdir(self._absolute))  # noqa: PTH208 - of 200,000 files
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DatasetError(
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
@@ -88,7 +89,7 @@ class LocalFolder:
 
     def _open(self, name: str) -> BinaryIO:
         """Opens a regular file. A pipe would block until another process writes to it, and a device may be endless."""
-        path = os.path.join(self.path, name)  # noqa: PTH118 - pathlib takes as long as mmap
+        path = os.path.join(self._absolute, name)  # noqa: PTH118 - pathlib takes as long as mmap
         try:
             file = open(path, "rb", buffering=0, opener=_without_blocking)  # noqa: SIM115
         except OSError as error:
@@ -104,7 +105,7 @@ class LocalFolder:
         return os.path.normpath(os.path.join(self.path, name))  # noqa: PTH118
 
     def stamp(self, name: str) -> tuple[int, ...] | None:
-        found = os.stat(os.path.join(self.path, name))  # noqa: PTH116, PTH118 - called for each batch
+        found = os.stat(os.path.join(self._absolute, name))  # noqa: PTH116, PTH118 - called for each batch
         return found.st_size, found.st_mtime_ns, found.st_ino
 
     def map(self, name: str) -> np.ndarray:
@@ -166,13 +167,13 @@ class RemoteFolder:
     def read(self, name: str) -> bytes | None:
         files, root = self._connection()
         try:
-            return files.cat_file(posixpath.normpath(posixpath.join(root, name)))
+            return files.cat_file(_below(root, name))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
     def join(self, name: str) -> str:
         scheme, _, rest = self.path.partition("://")
-        return f"{scheme}://{posixpath.normpath(posixpath.join(rest, name))}"  # object stores do not resolve `..`
+        return f"{scheme}://{_below(rest, name)}"
 
     def stamp(self, name: str) -> tuple[int, ...] | None:
         return None  # it is copied, not mapped
@@ -199,3 +200,10 @@ class RemoteFolder:
             if len(part) != end - first:
                 raise DatasetError(f"{self.path}/{name}: only {len(part)} of the bytes {first} to {end} came")
         return parts
+
+
+def _below(root: str, name: str) -> str:
+    """Joins a root and a name that may begin with `../`, which neither object stores nor HTTP resolve."""
+    while name.startswith("../"):
+        root, name = root.rstrip("/").rpartition("/")[0], name.removeprefix("../")
+    return posixpath.join(root, name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +82,30 @@ def test_rows_that_do_not_exist(dataset: Dataset, index: Any) -> None:
 def test_numbers_that_are_none(dataset: Dataset, index: Any) -> None:
     with pytest.raises(TypeError, match="by an integer"):
         dataset[index]
+
+
+def test_a_relative_path_is_that_of_the_folder_at_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = random_rows(30, 4)
+    write_split(tmp_path / "train", {"input_ids": ids})
+    monkeypatch.chdir(tmp_path)
+    dataset = Dataset.open("train")
+    monkeypatch.chdir("/")
+    np.testing.assert_array_equal(dataset[:]["input_ids"], ids)
+
+
+def test_a_dataset_is_read_by_http(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    ids = random_rows(30, 4)
+    write_split(tmp_path / "train", {"input_ids": ids})
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        dataset = Dataset.open(f"http://127.0.0.1:{server.server_port}/train")
+        found = dataset[:]["input_ids"]
+        server.shutdown()
+    np.testing.assert_array_equal(found, ids)
 
 
 def _put_pipe(path: Path) -> None:
