@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
+from beam_pipeline.parsing import parse_json
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+
+_MOST_GROWTH = 64  # a foreign tokenizer could make a row's text fill the memory
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,11 @@ class RowDecoder:
     def __init__(self, tokenizer_json: str):
         self._tokenizer = load_tokenizer(tokenizer_json).tokenizer
         decoder = self._tokenizer.decoder  # its state is JSON
-        self._is_byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
+        state = b"null" if decoder is None else decoder.__getstate__()
+        self._is_byte_level = b'"ByteLevel"' in state
+        growth = _growth(parse_json(state))
+        if growth > _MOST_GROWTH:
+            raise ValueError(f"its decoder makes texts up to {growth:,.0f} times as long")
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each row."""
@@ -68,3 +77,14 @@ class RowDecoder:
             rest = [int(token_id) for token_id in ids[first:]]
             pieces.append(Piece(first, len(ids), self._tokenizer.decode(rest, skip_special_tokens=False)))
         return pieces
+
+
+def _growth(decoder: Any) -> float:
+    """Returns how many times as long a decoder's replacements can make a text."""
+    if not isinstance(decoder, dict):
+        return 1.0
+    if decoder.get("type") == "Replace":
+        pattern = decoder["pattern"].get("String")
+        # An expression, like the empty string, may match between all characters.
+        return max(1.0, len(decoder["content"]) / len(pattern)) if pattern else 1.0 + len(decoder["content"])
+    return math.prod(map(_growth, decoder.get("decoders", [])))

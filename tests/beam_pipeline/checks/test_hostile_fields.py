@@ -313,3 +313,13 @@ def test_a_manifest_of_exabytes_ends_without_a_traceback(
     assert "has 1 defect" in caplog.text
     with pytest.raises(DatasetError, match="too large for the memory"):
         Dataset.open(out / "train")
+
+
+def test_a_decoder_that_fills_the_memory_is_refused(whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    path = out / "tokenizer" / "tokenizer.json"
+    parts = json.loads(path.read_bytes())
+    step = {"type": "Replace", "pattern": {"Regex": "."}, "content": "A" * 10}
+    path.write_text(json.dumps(parts | {"decoder": {"type": "Sequence", "decoders": [step] * 9}}))
+    with pytest.raises(DataError, match="its decoder makes texts up to 2,357,947,691 times as long"):
+        open_dataset(str(out))[0].decoder()
