@@ -23,7 +23,7 @@ from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
 
 from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded
-from beam_pipeline.dataset.finished_units import BlockPlace
+from beam_pipeline.dataset.finished_units import NO_DUPLICATES, BlockPlace
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.job import Job
 from beam_pipeline.rows.routing import RowTable
@@ -31,7 +31,6 @@ from beam_pipeline.sources.units import WorkUnit, read_plan
 from beam_pipeline.steps.deduplicate import (
     DUPLICATES,
     HASHES,
-    NO_DUPLICATES,
     FindDuplicates,
     HashDocuments,
     join_duplicates,

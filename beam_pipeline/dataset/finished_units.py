@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
+import google_crc32c
+import numpy as np
+
 from beam_pipeline import filesystem
 from beam_pipeline.dataset import text_checksums
 from beam_pipeline.dataset.bad_records import Excluded
@@ -28,6 +31,8 @@ from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Tail
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.tokenization.fallbacks import EngineUse
+
+NO_DUPLICATES = np.empty(0, np.int64)
 
 _FOLDER = "units"
 _SUFFIX = ".rows"
@@ -71,14 +76,22 @@ class FinishedUnit:
         return sum(block.rows for block in self.blocks if block.split == split)
 
 
-def identity_of(fingerprint: str, unit: WorkUnit) -> dict[str, Any]:
-    """Returns what identifies a unit's result: the run, the unit, and the versions of the files that it reads.
+def identity_of(fingerprint: str, unit: WorkUnit, duplicates: np.ndarray = NO_DUPLICATES) -> dict[str, Any]:
+    """Returns what identifies a unit's result: the run, the unit, and what it depends on.
+
+    That is the versions of the files that it reads, and the documents that it leaves out, since which those are depends
+    on other units, whose files may have been edited.
 
     Raises:
         OSError: If one of the files cannot be read.
     """
     paths = list(dict.fromkeys(unit.root + part.name for part in unit.parts))
-    return {"fingerprint": fingerprint, "unit": unit.index, "versions": filesystem.versions(paths)}
+    return {
+        "fingerprint": fingerprint,
+        "unit": unit.index,
+        "versions": filesystem.versions(paths),
+        "duplicates": google_crc32c.value(duplicates.tobytes()),
+    }
 
 
 def unit_path(staging: str, unit: int) -> str:

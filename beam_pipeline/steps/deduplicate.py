@@ -19,7 +19,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline.dataset.finished_units import hashes_path, identity_of
+from beam_pipeline.dataset.finished_units import NO_DUPLICATES, hashes_path, identity_of
 from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
 from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
 from beam_pipeline.hashing import text_hashes
@@ -28,7 +28,6 @@ from beam_pipeline.sources import read_unit
 from beam_pipeline.sources.units import WorkUnit
 
 HASHES, DUPLICATES = "hashes", "duplicates"
-NO_DUPLICATES = np.empty(0, np.int64)
 
 # Each unit sends an element to each bucket. With one bucket per 64 MiB of input, a bucket has some hundred thousand
 # hashes. Above 4096 buckets, their number stays and their sizes grow.

@@ -81,7 +81,7 @@ class TokenizeUnit(beam.DoFn):
         """
         unit, duplicates = element
         path = unit_path(self._job.staging, unit.index)
-        identity = identity_of(self._job.fingerprint, unit)
+        identity = identity_of(self._job.fingerprint, unit, duplicates)
         done = find_unit(path, identity=identity)
         if done is None:
             done = self._tokenize(unit, path, identity, duplicates)

@@ -155,6 +155,19 @@ def test_units_of_an_edited_input_whose_time_was_set_back_are_done_again(run, so
     assert content(out) == content(run("--input", str(edited), output="whole"))
 
 
+def test_a_unit_whose_duplicates_changed_is_done_again(run, tmp_path, monkeypatch):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, own in (("a.jsonl", "own"), ("b.jsonl", "other"), ("c.jsonl", "last")):
+        (folder / name).write_text("".join(f'{{"text": "{text}"}}\n' for text in ("shared", own)))
+    options = ["--dedup", "exact", "--input", str(folder), "--unit_bytes", "40"]
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        Watch(patch, fail_at=2)
+        run(*options)
+    edit_and_keep_the_time(folder / "a.jsonl", b"shared", b"edited")  # now the text of b.jsonl is the first
+    assert content(run(*options, "--resume")) == content(run(*options, output="whole"))
+
+
 def test_an_input_that_changes_between_hashing_and_tokenizing_is_an_error(run, source, tmp_path, monkeypatch):
     edited = tmp_path / "edited.jsonl"
     edited.write_bytes(source.read_bytes())
