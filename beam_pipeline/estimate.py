@@ -68,6 +68,8 @@ class Estimate:
     """Bytes of UTF-8 of the longest document in the sample."""
     of_beginnings: bool
     """Whether some windows are beginnings of files or row groups: what follows can differ, so errors are unknown."""
+    of_one_place: bool
+    """Whether the sample is a part of the input from a single place, so errors are unknown."""
 
 
 def estimate(
@@ -180,6 +182,7 @@ def estimate(
         second_error=second_error,
         longest_bytes=max(sums.longest for sums in found),
         of_beginnings=of_beginnings,
+        of_one_place=not whole and len(found) == 1,
     )
 
 
@@ -260,7 +263,7 @@ def describe_estimate(made: Estimate, config: PrepareConfig, planned: Plan, voca
             "compressed files and row groups are sampled from their beginning only: if what follows differs, so do all "
             "figures, by more than any margin given here"
         )
-    elif made.windows == 1 and made.sample_bytes < planned.bytes:
+    elif made.of_one_place:
         yield "the sample is from one place only, so the margins are unknown"
     for name, share in config.splits:
         rows = math.ceil(made.rows * share)

@@ -204,3 +204,16 @@ def test_every_file_has_the_same_share_of_the_sample(tmp_path: Path):
             for text in batch.texts:
                 found[int(text[:2])] += 1
     assert min(found) > 150 and max(found) < 250
+
+
+def test_an_input_that_is_the_sample_as_a_whole_has_no_unknown_margin(
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path, capsys, monkeypatch
+):
+    packed = tmp_path / "corpus.txt.gz"
+    packed.write_bytes(gzip.compress(corpus.read_bytes()))
+    given = arguments(packed, tokenizer_folder, tmp_path / "out", "--estimate")
+    prepare.main(given)
+    assert "margins are unknown" not in capsys.readouterr().out
+    monkeypatch.setattr(estimate, "_LEAST", 20_000)
+    prepare.main([*given[2:], "--input", str(corpus), "--document", "file"])
+    assert "from one place only, so the margins are unknown" in capsys.readouterr().out
