@@ -132,6 +132,13 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
         notes.append(
             f"--tokenizer {path}: {counted(len(unused), 'id')} of its {vocab_size:,} ({shown}) have no token"
         )
+    template = find_template(loaded)
+    beyond = [number for number in (*template.prefix, *template.suffix) if number >= vocab_size]
+    if beyond:
+        raise UsageError(
+            f"--tokenizer {path}: its post-processor adds the id {beyond[0]}, and its {vocab_size:,} ids are smaller; "
+            "correct post_processor in its tokenizer.json"
+        )
     return TokenizerDescription(
         files=files,
         notes=tuple(excerpt(note, MAX_MESSAGE) for note in notes),
@@ -140,7 +147,7 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
         control_ids=control,
-        template=find_template(loaded),
+        template=template,
     )
 
 

@@ -171,3 +171,13 @@ def test_the_manifest_and_the_report_quote_no_markup_of_a_tokenizer(
     assert "end_of_word_suffix" in reason and is_safe(reason)
     page = (out / "report.html").read_text()
     assert "</script><b>" not in page and "\x1b" not in page
+
+
+def test_a_template_with_an_id_beyond_the_vocabulary_is_refused(
+    save: Callable[..., Path], make_tokenizer: Callable[[str], str]
+):
+    parts = json.loads(make_tokenizer("bpe-gpt2"))
+    size = len({*parts["model"]["vocab"], *(token["content"] for token in parts["added_tokens"])})
+    parts["post_processor"] = {"type": "BertProcessing", "cls": ["<s>", 0], "sep": ["</s>", size]}
+    with pytest.raises(UsageError, match=f"post-processor adds the id {size}"):
+        describe_tokenizer(str(save(tokenizer=parts)))
