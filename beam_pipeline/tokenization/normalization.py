@@ -19,6 +19,7 @@ from tokenizers.normalizers import Normalizer
 
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.local_normalization import LocalNormalizer
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 
 Step = Callable[[list[str]], list[str]]
 
@@ -171,7 +172,16 @@ def _component_step(part: Mapping) -> Step:
         return LocalNormalizer(exact)
     if part["type"] == "Lowercase":
         return _lowercase(exact)
+    if part["type"] == "Replace" and _matches_nothing(part["pattern"]):
+        # `tokenizers` panics if it inserts text at the end of a text, but only while it encodes.
+        raise UnsupportedComponent(f"a normalizer that replaces nothing by '{part['content']}'")
     return for_each(exact.normalize_str)
+
+
+def _matches_nothing(pattern: Mapping) -> bool:
+    """Whether a pattern matches the empty string after a letter, a digit, a sign, or a space."""
+    mark = build_normalizer({"type": "Replace", "pattern": pattern, "content": "\uffff"})
+    return any(mark.normalize_str(char).lstrip("\uffff") == char + "\uffff" for char in "a1. ")
 
 
 def _lowercase(exact: Normalizer) -> Step:

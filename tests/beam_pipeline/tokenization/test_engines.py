@@ -316,6 +316,14 @@ def test_an_engine_that_cannot_says_why(
         ("bpe", {"model": {"dropout": 0.1}}, "the BPE option dropout"),
         ("bpe", {"pre_tokenizer": {"type": "Whitespace"}}, "the pre-tokenizer Whitespace"),
         ("bpe", {"pre_tokenizer": {"use_regex": False}}, "does not split"),
+        *(
+            (
+                "bpe",
+                {"normalizer": {"type": "Replace", "pattern": pattern, "content": "-"}},
+                "replaces nothing",
+            )
+            for pattern in ({"String": ""}, {"Regex": "a*"}, {"Regex": "$"})
+        ),
         ("wordpiece", {"normalizer": {"strip_accents": True, "lowercase": False}}, "strips accents"),
         ("wordpiece", {"normalizer": {"handle_chinese_chars": False}}, "handle_chinese_chars off"),
         ("wordpiece", {"normalizer": {"clean_text": False}}, "the normalizer"),
@@ -337,7 +345,7 @@ def test_what_is_not_known_is_left_to_hf(
     assert isinstance(engine, HFEngine) and re.search(reason, engine.reason)
     told = check_engine("auto", tokenizer_json, parse_special_tokens=False, control_ids=())
     assert told == engine.reason  # prepare warns about it before the run
-    if "dropout" not in reason:
+    if reason not in ("the BPE option dropout", "replaces nothing"):
         assert encode(engine, hard_texts[:50]) == encode_by_hf(
             reference_tokenizer(tokenizer_json), hard_texts[:50]
         )
