@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.data.words import Words
 
 TEXT = "I don't like unbelievable (hand-made) cafés, said [Zoë]... 42 times!\n\nNaïve, isn't it?"
@@ -39,7 +40,7 @@ def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
 
 
 def words_of(tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    table = Words.of(tokenizer)
+    table = Words.of(tokenizer, len(tokenizer))
     encoding = tokenizer(TEXT, return_offsets_mapping=True)
     words: list[tuple[int, int]] = []
     previous = None
@@ -80,7 +81,17 @@ def test_words_of_a_text(kind: str) -> None:
 def test_kinds_that_tell_nothing() -> None:
     characters = Tokenizer(models.BPE())
     characters.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=60, show_progress=False))
-    assert Words.of(PreTrainedTokenizerFast(tokenizer_object=characters)) is None
+    assert Words.of(PreTrainedTokenizerFast(tokenizer_object=characters), 2) is None
     level = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    assert not Words.of(PreTrainedTokenizerFast(tokenizer_object=level)).starts_inside_word.any()
+    assert not Words.of(PreTrainedTokenizerFast(tokenizer_object=level), 2).starts_inside_word.any()
     assert not np.any(Words.single(3).starts_inside_word)
+
+
+def test_ids_without_a_token_are_part_of_the_vocabulary(capfd: pytest.CaptureFixture[str]) -> None:
+    for model in (models.BPE({"a": 0, "Ġa": 5}, []), models.WordPiece({"a": 0, "##a": 5}, unk_token="a")):
+        backend = Tokenizer(model)
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel()
+        vocabulary = Vocabulary.of(PreTrainedTokenizerFast(tokenizer_object=backend), "folder", "clm")
+        assert vocabulary.size == 6 and vocabulary.words is not None
+        assert vocabulary.words.starts_inside_word.shape == (6,)
+    assert "holes" not in "".join(capfd.readouterr())

@@ -56,14 +56,16 @@ class Vocabulary:
                 )
         first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
         last = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+        # Ids may have gaps, and an embedding needs a row for the largest id.
+        size = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
         return cls(
-            size=len(tokenizer),
+            size=size,
             special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
             pad_id=tokenizer.pad_token_id,
             mask_id=tokenizer.mask_token_id,
             bos_id=first,
             eos_id=last,
-            words=Words.of(tokenizer),
+            words=Words.of(tokenizer, size),
         )
 
 

@@ -31,16 +31,20 @@ class Words:
         return cls(starts_inside_word=np.zeros(size, bool), ends_inside_word=np.zeros(size, bool))
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Words | None:
-        """Returns the boundaries of a Hugging Face tokenizer; None if its tokens do not show where words begin."""
+    def of(cls, tokenizer: Any, size: int) -> Words | None:
+        """Returns the boundaries of the first `size` ids of a Hugging Face tokenizer.
+
+        They are None if its tokens do not show where words begin.
+        """
         if not tokenizer.is_fast:
             return None
-        specification = json.loads(tokenizer.backend_tokenizer.to_str())
-        tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        model = specification["model"]
-        kinds = set(_kinds(specification["pre_tokenizer"])) | set(_kinds(specification["decoder"]))
-        if model["type"] == "WordPiece":
-            prefix = model["continuing_subword_prefix"]
+        backend = tokenizer.backend_tokenizer
+        # (`backend.to_str()` would contain the vocabulary, and print all ids without a token.)
+        kinds = set(_kinds(backend.pre_tokenizer)) | set(_kinds(backend.decoder))
+        tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(range(size))]
+        model = type(backend.model).__name__
+        if model == "WordPiece":
+            prefix = backend.model.continuing_subword_prefix
             starts_inside_word = [token.startswith(prefix) for token in tokens]
             return cls(
                 starts_inside_word=np.array(starts_inside_word), ends_inside_word=np.ones(len(tokens), bool)
@@ -49,7 +53,7 @@ class Words:
             texts = _texts_of_bytes(tokens)
         elif "Metaspace" in kinds:
             texts = [token.replace(_METASPACE, " ") for token in tokens]
-        elif model["type"] == "WordLevel":
+        elif model == "WordLevel":
             return cls.single(len(tokens))
         else:
             return None
@@ -70,15 +74,20 @@ def _ends_inside_word(text: str) -> bool:
 
 
 def _kinds(component: Any) -> Iterator[str]:
+    """Yields the types of a component of a tokenizer and of its nested components."""
+    return _kinds_of(json.loads(component.__getstate__())) if component is not None else iter(())
+
+
+def _kinds_of(component: Any) -> Iterator[str]:
     """Yields the types of a component of tokenizer.json and of its nested components."""
     if isinstance(component, dict):
         if "type" in component:
             yield component["type"]
         for value in component.values():
-            yield from _kinds(value)
+            yield from _kinds_of(value)
     elif isinstance(component, list):
         for value in component:
-            yield from _kinds(value)
+            yield from _kinds_of(value)
 
 
 def _texts_of_bytes(tokens: list[str]) -> list[str]:
