@@ -58,6 +58,10 @@ def test_the_best_checkpoint_is_also_kept(folder: str) -> None:
     assert checkpoints.steps() == [4, 5]
     checkpoints.record(99, validation_loss=0.0)
     assert checkpoints.best() == 5
+    # A run that is interrupted in the evaluation of its newest weights evaluates them when it continues.
+    save(checkpoints, 6, state)
+    save(checkpoints, 6, state, validation_loss=2.0)
+    assert checkpoints.best() == 6
 
 
 def test_an_unfinished_checkpoint_is_not_read_and_is_removed(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.errors import DivergedError, InterruptedRun, UsageError
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training import run as run_module
 from tpu_trainer.training.evaluation import Evaluator
@@ -186,6 +187,36 @@ def test_a_signal_saves_the_step_and_the_next_process_ends_like_an_uninterrupted
     second.train()
     np.testing.assert_array_equal(executor.values["weights"], whole.values["weights"])
     assert learnt(metrics(tmp_path / "run")) == learnt(metrics(tmp_path / "undisturbed"))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_evaluation_that_is_repeated_can_be_the_best(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    first, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(signal_at=12))
+    interruption = run_module.Interruption()
+    monkeypatch.setattr(run_module, "Interruption", lambda: interruption)
+    monkeypatch.setattr(executor, "interrupted", lambda: interruption.requested)
+    with pytest.raises(InterruptedRun, match="the same command continues after step 12"):
+        first.train()
+    monkeypatch.undo()
+    if killed:  # after the evaluation was logged
+
+        def kill(*arguments: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(LossPicture, "draw", kill)
+        with pytest.raises(KeyboardInterrupt):
+            run_of(dataset, vocabulary, tmp_path, NumpyExecutor())[0].train()
+        monkeypatch.undo()
+    run_of(dataset, vocabulary, tmp_path, NumpyExecutor())[0].train()
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
+    evaluated = [step for step in checkpoints.steps() if "validation_loss" in checkpoints.metadata(step)]
+    assert evaluated == [6, 12, 18, 20]
+    # Without its log, a finished run can still be summarized.
+    for name in ("metrics.jsonl", "summary.json"):
+        (tmp_path / name).unlink()
+    assert run_of(dataset, vocabulary, tmp_path, NumpyExecutor())[0].train()["final_loss"] is None
 
 
 def test_a_signal_between_the_last_step_and_its_save_loses_nothing(

@@ -175,11 +175,15 @@ class Checkpoints:
     def write(self, step: int, values: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any]) -> None:
         """Writes a checkpoint after `step` updates, then removes old and unfinished ones.
 
+        If it exists, adds only a validation loss in `metadata`: a run that continues may evaluate its weights first.
+
         Raises:
             OSError, tf.errors.OpError: If it cannot be written. The other checkpoints stay.
         """
         complete = self.steps()
         if step in complete:
+            if _VALIDATION_LOSS in metadata:
+                self.record(step, validation_loss=metadata[_VALIDATION_LOSS])
             return
         for unusable in set(self._all_steps()) - set(complete):
             self._remove(unusable)

@@ -183,7 +183,11 @@ class RunFolder:
         return _parse(
             files.read_bytes(self._summary),
             place=self._summary,
-            valid=lambda found: isinstance(found, dict) and "data" in found and _is_step(found.get("steps")),
+            valid=lambda found: (
+                isinstance(found, dict)
+                and isinstance(found.get("data"), str)
+                and _is_step(found.get("steps"))
+            ),
             remedy="remove it; the same `fit` command writes it again",
         )
 

@@ -143,12 +143,16 @@ class Validation:
         self._saver = saver
         self._stopwatch = stopwatch
 
-    def due_before(self, first: int) -> bool:
-        """Whether a run that continues after `first` updates must first evaluate those weights."""
+    def resume(self, first: int, *, stop: Callable[[], bool]) -> None:
+        """Evaluates the weights after `first` updates if an earlier process was to, but was interrupted in it."""
         every = self._config.evaluate_every
         if every is None or first == 0 or first % every:
-            return False
-        return not any("eval" in record and record["step"] == first for record in self._log.records)
+            return
+        known = [r["eval"]["loss"] for r in self._log.records if "eval" in r and r["step"] == first]
+        if known:
+            self._saver.save_if_best(first, known[-1])  # that process may have ended before it did
+        else:
+            self.run(first, stop=stop)
 
     def due(self, steps: range) -> bool:
         """Whether to evaluate after `steps`. The weights of the last step are evaluated after they are saved."""

@@ -68,8 +68,8 @@ class TrainingLoop:
             self._profiler,
         ):
             batches = iter(self._executor.distribute(self._rows.batches(first)))
-            if self._validation is not None and self._validation.due_before(first):
-                self.evaluate(first)
+            if self._validation is not None:
+                self._validation.resume(first, stop=self.interrupted_alone)
             for steps in self._calls(first):
                 self._steps = steps
                 self._profiler.before(steps)

@@ -187,8 +187,8 @@ class Run:
             "steps": self._config.train.steps,
             "data": self._rows.data.fingerprint,
             "parameters": self._model.parameters,
-            "initial_loss": losses[0],
-            "final_loss": losses[-1],
+            "initial_loss": losses[0] if losses else None,  # the log was lost
+            "final_loss": losses[-1] if losses else None,
             "skipped_steps": sum(record.get("skipped_steps", 0) for record in self._log.records),
             "unigram_entropy": self._baselines.get("unigram entropy"),
             "eval": None if figures is None else figures.to_json(),
@@ -198,7 +198,11 @@ class Run:
 
 def _report(summary: dict[str, Any], folder: RunFolder) -> None:
     """Prints the summary."""
-    text = f"fit: {summary['steps']} steps: training loss {summary['initial_loss']:.3f} → {summary['final_loss']:.3f}"
+    text = f"fit: {summary['steps']} steps: training loss "
+    if summary["initial_loss"] is None:
+        text += "unknown"
+    else:
+        text += f"{summary['initial_loss']:.3f} → {summary['final_loss']:.3f}"
     if summary["eval"] is not None:
         text += f", validation loss {summary['eval']['loss']:.3f} accuracy {summary['eval']['accuracy']:.3f}"
     if summary["unigram_entropy"] is not None:
