@@ -97,6 +97,10 @@ def parse_encoding(text: str) -> str:
     return name
 
 
+NOT_IN_ALL_MANIFESTS = ("encoding", "encoding_errors", "text_separator")
+"""Options that a manifest has only if they are not the default."""
+
+
 @dataclass(frozen=True)
 class DatasetConfig(Options):
     """A Hugging Face dataset, loaded by the `datasets` library."""
@@ -175,7 +179,7 @@ class InputConfig(Options):
         found = super().identity() | {"mix": sorted(map(list, self.mix))}
         del found["input"], found["seed"]
         # Defaults are absent, as in datasets from before there was a choice.
-        for name in ("encoding", "encoding_errors", "text_separator"):
+        for name in NOT_IN_ALL_MANIFESTS:
             if found[name] == getattr(InputConfig, name):
                 del found[name]
         return found

@@ -18,6 +18,8 @@ from beam_pipeline.dataset.json_form import (
     mismatches,
 )
 from beam_pipeline.dataset.shards import EXTENSIONS
+from beam_pipeline.errors import UsageError
+from beam_pipeline.input_options import NOT_IN_ALL_MANIFESTS, InputConfig, parse_encoding
 from beam_pipeline.limits import MOST_IDS
 from beam_pipeline.option_fields import Option, options_of
 from beam_pipeline.option_values import DOCUMENT_FORMATS, IDS_COLUMN, ROW_FORMATS, SPLIT_NAME
@@ -49,20 +51,17 @@ def _form_of(option: Option) -> Any:
 
 _OPTIONS = {each.name: each for each in options_of(PrepareConfig) if each.affects_bytes}
 # What reading the dataset again depends on; other options are only shown.
-_CONFIG = {
+_CONFIG: dict[str, Any] = {
     name: _form_of(_OPTIONS[name])
     for name in (
         *("document", "text_key", "dedup", "parse_special_tokens", "append_eos", "split_by"),
         *("max_length", "packing", "attention_mask", "segment_ids", "position_ids", "shuffle", "seed"),
         *("shard_size", "num_shards"),
     )
-} | {
-    "max_length": (_form_of(_OPTIONS["max_length"]), None),
-    # Absent in datasets with the defaults.
-    **{
-        name: Optional(_form_of(_OPTIONS[name])) for name in ("encoding", "encoding_errors", "text_separator")
-    },
 }
+_CONFIG["max_length"] = (_form_of(_OPTIONS["max_length"]), None)
+_CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in NOT_IN_ALL_MANIFESTS}
+_CONFIG["text_separator"] = Optional(str)  # its default is a text that --help describes
 
 
 _MANIFEST = {
@@ -166,6 +165,10 @@ def _config_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
         return
     if config["max_length"] != manifest.get("max_length"):
         yield f"config.max_length is {config['max_length']!r:.80}, but max_length is {manifest.get('max_length')!r:.80}"
+    try:
+        parse_encoding(str(config.get("encoding", InputConfig.encoding)))
+    except UsageError as error:
+        yield f"config.encoding: {error}"
     if bool(config["shard_size"]) == bool(config["num_shards"]):
         yield "exactly one of config.shard_size and config.num_shards must be set"
 

@@ -19,7 +19,7 @@ from beam_pipeline import filesystem
 from beam_pipeline.dataset.manifest import UNITS, split_shares
 from beam_pipeline.errors import DataError
 from beam_pipeline.hashing import text_hashes
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
 from beam_pipeline.rows.packing import Packer, Tail
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import describe_place, read_unit
@@ -96,11 +96,7 @@ class Tracer:
         self._input = InputConfig(
             document=config["document"],
             text_key=config["text_key"],
-            **{
-                name: config[name]
-                for name in ("encoding", "encoding_errors", "text_separator")
-                if name in config
-            },
+            **{name: config[name] for name in NOT_IN_ALL_MANIFESTS if name in config},
             seed=config["seed"],
         )
         self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None

@@ -55,12 +55,13 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, documents: list[str], tokenizer_folder: Path) -> Path:
-    """A dataset of two splits, with every feature."""
+    """A dataset of two splits, with every feature, and the options of the input that manifests may lack."""
     folder = tmp_path_factory.mktemp("hostile")
-    source = folder / "source.txt"
-    source.write_text("\n".join(documents[:40]), encoding="utf-8")
+    source = folder / "source.jsonl"
+    source.write_text("".join(json.dumps({"text": text.split(" ")}) + "\n" for text in documents[:40]))
     options = ["--splits", "train=0.7,validation=0.3", "--num_shards", "2", "--segment_ids", "--position_ids"]
     small = ["--max_length", "32", "--unit_bytes", "4000", "--dedup", "exact"]
+    small += ["--encoding", "cp1252", "--encoding_errors", "replace", "--text_separator", " "]
     prepare.main(arguments(source, tokenizer_folder, folder / "out", *options, *small))
     return folder / "out"
 
