@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
+from beam_pipeline.errors import DataError
 from beam_pipeline.parsing import parse_json
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 _MOST_GROWTH = 64  # a foreign tokenizer could make a row's text fill the memory
+
+
+@contextlib.contextmanager
+def _decoding_errors() -> Iterator[None]:
+    """Raises DataError for what the library raises, also for its panics."""
+    try:
+        with library_errors():
+            yield
+    except EncodingError as error:
+        raise DataError(
+            f"the dataset's tokenizer.json cannot decode its rows: {error}; replace it with the tokenizer that made "
+            "the dataset"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,10 @@ class Piece:
 
 
 class RowDecoder:
-    """Decodes rows. Special tokens are shown as their names."""
+    """Decodes rows. Special tokens are shown as their names.
+
+    All methods raise DataError if the tokenizer cannot decode its tokens.
+    """
 
     def __init__(self, tokenizer_json: str):
         self._tokenizer = load_tokenizer(tokenizer_json).tokenizer
@@ -41,6 +60,7 @@ class RowDecoder:
         if growth > _MOST_GROWTH:
             raise ValueError(f"its decoder makes texts up to {growth:,.0f} times as long")
 
+    @_decoding_errors()
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each row."""
         return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
@@ -50,6 +70,7 @@ class RowDecoder:
         token = self._tokenizer.id_to_token(token_id)
         return f"<{token_id}>" if token is None else token
 
+    @_decoding_errors()
     def label(self, token_id: int) -> str:
         """Returns the token for lists of tokens, where a reader must see its spaces.
 
@@ -59,6 +80,7 @@ class RowDecoder:
         text = self._tokenizer.decode([token_id], skip_special_tokens=False) if self._is_byte_level else ""
         return self.token(token_id) if not text or "\ufffd" in text else text.replace(" ", "␣")
 
+    @_decoding_errors()
     def pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Returns the row's tokens with their texts, which together are the row's text."""
         stream = DecodeStream(skip_special_tokens=False)

@@ -324,3 +324,12 @@ def test_a_decoder_that_fills_the_memory_is_refused(whole: Path, tmp_path: Path)
     path.write_text(json.dumps(parts | {"decoder": {"type": "Sequence", "decoders": [step] * 9}}))
     with pytest.raises(DataError, match="its decoder makes texts up to 2,357,947,691 times as long"):
         open_dataset(str(out))[0].decoder()
+
+
+def test_a_decoder_that_panics_is_an_error_for_users(whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    path = out / "tokenizer" / "tokenizer.json"
+    decoder = {"type": "Strip", "content": "x", "start": 10**18, "stop": 10**18}
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"decoder": decoder}))
+    with pytest.raises(DataError, match=r"tokenizer\.json cannot decode its rows: index out of bounds"):
+        open_dataset(str(out))[0].decoder().texts([[token] for token in range(300)])
