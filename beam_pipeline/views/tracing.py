@@ -204,7 +204,10 @@ class Tracer:
                     f"{self._split.folder}/{UNITS}: names {path}, which is not one of the dataset's inputs; verify the "
                     "dataset, and copy or prepare it again"
                 )
-            found = filesystem.size_of(path)
+            try:
+                found = filesystem.size_of(path)
+            except (OSError, ValueError) as error:  # ValueError: there is no such file system
+                raise NotTraced(f"{path} cannot be read: {error}") from error
             if found is None:
                 raise NotTraced(f"{path} no longer exists")
             if found != sizes[path]:

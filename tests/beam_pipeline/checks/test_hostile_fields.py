@@ -25,8 +25,8 @@ from beam_pipeline.dataset.manifest import MANIFEST, STATISTICS, UNITS, describe
 from beam_pipeline.dataset.own_files import inspect_output
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.steps.convert import converted
-from beam_pipeline.views.reading import open_dataset
-from beam_pipeline.views.tracing import Tracer, TraceTooSlow
+from beam_pipeline.views.reading import open_dataset, open_split
+from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 from tests.beam_pipeline.runs import arguments
 from tokenmill_reader import Dataset
 from tokenmill_reader.errors import DatasetError
@@ -333,3 +333,17 @@ def test_a_decoder_that_panics_is_an_error_for_users(whole: Path, tmp_path: Path
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {"decoder": decoder}))
     with pytest.raises(DataError, match=r"tokenizer\.json cannot decode its rows: index out of bounds"):
         open_dataset(str(out))[0].decoder().texts([[token] for token in range(300)])
+
+
+def test_sources_on_unknown_file_systems_are_not_traced(whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    path, manifest = out / "train" / UNITS, json.loads((out / "train" / MANIFEST).read_bytes())
+    manifest["inputs"][0]["path"] = "foo://x/y"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for unit in lines[:-1]:
+        unit |= {"root": "", "parts": [["foo://x/y", *part[1:]] for part in unit["parts"]]}
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    forge(out / "train", manifest)
+    split = open_split(str(out / "train"))
+    with pytest.raises(NotTraced, match="cannot be read"):
+        Tracer(split).trace(split.origin(0, 0), split.row(0, 0))
