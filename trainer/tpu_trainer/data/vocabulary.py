@@ -86,7 +86,7 @@ def load_tokenizer(path: str) -> Any:
     with files.local_copy(path) as folder:
         try:
             return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # with broken folders, it raises exceptions of many types
             raise UsageError(f"{path}: AutoTokenizer cannot load it: {error}") from error
 
 
