@@ -275,6 +275,12 @@ def test_a_run_does_not_continue_with_another_tokenizer(
     with pytest.raises(UsageError, match=r"other: not the tokenizer that the run in .* was trained with"):
         run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other)
     assert (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_text() == before
+    shutil.copytree(dataset / "tokenizer", other, dirs_exist_ok=True)
+    run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other)
+    config = other / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"mask_token": "<unk>"}))
+    with pytest.raises(UsageError, match=r"other: not the tokenizer that the run in .* was trained with"):
+        run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other)
 
 
 def test_a_save_that_raises_ends_training_before_the_next_save(

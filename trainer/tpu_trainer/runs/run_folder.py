@@ -131,7 +131,9 @@ class RunFolder:
         if not self.writable:
             return
         before, now = (_content(files.join(path, "tokenizer.json")) for path in (self.tokenizer, tokenizer))
-        if continues and before is not None and before != now:
+        special, now_special = (_special_tokens(path) for path in (self.tokenizer, tokenizer))
+        changed = any(special[name] != now_special[name] for name in special.keys() & now_special.keys())
+        if continues and (changed or (before is not None and before != now)):
             raise UsageError(
                 f"{tokenizer}: not the tokenizer that the run in {self.path} was trained with; use that one, or "
                 "another --output_dir"
@@ -218,6 +220,23 @@ class RunFolder:
 
 def _content(path: str) -> bytes | None:
     return files.read_bytes(path) if files.is_file(path) else None
+
+
+def _special_tokens(tokenizer: str) -> dict[str, Any]:
+    """Returns name → text of the special tokens, such as mask_token, that a tokenizer's folder names.
+
+    No checksum of a dataset has them, but a run with another mask token would learn another task.
+    """
+    path = files.join(tokenizer, "tokenizer_config.json")
+    data = _content(path)
+    if data is None:
+        return {}
+    values = _parse(data, place=path, valid=lambda found: isinstance(found, dict), remedy="copy it again")
+    return {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in values.items()
+        if name.endswith("_token") and isinstance(value, str | dict)
+    }
 
 
 def _is_step(value: Any) -> bool:
