@@ -73,8 +73,10 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch) -> 
     assert filesystem.read_bytes(path) == b"old"
 
 
-def test_a_full_disk_names_the_file_even_if_a_runner_quotes_the_traceback(tmp_path: Path) -> None:
-    (tmp_path / "new.tmp").symlink_to("/dev/full")
+def test_a_full_disk_names_the_file_even_if_a_runner_quotes_the_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filesystem, "_without_links", lambda path, flags: os.open("/dev/full", os.O_WRONLY))
     with (
         pytest.raises(OSError) as failed,
         filesystem.create_new(f"{tmp_path}/new", f"{tmp_path}/new.tmp") as file,

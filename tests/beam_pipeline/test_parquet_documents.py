@@ -99,8 +99,10 @@ def test_verify_finds_each_damage(copy: Path):
     for place in (0, 5, len(data) // 2, len(data) - 20, len(data) - 1):
         shard.write_bytes(data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :])
         assert any(shard.name in defect for defect in defects(copy)), place
-    shard.write_bytes(other.read_bytes())
+    shard.write_bytes(bytes(len(data)))
     assert any(f"{shard.name}: CRC-32C" in defect for defect in defects(copy))
+    shard.write_bytes(other.read_bytes())
+    assert any(f"{shard.name}: {other.stat().st_size} bytes" in defect for defect in defects(copy))
     shard.unlink()
     assert any(f"{shard.name}: missing" in defect for defect in defects(copy))
 
