@@ -14,6 +14,8 @@ from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.errors import UsageError
 from beam_pipeline.run_folder import is_run_folder
 
+_NAME_BYTES = 255  # of a file or folder, on common file systems
+
 
 def check_place(output: str, option: str = "--output") -> None:
     """Checks that a folder can be written, and is not inside of a dataset, which would not be whole any more.
@@ -50,6 +52,8 @@ def _check_place(output: str, option: str) -> None:
 
 
 def _check_is_folder(output: str, option: str) -> None:
+    if any(len(os.fsencode(name)) > _NAME_BYTES for name in Path(output).parts):
+        raise UsageError(f"{option} {output}: a name has more than {_NAME_BYTES} bytes; choose a shorter one")
     link = filesystem.dangling_link(output)
     if link is not None:
         raise UsageError(

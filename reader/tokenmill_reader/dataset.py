@@ -75,7 +75,12 @@ class Dataset:
         """
         if not 0 <= check <= 1:
             raise ValueError(f"check is {check}, not a share from 0 to 1")
-        description = describe(open_folder(path, storage_options or {}))
+        try:
+            description = describe(open_folder(path, storage_options or {}))
+        except DatasetError:
+            raise
+        except (OSError, ValueError) as error:  # also of fsspec, such as for an unknown kind of URL
+            raise DatasetError(f"{str(path)[:200]!r}: cannot be opened: {error}") from error
         return cls(description, check=float(check), seed=whole_number("seed", seed), cache_bytes=cache_bytes)
 
     def __len__(self) -> int:

@@ -128,6 +128,14 @@ def test_what_is_not_a_regular_file_is_not_read(
         Dataset.open(folder)[0]
 
 
+@pytest.mark.parametrize("path", ["foo://x", "a\0b", "x" * 300, "loop"])
+def test_paths_that_cannot_be_opened(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with pytest.raises(DatasetError, match=r"cannot be opened|no such folder"):
+        Dataset.open(path)
+
+
 def test_a_shard_that_shrinks_or_is_replaced_is_noticed(tmp_path: Path) -> None:
     folder = write_split(tmp_path / "train", {"input_ids": IDS})
     dataset = Dataset.open(folder)

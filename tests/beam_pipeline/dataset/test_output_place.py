@@ -46,6 +46,13 @@ def test_the_cache_of_a_hugging_face_dataset_is_not_in_a_dataset_either(
     assert "--dataset_cache" in capsys.readouterr().err
 
 
+def test_names_that_no_disk_takes_are_refused(tmp_path: Path):
+    for name in ("x" * 256, "é" * 128, f"{'x' * 256}/y"):
+        with pytest.raises(UsageError, match="has more than 255 bytes; choose a shorter one"):
+            check_place(f"{tmp_path}/{name}")
+    check_place(f"{tmp_path}/{'x' * 255}")
+
+
 def test_links_and_dots_do_not_hide_a_dataset(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "link").symlink_to(copy / "train")
     (tmp_path / "other").mkdir()

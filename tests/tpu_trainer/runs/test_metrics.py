@@ -54,7 +54,11 @@ def test_a_continued_log_drops_records_of_repeated_steps(folder: RunFolder, tmp_
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"step": 2, "lo', b"", b"\x00\x00", b"\xff", b"2", b'{"loss": 1.0}', b'{"step": "2"}']
+    "line",
+    [
+        *[b'{"step": 2, "lo', b"", b"\x00\x00", b"\xff", b"2", b'{"loss": 1.0}', b'{"step": "2"}'],
+        *[b'{"step": 2, "loss": "x"}', b'{"step": 2, "eval": 1}', b'{"step": 2, "eval": {"loss": null}}'],
+    ],
 )
 def test_a_damaged_line_of_the_log_is_an_error_that_names_it(
     folder: RunFolder, tmp_path: Path, line: bytes

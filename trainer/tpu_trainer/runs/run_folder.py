@@ -211,11 +211,21 @@ class RunFolder:
             _parse(
                 line,
                 place=f"{self.metrics_log}, line {number}",
-                valid=lambda found: isinstance(found, dict) and _is_step(found.get("step")),
+                valid=_is_metrics,
                 remedy="remove this line to continue without its figures",
             )
             for number, line in enumerate(lines, 1)
         ]
+
+
+def _is_metrics(record: Any) -> bool:
+    """Whether a value is a line of metrics.jsonl: a step with a loss, an evaluation, or neither."""
+    if not isinstance(record, dict) or not _is_step(record.get("step")):
+        return False
+    figures = [record.get("loss", 0.0)]
+    if "eval" in record:
+        figures.append(record["eval"].get("loss") if isinstance(record["eval"], dict) else None)
+    return all(type(figure) in (int, float) for figure in figures)
 
 
 def _content(path: str) -> bytes | None:
