@@ -18,7 +18,6 @@ from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.input_options import InputConfig
-from beam_pipeline.options import PrepareConfig
 from beam_pipeline.sources import windows
 from beam_pipeline.sources.plan import plan
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
@@ -121,7 +120,7 @@ def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: 
     statistics = SplitStatistics.empty(1)
     clock = iter(range(10))
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(clock))
-    pieces = estimate._pieces([window], PrepareConfig.__new__(PrepareConfig), found := [])
+    pieces = estimate._pieces([window], found := [])
     assert list(estimate._counted(pieces, statistics)) == [batch]
     assert found[0].seconds == 8 * 0.25 + 1 * 0.25
     assert found[0].longest == 1000

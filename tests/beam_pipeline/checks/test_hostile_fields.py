@@ -20,7 +20,7 @@ import pytest
 from beam_pipeline import convert, inspection, prepare, report, verify
 from beam_pipeline.__main__ import run
 from beam_pipeline.analysis import _instances
-from beam_pipeline.dataset.inputs import INPUTS
+from beam_pipeline.dataset.inputs import INPUTS, describe_inputs, encode_inputs
 from beam_pipeline.dataset.manifest import MANIFEST, STATISTICS, UNITS, describe_file, with_checksum
 from beam_pipeline.dataset.own_files import inspect_output
 from beam_pipeline.errors import DataError, UsageError
@@ -338,7 +338,10 @@ def test_a_decoder_that_panics_is_an_error_for_users(whole: Path, tmp_path: Path
 def test_sources_on_unknown_file_systems_are_not_traced(whole: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(whole, tmp_path / "out"))
     path, manifest = out / "train" / UNITS, json.loads((out / "train" / MANIFEST).read_bytes())
-    manifest["inputs"][0]["path"] = "foo://x/y"
+    [file] = [json.loads(line) for line in (out / INPUTS).read_bytes().splitlines()]
+    data = encode_inputs([("foo://x/y", file["bytes"])])
+    (out / INPUTS).write_bytes(data)
+    manifest["inputs"] = describe_inputs(data, files=1, input_bytes=file["bytes"])
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for unit in lines[:-1]:
         unit |= {"root": "", "parts": [["foo://x/y", *part[1:]] for part in unit["parts"]]}
