@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset.shards import shard_name
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import parse_encoding
 from beam_pipeline.rows.routing import Layout
 
 
@@ -21,11 +19,6 @@ def value_defects(manifest: Mapping[str, Any], layout: Layout) -> Iterator[str]:
     yield from _split_defects(manifest)
     yield from _id_defects(manifest["tokenizer"])
     yield from _shard_defects(manifest, layout)
-    encoding = manifest["config"].get("encoding", "utf-8")
-    try:
-        parse_encoding(encoding)
-    except UsageError:
-        yield f"config.encoding is {encoding!r:.80}, which is not an encoding of text"
 
 
 def _split_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
