@@ -84,9 +84,9 @@ test-pipeline: setup
 	$(PIPELINE) -m pytest -n auto --dist loadfile $(SELECT) tests/beam_pipeline tests/tokenmill_reader tests/end_to_end tests/deploy tests/fuzz
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
-TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs)" "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" \
-  "$(wildcard tests/tpu_trainer/network/test_[d-z]*.py)" "$(wildcard tests/tpu_trainer/training/test_[a-o]*.py)" \
-  "$(wildcard tests/tpu_trainer/training/test_[p-z]*.py)" "$(wildcard tests/tpu_trainer/test_*.py)"
+TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs step support verbs)" \
+  "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" "$(wildcard tests/tpu_trainer/network/test_[d-z]*.py)" \
+  "tests/tpu_trainer/devices" "tests/tpu_trainer/training" "$(wildcard tests/tpu_trainer/test_*.py)"
 
 test-trainer: setup
 	for part in $(TRAINER_TESTS); do $(TRAINER) -m pytest -n auto --dist loadfile $(SELECT) $$part || exit 1; done
@@ -117,7 +117,7 @@ test-adapters: setup reader/.venv-adapters/.ready
 	PIPELINE_PYTHON=$(PIPELINE) PYTHONPATH=. $(ADAPTERS) -m pytest tests/tokenmill_reader_adapters
 
 test-sharding: setup
-	PLANS=all $(TRAINER) -m pytest -rP tests/tpu_trainer/training/test_pjrt_executor.py
+	PLANS=all $(TRAINER) -m pytest -rP tests/tpu_trainer/devices/pjrt/test_executor.py
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
@@ -177,8 +177,8 @@ docs: .venv-docs/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS) -m mkdocs build
 
 docs-options: setup
-	$(PIPELINE) -m beam_pipeline.options_page > docs/options.md
-	$(TRAINER) -m tpu_trainer.options_page > docs/trainer-options.md
+	$(PIPELINE) -m beam_pipeline.options.options_page > docs/options.md
+	$(TRAINER) -m tpu_trainer.verbs.options_page > docs/trainer-options.md
 
 lint: setup docs
 	.venv/bin/ruff check .

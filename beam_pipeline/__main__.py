@@ -12,14 +12,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from beam_pipeline import __version__, streams
-from beam_pipeline.console import log_to_stderr
-from beam_pipeline.errors import DataError, Terminated, UsageError, WorkerDied
-from beam_pipeline.lean_beam import import_beam
-from beam_pipeline.option_fields import parser_of, program
-from beam_pipeline.options import VERBS
-from beam_pipeline.processes import collect_garbage_rarely
-from beam_pipeline.spelling import suggestion
+from beam_pipeline import __version__
+from beam_pipeline.options.option_fields import parser_of, program
+from beam_pipeline.options.verbs import VERBS
+from beam_pipeline.support import streams
+from beam_pipeline.support.console import log_to_stderr
+from beam_pipeline.support.errors import DataError, Terminated, UsageError, WorkerDied
+from beam_pipeline.support.lean_beam import import_beam
+from beam_pipeline.support.processes import collect_garbage_rarely
+from beam_pipeline.support.spelling import suggestion
 
 _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
@@ -111,7 +112,7 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         else:
             if verb in _USE_BEAM and not any(word.startswith("--runner") for word in argv):
                 import_beam()
-            importlib.import_module(f"beam_pipeline.{_MODULES.get(verb, verb)}").main(argv)
+            importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(argv)
     except UsageError as error:
         _log.error("%s: %s", verb, error)
         return 2

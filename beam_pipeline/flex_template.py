@@ -10,12 +10,12 @@ import json
 import logging
 from collections.abc import Sequence
 
-from beam_pipeline import streams
-from beam_pipeline.console import log_to_stderr
-from beam_pipeline.errors import UsageError
-from beam_pipeline.option_fields import Option, options_of, parser_of
-from beam_pipeline.option_values import SPLIT_NAME
-from beam_pipeline.options import PrepareConfig
+from beam_pipeline.options.option_fields import Option, options_of, parser_of
+from beam_pipeline.options.option_values import SPLIT_NAME
+from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.support import streams
+from beam_pipeline.support.console import log_to_stderr
+from beam_pipeline.support.errors import UsageError
 
 _log = logging.getLogger("beam_pipeline")
 
@@ -96,7 +96,8 @@ def launch(given: Sequence[str]) -> int:
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from beam_pipeline import __main__, beam_options
+    from beam_pipeline import __main__
+    from beam_pipeline.runners import beam_options
 
     streams.harden(shows=False)
     log_to_stderr()

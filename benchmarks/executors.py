@@ -27,19 +27,19 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "
 import tensorflow as tf  # noqa: E402
 from measure import table  # noqa: E402
 
-from tpu_trainer import quiet  # noqa: E402
-from tpu_trainer.command_line import parse  # noqa: E402
 from tpu_trainer.config import MeshConfig  # noqa: E402
 from tpu_trainer.data.batches import RowStream  # noqa: E402
 from tpu_trainer.data.mixture import open_mixture  # noqa: E402
 from tpu_trainer.data.vocabulary import load_vocabulary  # noqa: E402
+from tpu_trainer.devices.executor import StepExecutor  # noqa: E402
+from tpu_trainer.devices.pjrt.executor import PjrtExecutor  # noqa: E402
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache  # noqa: E402
+from tpu_trainer.devices.pjrt.mesh import DeviceMesh  # noqa: E402
+from tpu_trainer.devices.tf_executor import TensorFlowExecutor  # noqa: E402
+from tpu_trainer.step.task import Task  # noqa: E402
+from tpu_trainer.support import quiet  # noqa: E402
 from tpu_trainer.training.build import build_task  # noqa: E402
-from tpu_trainer.training.executor import StepExecutor  # noqa: E402
-from tpu_trainer.training.lowering_cache import LoweringCache  # noqa: E402
-from tpu_trainer.training.pjrt import DeviceMesh  # noqa: E402
-from tpu_trainer.training.pjrt_executor import PjrtExecutor  # noqa: E402
-from tpu_trainer.training.task import Task  # noqa: E402
-from tpu_trainer.training.tf_executor import TensorFlowExecutor  # noqa: E402
+from tpu_trainer.verbs.command_line import parse  # noqa: E402
 
 _CONFIG = Path(__file__).parent.parent / "trainer" / "configs" / "tiny-clm.yaml"
 

@@ -23,7 +23,7 @@ from prepare import write_text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from beam_pipeline.processes import descendants
+from beam_pipeline.support.processes import descendants
 from tests.engines.clusters import Flink
 
 

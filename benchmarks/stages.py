@@ -29,7 +29,8 @@ from measure import measure, table
 from beam_pipeline.dataset.encoders import make_encoder
 from beam_pipeline.dataset.sections import create_sections, open_sections, read_section
 from beam_pipeline.dataset.shards import assemble, write_shard
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
@@ -38,7 +39,6 @@ from beam_pipeline.sources.units import DocumentBatch, Part
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.steps.write import MOST_THREADS
 from beam_pipeline.tokenization.description import describe_tokenizer
-from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 MAX_LENGTH = 512
 CORES = (1, 2, 4, 16)
@@ -208,8 +208,8 @@ def start_up(data: bytes, folder: str) -> tuple[float, str]:
         worker = """
 import sys
 from apache_beam.runners.worker import sdk_worker_main
-from beam_pipeline import graph
-from beam_pipeline.tokenization.engine import make_engine
+from beam_pipeline.steps import graph
+from beam_pipeline.engines.engine import make_engine
 make_engine("auto", open(sys.argv[1] + "/tokenizer.json").read()).encode_batch(["a"])
 """
         found = measure([sys.executable, "-c", worker, folder], log)

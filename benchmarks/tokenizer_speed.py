@@ -25,10 +25,10 @@ import numpy as np
 from hostile_text import hostile_text
 from measure import table
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.engines.engine import Engine, make_engine
+from beam_pipeline.engines.fallbacks import Fallbacks
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
-from beam_pipeline.tokenization.engine import Engine, make_engine
-from beam_pipeline.tokenization.fallbacks import Fallbacks
 
 HEADER = ["tokenizer", "engine", "MB/s", "of HF", "documents left to HF", "bytes", "ids", "reason"]
 _BATCH = 256

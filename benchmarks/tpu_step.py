@@ -26,8 +26,8 @@ import tensorflow as tf
 import tf_keras as keras
 from transformers import CONFIG_MAPPING, TFAutoModelForCausalLM, TFAutoModelForMaskedLM, create_optimizer
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Precision, TrainConfig
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.cache import Cache, open_cache
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Program
 from tpu_trainer.tpu_check.figures import figures

@@ -49,7 +49,7 @@ COPY trainer/configs ./configs
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
 # Fail now if a package is missing. Without TPU_LOAD_LIBRARY=0, libtpu would wait minutes for a TPU's metadata server.
-RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.command_line import parse" \
+RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.verbs.command_line import parse" \
     && python -m tpu_trainer fit --help > /dev/null
 
 # For --strategy pjrt on TPUs: TensorFlow only traces, on the CPU.

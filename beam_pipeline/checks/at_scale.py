@@ -13,14 +13,15 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
-from beam_pipeline import beam_options, filesystem
 from beam_pipeline.checks.shards import ShardFindings, check_shards
 from beam_pipeline.checks.split import SplitFindings
-from beam_pipeline.dataflow import job_options
 from beam_pipeline.dataset.manifest import parse_manifest
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.run import run
+from beam_pipeline.runners import beam_options
+from beam_pipeline.runners.dataflow import job_options
+from beam_pipeline.runners.run import run
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, UsageError
 
 _GROUP_BYTES = 1 << 30
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import bad_records, lock
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.inputs import INPUTS
 from beam_pipeline.dataset.staging import STAGING
-from beam_pipeline.run_folder import is_run_folder, run_folder_name
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.run_folder import is_run_folder, run_folder_name
 
 _MAX_NOTES = 20
 _OWN_FILES = (manifests.REPORT, INPUTS, f"{STAGING}/{lock.NAME}")

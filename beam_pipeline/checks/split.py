@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline import filesystem
 from beam_pipeline.checks.folder import unknown_notes
 from beam_pipeline.checks.manifest import manifest_defects
 from beam_pipeline.checks.shards import ShardFindings, check_sums
@@ -21,10 +20,11 @@ from beam_pipeline.dataset.json_form import mismatches
 from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, TAILS_FORM, UNIT_FORM, form_defects
 from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.formats import format_of
-from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.formats.choice import format_of
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.parsing import parse_own_json
 from beam_pipeline.tokenization.description import SPECIAL_NAMES, describe_tokenizer
 
 

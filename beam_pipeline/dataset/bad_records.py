@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import BadRecord, WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
 
 FOLDER = "bad_records"
 FILE_NAME = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")

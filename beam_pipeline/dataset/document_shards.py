@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import BinaryIO
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.shards import ShardInfo, create_own, index_name
-from beam_pipeline.errors import DataError
-from beam_pipeline.limits import MOST_DOCUMENT_TOKENS
 from beam_pipeline.rows.documents import DocumentBlock
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.limits import MOST_DOCUMENT_TOKENS
 
 
 def write_documents(

@@ -19,11 +19,11 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline import native
 from beam_pipeline.dataset.records import CRC, LENGTH, masked, masked_crc
-from beam_pipeline.limits import MOST_IDS
+from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import segments_and_positions
+from beam_pipeline.support.limits import MOST_IDS
 
 _MOST_IN_TABLE = 1 << 21  # values, which take 100 MB while the table is computed
 _CACHED_HEADS = 1 << 12  # per kind of head, of a few bytes each

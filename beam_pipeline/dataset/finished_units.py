@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import text_checksums
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.sections import (
@@ -26,11 +25,12 @@ from beam_pipeline.dataset.sections import (
     read_section,
 )
 from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Tail
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.tokenization.fallbacks import EngineUse
+from beam_pipeline.support import filesystem
 
 NO_DUPLICATES = np.empty(0, np.int64)
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import google_crc32c
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import DataError
-from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.parsing import parse_own_json
 
 INPUTS = "inputs.jsonl"
 _KEYS = {"path": str, "bytes": int}

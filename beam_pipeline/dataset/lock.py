@@ -14,12 +14,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.lock_holder import CloudJob, Holder, Lock, check_held
 from beam_pipeline.dataset.lock_kinds import FileLock, ObjectLock, PlainLock
 from beam_pipeline.dataset.manifest import MANIFEST, finished_splits, no_dataset_reason
 from beam_pipeline.dataset.staging import STAGING
-from beam_pipeline.errors import DataError, LockLost
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, LockLost
 
 NAME = "run.lock"
 

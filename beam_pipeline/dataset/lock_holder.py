@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import LockLost, UsageError
-from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import LockLost, UsageError
+from beam_pipeline.support.parsing import parse_own_json
 
 _SECONDS_BETWEEN_RENEWALS = 60.0
 

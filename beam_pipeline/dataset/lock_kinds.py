@@ -10,10 +10,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from beam_pipeline import buckets, filesystem
 from beam_pipeline.dataset.lock_holder import Holder, Lock
-from beam_pipeline.errors import DataError, LockLost, UsageError
-from beam_pipeline.file_errors import plain_errors
+from beam_pipeline.support import buckets, filesystem
+from beam_pipeline.support.errors import DataError, LockLost, UsageError
+from beam_pipeline.support.file_errors import plain_errors
 
 STALE_AFTER = timedelta(minutes=10)
 _ATTEMPTS = 20

@@ -10,12 +10,12 @@ from typing import Any
 
 import google_crc32c
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.manifest_form import form_defects
 from beam_pipeline.dataset.manifest_values import value_defects
-from beam_pipeline.errors import DataError
-from beam_pipeline.parsing import parse_own_json
 from beam_pipeline.rows.routing import Layout
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.parsing import parse_own_json
 
 FORMAT = "tokenmill-dataset"
 VERSION = 3

@@ -18,12 +18,12 @@ from beam_pipeline.dataset.json_form import (
     mismatches,
 )
 from beam_pipeline.dataset.shards import EXTENSIONS
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import NOT_IN_ALL_MANIFESTS, InputConfig, parse_encoding
-from beam_pipeline.limits import MOST_IDS
-from beam_pipeline.option_fields import Option, options_of
-from beam_pipeline.option_values import DOCUMENT_FORMATS, IDS_COLUMN, ROW_FORMATS, SPLIT_NAME
-from beam_pipeline.options import PrepareConfig
+from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig, parse_encoding
+from beam_pipeline.options.option_fields import Option, options_of
+from beam_pipeline.options.option_values import DOCUMENT_FORMATS, IDS_COLUMN, ROW_FORMATS, SPLIT_NAME
+from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.limits import MOST_IDS
 from beam_pipeline.tokenization.description import SPECIAL_NAMES
 
 _SHARD_NAME = re.compile(

@@ -7,7 +7,7 @@ from array import array
 
 import numpy as np
 
-from beam_pipeline import native
+from beam_pipeline.native import library as native
 
 FOLDER = "offsets"
 """Below the folder of the split."""

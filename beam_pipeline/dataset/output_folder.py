@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest, offsets
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.finished_units import count_finished
@@ -16,8 +15,9 @@ from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.own_files import FolderContent, inspect_output, listed_sizes
 from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.run_folder import run_folder_name
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.run_folder import run_folder_name
 
 _SPLIT_FILES = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA, manifest.INDEX)
 _SPLIT_FOLDERS = (offsets.FOLDER, manifest.SCHEMA.partition("/")[0])

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
-from beam_pipeline.errors import UsageError
-from beam_pipeline.run_folder import is_run_folder
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.run_folder import is_run_folder
 
 _NAME_BYTES = 255  # of a file or folder, on common file systems
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import google_crc32c
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import bad_records, lock, manifest, offsets
 from beam_pipeline.dataset.inputs import inputs_entry
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.own_pages import is_own_page, is_unfinished_page
 from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
 from beam_pipeline.dataset.staging import FINISHED, STAGING, WRITTEN
-from beam_pipeline.errors import DataError
-from beam_pipeline.parsing import parse_own_json
-from beam_pipeline.run_folder import is_run_folder
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.parsing import parse_own_json
+from beam_pipeline.support.run_folder import is_run_folder
 
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
 _SMALL = 64 << 20  # files up to this size are compared by checksum

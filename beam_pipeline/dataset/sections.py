@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
 
-from beam_pipeline import filesystem
-from beam_pipeline.buckets import RemoteObject
-from beam_pipeline.errors import DataError
 from beam_pipeline.sources.opening import RangeFile
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.buckets import RemoteObject
+from beam_pipeline.support.errors import DataError
 
 Content = TypeVar("Content")
 

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.offsets import OffsetFinder, offsets_name, offsets_size
-from beam_pipeline.errors import DataError
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
 
 # The extension of the files of each format in `--output_format`.
 EXTENSIONS = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from beam_pipeline import filesystem
-from beam_pipeline.run_folder import run_folder_name
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.run_folder import run_folder_name
 
 STAGING = "_staging"
 FINISHED = "finished"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import google_crc32c
 
 from beam_pipeline.dataset.sections import read_if_intact
-from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+from beam_pipeline.support.errors import DataError
 
 KEY = "texts"  # of the index of a file of sections
 

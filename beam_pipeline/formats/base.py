@@ -10,12 +10,12 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.limits import MOST_RECORDS
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
-from beam_pipeline.tokenization.token_arrays import id_dtype
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.limits import MOST_RECORDS
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import numpy as np
 
 from beam_pipeline.dataset.manifest import INDEX
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.errors import DataError
 from beam_pipeline.formats.base import RowFormat, feature_columns, value_type
-from beam_pipeline.limits import MOST_MDS_BYTES
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.limits import MOST_MDS_BYTES
 
 _VALUES_PER_PIECE = 1 << 20
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import index_size
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats.base import DocumentFormat
 from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.tokenization.token_arrays import id_dtype
 
 _HEAD = struct.Struct("<9sQBQQ")  # magic, version, code of the ids' type, sequences, document indices
 _MAGIC, _VERSION = b"MMIDIDX\x00\x00", 1

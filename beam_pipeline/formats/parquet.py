@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats.base import DocumentFormat, RowForm, RowFormat, feature_columns, value_type
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.tokenization.token_arrays import id_dtype
 
 _VALUES_PER_GROUP = 1 << 21  # of each column: 4096 rows of 512 tokens, which take 8 MiB decoded
 _DOCUMENTS_PER_GROUP = 1 << 17

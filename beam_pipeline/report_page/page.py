@@ -17,12 +17,12 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from beam_pipeline.amounts import counted, human_bytes
 from beam_pipeline.dataset.inputs import count_inputs
-from beam_pipeline.escaping import visible
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
+from beam_pipeline.support.amounts import counted, human_bytes
+from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.decoding import RowDecoder
 from beam_pipeline.views.reading import Split
 

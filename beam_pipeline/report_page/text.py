@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from beam_pipeline.escaping import visible
+from beam_pipeline.support.escaping import visible
 
 
 def short(value: float) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.hashing import mix64
-from beam_pipeline.tokenization.token_arrays import id_dtype, id_dtype_of
+from beam_pipeline.engines.token_arrays import id_dtype, id_dtype_of
+from beam_pipeline.support.hashing import mix64
 
 # Maximum size of an element between stages. Some runners hold several in memory, and Dataflow rejects very large ones.
 BLOCK_BYTES = 16 << 20

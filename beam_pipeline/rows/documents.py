@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.hashing import mix64
+from beam_pipeline.engines.token_arrays import id_dtype_of
 from beam_pipeline.rows.blocks import BLOCK_BYTES
-from beam_pipeline.tokenization.token_arrays import id_dtype_of
+from beam_pipeline.support.hashing import mix64
 
 _CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
 

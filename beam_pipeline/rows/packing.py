@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from beam_pipeline.engines.token_arrays import Documents, id_dtype_of, ranges
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.tokenization.token_arrays import Documents, id_dtype_of, ranges
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from beam_pipeline.hashing import key64, mix64
+from beam_pipeline.support.hashing import key64, mix64
 
 _ROUNDS = 6
 

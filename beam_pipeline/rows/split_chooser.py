@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from beam_pipeline.hashing import key64, mix64, place_hashes, text_hashes
 from beam_pipeline.sources.units import DocumentBatch
+from beam_pipeline.support.hashing import key64, mix64, place_hashes, text_hashes
 
 
 class SplitChooser:

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.columns import column_paths, column_records, split_column, text_column
 from beam_pipeline.sources.cutting import Piece
 from beam_pipeline.sources.units import Part, Records

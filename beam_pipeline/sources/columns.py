@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.errors import UsageError
 from beam_pipeline.sources.lines import undecodable
 from beam_pipeline.sources.units import BadRecord, Records, utf8_sizes
+from beam_pipeline.support.errors import UsageError
 
 PIECE_BYTES = 4 << 20
 

@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from beam_pipeline.errors import DataError, one_line
+from beam_pipeline.support.errors import DataError, one_line
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz", ".lz4": "lz4"}
 

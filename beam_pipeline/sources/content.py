@@ -9,10 +9,10 @@ from typing import BinaryIO, Protocol
 
 import orjson
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.lines import BOM
+from beam_pipeline.support.errors import UsageError
 
 HEAD = 8 << 10
 

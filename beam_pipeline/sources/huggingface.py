@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import DatasetConfig, InputConfig
+from beam_pipeline.options.input_options import DatasetConfig, InputConfig
 from beam_pipeline.sources import arrow
 from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, common_folder
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import UsageError
 
 if TYPE_CHECKING:
     import datasets

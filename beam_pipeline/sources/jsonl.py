@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 import orjson
 
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.text_keys import text_of
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes

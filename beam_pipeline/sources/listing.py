@@ -7,10 +7,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import MixItem
+from beam_pipeline.options.input_options import MixItem
 from beam_pipeline.sources.compression import uncompressed_name
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import UsageError
 
 # What is read of a folder that is given as input; each may be compressed, too.
 _IN_FOLDERS = (".txt", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")

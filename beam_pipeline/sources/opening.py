@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
-from beam_pipeline import filesystem
-from beam_pipeline.buckets import RemoteObject
 from beam_pipeline.sources.units import Part, WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.buckets import RemoteObject
 
 _FILES_AHEAD = 16
 _SMALL = 4 << 20

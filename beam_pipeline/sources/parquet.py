@@ -8,12 +8,12 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.errors import UsageError, one_line
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.columns import PIECE_BYTES, column_paths, column_records, split_column, text_column
 from beam_pipeline.sources.cutting import Piece
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
+from beam_pipeline.support.errors import UsageError, one_line
 
 _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size instead of as a whole
 

@@ -9,11 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import get_args
 
-from beam_pipeline import filesystem
-from beam_pipeline.amounts import counted, megabytes
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import Document, InputConfig, MixItem
-from beam_pipeline.progress import elapsed, tracked
+from beam_pipeline.options.input_options import Document, InputConfig, MixItem
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import codec_of
 from beam_pipeline.sources.content import HEAD, open_text
@@ -21,6 +17,10 @@ from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, byte_ran
 from beam_pipeline.sources.listing import extension, list_items
 from beam_pipeline.sources.opening import open_start
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.amounts import counted, megabytes
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.progress import elapsed, tracked
 
 _EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _TABLES = (".csv", ".tsv")

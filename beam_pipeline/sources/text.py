@@ -8,7 +8,7 @@ from typing import BinaryIO
 import google_crc32c
 import numpy as np
 
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.paragraphs import paragraphs
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from beam_pipeline import filesystem
+from beam_pipeline.support import filesystem
 
 
 @dataclass(frozen=True, slots=True)

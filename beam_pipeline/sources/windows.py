@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import DataError
-from beam_pipeline.hashing import key64
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import parquet, read_unit
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.lines import whole_lines
 from beam_pipeline.sources.plan import Plan
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, Part, WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.hashing import key64
 
 _MIN_WINDOWS = 256
 _MAX_WINDOW = 256 << 10

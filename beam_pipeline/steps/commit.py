@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.inputs import inputs_entry
 from beam_pipeline.dataset.output_folder import clear_staging
 from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.errors import DataError
-from beam_pipeline.job import Job, OutputJob
-from beam_pipeline.option_values import FORMAT_DEFAULTS
+from beam_pipeline.engines.fallbacks import EngineUse
+from beam_pipeline.options.option_values import FORMAT_DEFAULTS
 from beam_pipeline.rows.routing import Layout, RowTable
-from beam_pipeline.tokenization.fallbacks import EngineUse
+from beam_pipeline.steps.job import Job, OutputJob
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
 
 
 def commit(

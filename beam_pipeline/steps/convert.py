@@ -9,21 +9,21 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard, shard_name, write_shard
-from beam_pipeline.errors import DataError
-from beam_pipeline.formats import format_of, read_documents
 from beam_pipeline.formats.base import DocumentFormat, rows_of
-from beam_pipeline.job import OutputJob
-from beam_pipeline.option_values import FORMAT_DEFAULTS
-from beam_pipeline.progress import Reporter
+from beam_pipeline.formats.choice import format_of, read_documents
+from beam_pipeline.options.option_values import FORMAT_DEFAULTS
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.steps.commit import copied_files, finish, is_committed, publish
+from beam_pipeline.steps.job import OutputJob
 from beam_pipeline.steps.route import KeptShards
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.progress import Reporter
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset.finished_units import NO_DUPLICATES, hashes_path, identity_of
 from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
 from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
-from beam_pipeline.hashing import text_hashes
-from beam_pipeline.job import Job
-from beam_pipeline.sources import read_unit
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.steps.job import Job
+from beam_pipeline.support.hashing import text_hashes
 
 HASHES, DUPLICATES = "hashes", "duplicates"
 

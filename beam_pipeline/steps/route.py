@@ -17,17 +17,17 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics import Metrics
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
 from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard
-from beam_pipeline.job import Job, OutputJob
-from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.steps.tables import BlockTable, KeptTable
-from beam_pipeline.tokenization.token_arrays import id_dtype
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.parsing import parse_own_json
 
 # Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.
 _OPEN_BLOCKS = 64

@@ -11,13 +11,13 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path
 from beam_pipeline.dataset.sections import create_sections
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.job import Job
-from beam_pipeline.progress import Reporter
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import rows_per_block
 from beam_pipeline.rows.packing import Tail
 from beam_pipeline.rows.tails import TailPiece, TailTable, cut_tail, pack_pieces
+from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.tokenize import BLOCKS, STATISTICS
-from beam_pipeline.tokenization.token_arrays import id_dtype
+from beam_pipeline.support.progress import Reporter
 
 
 class CutTails(beam.DoFn):

@@ -10,7 +10,6 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded, write_bad_records
 from beam_pipeline.dataset.finished_units import (
     FinishedUnit,
@@ -22,18 +21,19 @@ from beam_pipeline.dataset.finished_units import (
 )
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.dataset.text_checksums import TextChecksums
-from beam_pipeline.errors import DataError
-from beam_pipeline.job import Job
-from beam_pipeline.progress import Reporter
+from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.engines.sample_check import EngineMismatch
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
-from beam_pipeline.sources import describe, describe_place, read_unit
+from beam_pipeline.sources.reading import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.steps.ahead import ahead
+from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
-from beam_pipeline.tokenization.documents import DocumentTokenizer
-from beam_pipeline.tokenization.sample_check import EngineMismatch
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.progress import Reporter
 
 BLOCKS, TAILS, COUNTS, STATISTICS = "blocks", "tails", "counts", "statistics"
 EXCLUDED, USES = "excluded", "uses"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Packer, Tail
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
-from beam_pipeline.tokenization.documents import DocumentTokenizer
 
 
 class UnitRows:

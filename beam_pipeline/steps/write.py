@@ -10,21 +10,21 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics import Metrics
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.finished_units import BlockPlace
 from beam_pipeline.dataset.shards import Assembly, ShardInfo, assemble, shard_name, write_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.job import Job
-from beam_pipeline.progress import Reporter
+from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
+from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.route import find_rows, gather_documents, layout_of, open_block, read_rows
 from beam_pipeline.steps.tables import BlockTable
-from beam_pipeline.tokenization.fallbacks import EngineUse
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.progress import Reporter
 
 MOST_THREADS = 4  # a third of writing a shard needs Python's lock
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from beam_pipeline.escaping import excerpt
+from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
 # White space, marks, digits, contractions, other scripts, and what normalizers change.

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.escaping import excerpt
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.byte_level import lost_bytes
 from beam_pipeline.tokenization.tokenizer_json import (
     BYTE_TOKENS,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from beam_pipeline import console
-from beam_pipeline.errors import UsageError
-from beam_pipeline.escaping import excerpt
+from beam_pipeline.support import console
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.comparison import Difference, find_differences
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, first_line, read_folder
 from beam_pipeline.tokenization.plain_class import (

@@ -10,9 +10,9 @@ from operator import itemgetter
 
 from tokenizers import Tokenizer
 
-from beam_pipeline.amounts import counted
-from beam_pipeline.errors import UsageError
-from beam_pipeline.escaping import excerpt
+from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from beam_pipeline import filesystem, parsing
-from beam_pipeline.amounts import human_bytes
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support import filesystem, parsing
+from beam_pipeline.support.amounts import human_bytes
+from beam_pipeline.support.errors import UsageError
 
 JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
     "tokenizer.json",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.utils import validate_repo_id
 
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.support.errors import DataError, UsageError
 
 
 def check_repo(repo: str) -> None:

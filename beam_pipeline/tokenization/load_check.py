@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from beam_pipeline import console
-from beam_pipeline.errors import UsageError
-from beam_pipeline.escaping import excerpt
+from beam_pipeline.support import console
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.comparison import find_differences
 from beam_pipeline.tokenization.conversion import converter, load_by_transformers
 from beam_pipeline.tokenization.description import MAX_MESSAGE, TokenizerDescription

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from beam_pipeline.amounts import counted
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.conversion import is_known_class
 from beam_pipeline.tokenization.template import find_template
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer

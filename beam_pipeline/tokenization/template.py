@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tokenizers.processors import Sequence
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, with_model_of
 
 

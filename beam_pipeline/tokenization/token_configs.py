@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, ValuesView
 from typing import Any
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 
 SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 _MAX_TOKEN_CHARS = 10_000

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.conversion import convert, converter
 from beam_pipeline.tokenization.folder_files import (
     CONFIG,

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import UsageError
-from beam_pipeline.parsing import parse_own_json
-from beam_pipeline.run_folder import is_run_folder, run_folder_name
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.parsing import parse_own_json
+from beam_pipeline.support.run_folder import is_run_folder, run_folder_name
 
 RECORD = "tokenmill.json"
 _FORMAT = "tokenmill-tokenizer"

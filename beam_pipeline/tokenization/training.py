@@ -25,7 +25,7 @@ from tokenizers import (
     trainers,
 )
 
-from beam_pipeline.errors import DataError
+from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
 from beam_pipeline.tokenization.unigram_pieces import ASCII, COVERAGE, too_small, train_pieces
 

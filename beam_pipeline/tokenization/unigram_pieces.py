@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 
 import sentencepiece
 
-from beam_pipeline import worker_process
-from beam_pipeline.errors import DataError, WorkerDied
+from beam_pipeline.support import worker_process
+from beam_pipeline.support.errors import DataError, WorkerDied
 
 # The vocabulary includes ASCII and the most frequent characters that together make up this share of the sample. This is
 # SentencePiece's default. Other characters are unknown. (Byte-level BPE knows every byte.)

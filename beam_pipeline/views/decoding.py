@@ -10,8 +10,8 @@ from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
-from beam_pipeline.errors import DataError
-from beam_pipeline.parsing import parse_json
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.parsing import parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from beam_pipeline.escaping import visible
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.reading import Row
 from beam_pipeline.views.tracing import DocumentPart
 

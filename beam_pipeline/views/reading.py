@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.inputs import read_inputs
 from beam_pipeline.dataset.json_form import COUNT, mismatches
 from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, UNIT_FORM
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.statistics import edges_of
-from beam_pipeline.errors import DataError, UsageError, one_line
-from beam_pipeline.formats import format_of, read_documents
 from beam_pipeline.formats.base import DocumentFormat
-from beam_pipeline.parsing import parse_own_json
+from beam_pipeline.formats.choice import format_of, read_documents
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, UsageError, one_line
+from beam_pipeline.support.parsing import parse_own_json
 from beam_pipeline.views.decoding import RowDecoder
 
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.manifest import UNITS, split_shares
-from beam_pipeline.errors import DataError
-from beam_pipeline.hashing import text_hashes
-from beam_pipeline.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
+from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.engines.token_arrays import Documents, ranges
+from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
 from beam_pipeline.rows.packing import Packer, Tail
 from beam_pipeline.rows.split_chooser import SplitChooser
-from beam_pipeline.sources import describe_place, read_unit
+from beam_pipeline.sources.reading import describe_place, read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.hashing import text_hashes
 from beam_pipeline.tokenization.description import describe_tokenizer
-from beam_pipeline.tokenization.documents import DocumentTokenizer
-from beam_pipeline.tokenization.token_arrays import Documents, ranges
 from beam_pipeline.views.reading import Origin, Row, Split
 
 _PADDING = -1

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from beam_pipeline import prepare
-from beam_pipeline.console import log_to_stderr
+from beam_pipeline.support.console import log_to_stderr
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -21,10 +21,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from beam_pipeline import convert, filesystem, prepare, verify  # noqa: F401 (imported once, before the forks)
 from beam_pipeline.dataset import lock_kinds
 from beam_pipeline.dataset.manifest import MANIFEST
 from beam_pipeline.steps import commit
+from beam_pipeline.support import filesystem
+from beam_pipeline.verbs import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
 from tests.beam_pipeline.runs import content
 from tests.fuzz.faults import Child
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from beam_pipeline.verify import check_dataset
+from beam_pipeline.verbs.verify import check_dataset
 
 PROGRAM = [sys.executable, "-m", "beam_pipeline", "prepare"]
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import __main__, __version__, options_page
-from beam_pipeline.errors import UsageError
-from beam_pipeline.option_fields import TOPICS, options_of, parse
-from beam_pipeline.options import VERBS, PrepareConfig
+from beam_pipeline import __main__, __version__
+from beam_pipeline.options import options_page
+from beam_pipeline.options.option_fields import TOPICS, options_of, parse
+from beam_pipeline.options.verbs import VERBS, PrepareConfig
+from beam_pipeline.support.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(sys.executable).with_name("tokenmill")
@@ -78,7 +79,7 @@ def test_python_m_names_itself_in_its_usage() -> None:
 
 def test_help_imports_no_heavy_library() -> None:
     code = (
-        "import sys; from beam_pipeline.__main__ import run; from beam_pipeline.options import VERBS; "
+        "import sys; from beam_pipeline.__main__ import run; from beam_pipeline.options.verbs import VERBS; "
         "[run(verb, ['--help']) for verb in VERBS]; "
         "print({'apache_beam', 'tensorflow', 'transformers', 'numpy', 'jinja2'} & set(sys.modules))"
     )
@@ -98,7 +99,7 @@ def test_a_local_dataset_is_read_without_beam(arguments: list[str], dataset: Pat
 
 def test_beam_is_imported_without_unused_libraries_which_can_be_imported_later() -> None:
     code = (
-        "import sys; from beam_pipeline.lean_beam import import_beam; import_beam(); import apache_beam; "
+        "import sys; from beam_pipeline.support.lean_beam import import_beam; import_beam(); import apache_beam; "
         "print({'pandas', 'pymongo', 'google.cloud.bigquery'} & set(sys.modules)); "
         "from apache_beam.io.filesystems import FileSystems; print(FileSystems.get_filesystem('gs://a/b').scheme()); "
         "import pandas, apache_beam.io.gcp.bigquery; print(pandas.__name__)"

@@ -11,10 +11,11 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud import dataflow_v1beta3 as api
 
-from beam_pipeline import flex_template, follow, prepare, verify
-from beam_pipeline.dataflow import following
+from beam_pipeline import flex_template
 from beam_pipeline.dataset import manifest
-from beam_pipeline.errors import DataError, StillRunning, UsageError
+from beam_pipeline.runners.dataflow import following
+from beam_pipeline.support.errors import DataError, StillRunning, UsageError
+from beam_pipeline.verbs import follow, prepare, verify
 from tests.beam_pipeline.runs import arguments as arguments_of
 from tests.beam_pipeline.runs import content, defects
 from tests.google_cloud.dataflow import PROJECT, REGION, Dataflow

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import prepare, verify
 from beam_pipeline.dataset.manifest import MANIFEST, read_manifest, with_checksum
 from beam_pipeline.steps.tokenize import TokenizeUnit
+from beam_pipeline.verbs import prepare, verify
+from tests.beam_pipeline.runners.test_portable import EMBEDDED
 from tests.beam_pipeline.runs import arguments, content, defects
-from tests.beam_pipeline.test_portable import EMBEDDED
 
 OPTIONS = [
     "--splits",

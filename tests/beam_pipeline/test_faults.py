@@ -14,10 +14,11 @@ from types import ModuleType
 
 import pytest
 
-from beam_pipeline import __main__, prepare
-from beam_pipeline.errors import DataError
-from beam_pipeline.job import Job
+from beam_pipeline import __main__
 from beam_pipeline.steps import commit, deduplicate, tails, tokenize
+from beam_pipeline.steps.job import Job
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import (
     PROGRAM,
     arguments,
@@ -71,7 +72,7 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
             workers_seen = [
                 pid
                 for pid in of_session(run.pid)
-                if b"beam_pipeline.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"beam_pipeline.support.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
             ]
         os.kill(workers_seen[-1], signal.SIGKILL)
         _, errors = run.communicate(timeout=180)

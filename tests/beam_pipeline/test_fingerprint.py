@@ -10,15 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline import launching, prepare
-from beam_pipeline.input_options import DatasetConfig, InputConfig, MixItem
-from beam_pipeline.option_fields import parse
-from beam_pipeline.options import PrepareConfig, TrainTokenizerConfig
+from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem
+from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
-from beam_pipeline.sources import read_unit
+from beam_pipeline.runners import launching
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.steps.unit_rows import UnitRows
-from beam_pipeline.tokenization.documents import DocumentTokenizer
+from beam_pipeline.verbs import prepare
 
 # Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
 # tokenizer's content for `tokenizer`, and `splits` for `split`.

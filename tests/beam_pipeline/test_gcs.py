@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import __main__, convert, filesystem, inspection, prepare, train_tokenizer
+from beam_pipeline import __main__
 from beam_pipeline.dataset import manifest
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import read_unit
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import Part, WorkUnit
 from beam_pipeline.steps import write
+from beam_pipeline.support import filesystem
+from beam_pipeline.verbs import convert, inspection, prepare, train_tokenizer
 from tests.beam_pipeline.cloud_runs import MIXED, OUT, TRAINING, arguments, objects
 from tests.beam_pipeline.runs import PROGRAM, content, defects
 from tests.google_cloud.gcs import Faults, Gcs

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from beam_pipeline import filesystem, inspection, prepare
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.option_fields import parse
-from beam_pipeline.options import PrepareConfig
-from beam_pipeline.report import write_report
+from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.verbs import inspection, prepare
+from beam_pipeline.verbs.report import write_report
 from tests.beam_pipeline.megatron import build, read
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 

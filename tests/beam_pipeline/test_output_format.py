@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from beam_pipeline import convert, inspection, prepare
 from beam_pipeline.dataset.records import read_frames
-from beam_pipeline.errors import UsageError
 from beam_pipeline.formats import parquet
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.verbs import convert, inspection, prepare
 from beam_pipeline.views.reading import open_dataset
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 

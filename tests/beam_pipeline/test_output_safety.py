@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import filesystem, inspection, prepare, train_tokenizer
 from beam_pipeline.__main__ import run as main
 from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.bad_records import write_bad_records
-from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.steps import tokenize
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.verbs import inspection, prepare, train_tokenizer
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from beam_pipeline import convert, inspection, prepare
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.verbs import convert, inspection, prepare
 from beam_pipeline.views.reading import open_dataset
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import graph, prepare
-from beam_pipeline.errors import DataError
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.steps import deduplicate, write
+from beam_pipeline.steps import deduplicate, graph, write
 from beam_pipeline.steps.deduplicate import HashDocuments
 from beam_pipeline.steps.tokenize import TokenizeUnit
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments, content, fail_before_the_manifests
 
 OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--unit_bytes", "10000"]

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
-from beam_pipeline.tokenization.token_arrays import id_dtype
 
 blocks = st.integers(0, 5).flatmap(
     lambda rows: st.builds(

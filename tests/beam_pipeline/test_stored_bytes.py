@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import convert, inspection, prepare, report, verify
 from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.inputs import INPUTS, describe_inputs
+from beam_pipeline.verbs import convert, inspection, prepare, report, verify
 from tests.beam_pipeline.runs import arguments
 from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
 from tokenmill_reader import Dataset

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import prepare
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import PROGRAM, arguments, defects, of_session, wait_for_the_end
 
 MODES = {
@@ -121,7 +121,7 @@ def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_st
 VERIFY_IN_PROCESSES = """
 if __name__ == "__main__":
     import sys, time
-    from beam_pipeline import verify
+    from beam_pipeline.verbs import verify
     verify._BYTES_FOR_ALL_CORES = 0
     for _ in verify.check_dataset(sys.argv[1]):
         print("checked", flush=True)

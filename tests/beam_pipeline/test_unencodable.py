@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from beam_pipeline import inspection, prepare
 from beam_pipeline.dataset.manifest import read_manifest
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.tokenization import documents
+from beam_pipeline.engines import documents
+from beam_pipeline.engines.engine import make_engine
+from beam_pipeline.engines.hf import HFEngine
+from beam_pipeline.engines.unknown_text import describe_unknown
+from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.tokenization.description import describe_tokenizer
-from beam_pipeline.tokenization.engine import make_engine
-from beam_pipeline.tokenization.hf import HFEngine
 from beam_pipeline.tokenization.library_errors import EncodingError, hidden_panics, library_errors
-from beam_pipeline.tokenization.unknown_text import describe_unknown
+from beam_pipeline.verbs import inspection, prepare
 from tests.beam_pipeline.runs import defects
 from tests.beam_pipeline.tokenization.conftest import TOKENIZERS
 

@@ -10,9 +10,9 @@ import pytest
 from google.cloud import dataflow_v1beta3 as api
 
 from beam_pipeline import flex_template
-from beam_pipeline.errors import UsageError
-from beam_pipeline.option_fields import options_of, parse
-from beam_pipeline.options import PrepareConfig
+from beam_pipeline.options.option_fields import options_of, parse
+from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.support.errors import UsageError
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "template-metadata.json"
 

@@ -20,7 +20,7 @@ from tests.end_to_end.test_documentation import PAGES, ROOT, commands
 NOT_RUN = {
     r"tokenmill \S+ .*(gs://|\$PROJECT)": "needs Google Cloud; tests/beam_pipeline/test_dataflow.py has a stand-in",
     r"tokenmill prepare .*JOB_SERVER": "needs a Flink cluster; make test-engines runs one",
-    r"tokenmill-trainer launch": "needs Google Cloud; tests/tpu_trainer/test_launch.py has a stand-in",
+    r"tokenmill-trainer launch": "needs Google Cloud; tests/tpu_trainer/verbs/test_launch.py has a stand-in",
     r"tokenmill-trainer compile-check": "needs the TPU's compiler; make test-tpu-check has it",
     r"tokenmill-trainer (fit|evaluate|export|fill-mask|generate)": (
         "needs TensorFlow and minutes; tests/end_to_end/test_demo.py and tests/tpu_trainer run these verbs"

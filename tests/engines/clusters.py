@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from beam_pipeline.processes import kill_descendants
+from beam_pipeline.support.processes import kill_descendants
 from tests.engines.jvm import java
 from tests.engines.servers import ENGINES, ROOT, Server, free_port, wait_for
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from beam_pipeline.processes import descendants
+from beam_pipeline.support.processes import descendants
 from tests.engines.clusters import Flink
 from tests.engines.servers import ROOT, wait_for
 

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from beam_pipeline.processes import kill_descendants
-from beam_pipeline.worker_process import exit_with_launcher
+from beam_pipeline.support.processes import kill_descendants
+from beam_pipeline.support.worker_process import exit_with_launcher
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = ROOT / ".engines"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.verify import check_dataset
+from beam_pipeline.verbs.verify import check_dataset
 from tests.beam_pipeline.conftest import make_documents
 from tests.beam_pipeline.runs import content
 from tests.end_to_end.conftest import Pipeline

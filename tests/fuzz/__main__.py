@@ -327,8 +327,8 @@ def main() -> int:
     )
     parser.add_argument("--show", action="store_true", help="print each case before it runs")
     args = parser.parse_args()
-    from beam_pipeline import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
-    from beam_pipeline.tokenization import engine  # noqa: F401
+    from beam_pipeline.engines import engine  # noqa: F401
+    from beam_pipeline.verbs import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
 
     numbers = [args.only] if args.only is not None else range(args.first, args.first + args.cases)
     seen: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.option_values import DOCUMENT_FORMATS, ROW_FORMATS
+from beam_pipeline.options.option_values import DOCUMENT_FORMATS, ROW_FORMATS
 from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 
 # Pieces of documents: several scripts, the text of control tokens, and characters similar to white space or line ends.

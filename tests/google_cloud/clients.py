@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud.storage import retry
 
-from beam_pipeline import buckets
+from beam_pipeline.support import buckets
 from tests.google_cloud.loopback import Loopback
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline import __main__, buckets, filesystem, inspection, prepare, train_tokenizer
+from beam_pipeline import __main__
 from beam_pipeline.dataset import manifest
+from beam_pipeline.support import buckets, filesystem
+from beam_pipeline.verbs import inspection, prepare, train_tokenizer
 from tests.beam_pipeline.cloud_runs import MIXED, OUT, TRAINING, arguments, objects
 from tests.beam_pipeline.runs import PROGRAM, content, defects
 from tests.google_cloud.clients import use

@@ -87,7 +87,7 @@ def test_a_model_is_trained_evaluated_and_exported_in_the_cpu_image(
 
 
 def test_the_tpu_image_imports_all_it_needs(tpu_trainer: Image, shared: Path) -> None:
-    code = "import libtpu, tensorflow, tf_keras, tpu_trainer.fit; print(tensorflow.__version__)"
+    code = "import libtpu, tensorflow, tf_keras, tpu_trainer.verbs.fit; print(tensorflow.__version__)"
     version = done(
         tpu_trainer.run(
             "-c",
@@ -133,8 +133,8 @@ def test_images_hold_neither_secrets_nor_caches(
 @pytest.mark.parametrize(
     ("fixture", "name", "changed"),
     [
-        ("pipeline", "pipeline", "beam_pipeline/errors.py"),
-        ("trainer", "trainer:cpu", "trainer/tpu_trainer/errors.py"),
+        ("pipeline", "pipeline", "beam_pipeline/support/errors.py"),
+        ("trainer", "trainer:cpu", "trainer/tpu_trainer/support/errors.py"),
     ],
 )
 def test_a_change_of_the_source_keeps_the_layer_of_packages(

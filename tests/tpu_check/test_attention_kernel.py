@@ -14,16 +14,16 @@ import tensorflow as tf
 from jax.experimental.pallas import tpu as pltpu
 
 from tests.tpu_trainer import kernel_reference
-from tpu_trainer import compile_check
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, ModelConfig, TrainConfig
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.attention_kernel import DTYPES, LENGTHS, member
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, Program, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.kernel_sources import bytecode, kernel
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
+from tpu_trainer.verbs import compile_check
 
 ROWS, HEADS = 2, 4
 GENERATIONS = ("v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1")

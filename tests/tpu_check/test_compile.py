@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tpu_trainer import compile_check
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MlmConfig, ModelConfig, TrainConfig
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check import rules
 from tpu_trainer.tpu_check.cache import Cache
 from tpu_trainer.tpu_check.collectives import collectives
@@ -19,6 +18,7 @@ from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program, all
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.hlo import HloModule
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
+from tpu_trainer.verbs import compile_check
 
 ONE_OF_EACH = ("v3:1x1", "v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1")
 MATRIX = {"x": tf.TensorSpec([512, 512])}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tpu_trainer import compile_check
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.cache import open_cache
 from tpu_trainer.tpu_check.check import StepCheck
 from tpu_trainer.tpu_check.mesh_candidates import fsdp_values
+from tpu_trainer.verbs import compile_check
 
 CONFIG = CompileCheckConfig(
     objective="clm",

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tpu_trainer import compile_check
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
 from tpu_trainer.config.mesh import DATA
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.pjrt.stablehlo import Program
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import MeshModule, compile_module
 from tpu_trainer.tpu_check.hlo import HloModule
-from tpu_trainer.training.stablehlo import Program
+from tpu_trainer.verbs import compile_check
 
 CONFIG = CompileCheckConfig(
     objective="clm",
@@ -91,7 +91,7 @@ def test_tpu7x_gathers_large_weights_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
     assert kinds() == {"all-gather"}
     # By default, libtpu lets devices pass their parts on, one of them in vain.
-    monkeypatch.setattr("tpu_trainer.training.pjrt.KINDS", {})
+    monkeypatch.setattr("tpu_trainer.devices.pjrt.mesh.KINDS", {})
     assert kinds() == {"collective-permute"}
 
 

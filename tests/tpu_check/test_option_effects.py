@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import (
     CompileCheckConfig,
     MeshConfig,
@@ -22,11 +21,12 @@ from tpu_trainer.config import (
     OptimizerConfig,
     TrainConfig,
 )
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.compiler import Executable, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.mesh_step import MeshStep
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
-from tpu_trainer.training.lowering_cache import LoweringCache
 
 ROWS, LENGTH, WIDTH, VOCABULARY = 16, 256, 128, 512
 GPT2 = {"n_embd": WIDTH, "n_layer": 1, "n_head": 2}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from multiprocessing.connection import Connection
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check import compile_process
 
 _serve = compile_process._serve

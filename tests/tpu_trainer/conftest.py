@@ -30,8 +30,8 @@ from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback
 from tests.tpu_trainer.launches import run_launch
 from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
-from tpu_trainer.console import log_to_stderr
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.support.console import log_to_stderr
 
 log_to_stderr()  # as the command does; some tests call a verb's function
 

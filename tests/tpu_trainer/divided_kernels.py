@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from tests.tpu_trainer import kernel_reference
 from tpu_trainer.__main__ import main
-from tpu_trainer.training import partitioning, pjrt, stablehlo
+from tpu_trainer.devices.pjrt import mesh as pjrt
+from tpu_trainer.devices.pjrt import partitioning, stablehlo
 
 
 def use_references(module: Any, wrong: bool) -> None:

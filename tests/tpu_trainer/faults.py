@@ -89,7 +89,7 @@ def in_folder(path: str) -> None:
 
 
 def lost_after(seconds: float) -> None:
-    from tpu_trainer.training import peers
+    from tpu_trainer.devices.pjrt import peers
 
     peers.LOST_AFTER_SECONDS = seconds
 
@@ -120,7 +120,7 @@ def terminate_twice_at(step: int) -> None:
 
 
 def terminate_while_compiling(_: bool) -> None:
-    from tpu_trainer.training.tf_executor import TensorFlowExecutor
+    from tpu_trainer.devices.tf_executor import TensorFlowExecutor
 
     def compiling(*arguments: Any) -> None:
         send(signal.SIGTERM)
@@ -172,7 +172,7 @@ def kill_in_write_of(step: int) -> None:
 
 def refuse_writes_from(step: int) -> None:
     """Imitates a full disk: from `step` on, checkpoints, log and chart cannot be written."""
-    from tpu_trainer import files
+    from tpu_trainer.support import files
 
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -219,8 +219,8 @@ def _start(arguments: list[str], fault: Fault, output: str, run: Callable[[], in
 def main() -> None:
     import jax  # noqa: F401 all that the runs need
 
-    import tpu_trainer.fit
-    import tpu_trainer.training.train  # noqa: F401
+    import tpu_trainer.training.train
+    import tpu_trainer.verbs.fit  # noqa: F401 (imported once, before the forks)
     from tpu_trainer.__main__ import main as run
 
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -16,8 +16,8 @@ from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback
 from tpu_trainer.cloud.api import Api, retries
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.command_line import parse
-from tpu_trainer.launch import launch
+from tpu_trainer.verbs.command_line import parse
+from tpu_trainer.verbs.launch import launch
 
 IMAGE = "europe-west4-docker.pkg.dev/p/tokenmill/trainer@sha256:" + "0" * 64
 RUN = "gs://bucket/runs/first"

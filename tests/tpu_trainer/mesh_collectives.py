@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
+from tpu_trainer.devices.pjrt.mesh import DeviceMesh
 from tpu_trainer.network import cross_entropy
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.hlo import HloModule
 from tpu_trainer.tpu_check.mesh_step import MeshStep
 from tpu_trainer.tpu_check.step import rows_without_dataset
-from tpu_trainer.training.lowering_cache import LoweringCache
-from tpu_trainer.training.pjrt import DeviceMesh
 
 HIDDEN, LAYERS, VOCABULARY, LENGTH, GROUP_ROWS = 64, 2, 512, 32, 4
 PLANS = {

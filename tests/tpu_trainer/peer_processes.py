@@ -16,10 +16,10 @@ import jax  # before forks
 
 from tests.tpu_trainer.ports import free_ports
 from tpu_trainer.config import MeshConfig
-from tpu_trainer.errors import NotMetError, TrainerError, UsageError
-from tpu_trainer.training import peers
-from tpu_trainer.training.meeting import Meeting
-from tpu_trainer.training.peers import Peers, joined
+from tpu_trainer.devices.pjrt import peers
+from tpu_trainer.devices.pjrt.meeting import Meeting
+from tpu_trainer.devices.pjrt.peers import Peers, joined
+from tpu_trainer.support.errors import NotMetError, TrainerError, UsageError
 
 
 def same(found: Peers) -> None:

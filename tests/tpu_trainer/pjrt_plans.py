@@ -30,16 +30,16 @@ from tpu_trainer.data.batches import RowStream, evaluation_batches
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
+from tpu_trainer.devices.executor import StepExecutor
+from tpu_trainer.devices.pjrt.executor import PjrtExecutor
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
+from tpu_trainer.devices.pjrt.mesh import DeviceMesh
+from tpu_trainer.devices.tf_executor import TensorFlowExecutor
 from tpu_trainer.network import cross_entropy
+from tpu_trainer.step.task import Task
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.hlo import HloModule
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.executor import StepExecutor
-from tpu_trainer.training.lowering_cache import LoweringCache
-from tpu_trainer.training.pjrt import DeviceMesh
-from tpu_trainer.training.pjrt_executor import PjrtExecutor
-from tpu_trainer.training.task import Task
-from tpu_trainer.training.tf_executor import TensorFlowExecutor
 
 STEPS, ALL_STEPS, BATCH = 6, 50, 16
 PLANS = {

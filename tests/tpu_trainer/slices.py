@@ -155,9 +155,9 @@ class Starter:
     """Forks this process to run verbs on the hosts; kills and awaits them."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
-        import tpu_trainer.fit
-        import tpu_trainer.host_server
-        import tpu_trainer.training.build  # noqa: F401 all that the processes need
+        import tpu_trainer.training.build
+        import tpu_trainer.verbs.fit
+        import tpu_trainer.verbs.host_server  # noqa: F401 (imported once, before the forks)
         from tpu_trainer.__main__ import main
 
         self._run = main
@@ -198,7 +198,7 @@ class Starter:
 def _arrange(fault: dict[str, Any]) -> None:
     """Makes this process use `CpuSlice`, and injects the fault."""
     from tests.tpu_trainer import faults
-    from tpu_trainer.training import strategy
+    from tpu_trainer.devices import strategy
 
     strategy._strategy_of = cpu_slice
     for name, argument in fault.items():

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.command_line import parse
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
+from tpu_trainer.devices.tf_executor import replica_step
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.tf_executor import replica_step
+from tpu_trainer.verbs.command_line import parse
 
 
 def fit_arguments(dataset: Path, run: Path | str, options: dict[str, Any]) -> list[Any]:

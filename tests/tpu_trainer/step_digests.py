@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.devices.pjrt.executor import train_step
+from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.pjrt_executor import train_step
-from tpu_trainer.training.stablehlo import Program
 
 _BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 _LENGTH = 8

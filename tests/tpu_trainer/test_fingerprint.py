@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tpu_trainer.command_line import parse
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.verbs.command_line import parse
 
 
 def test_other_data_is_rejected_before_anything_is_written(

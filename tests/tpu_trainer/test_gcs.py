@@ -14,8 +14,8 @@ from tests.google_cloud.gcs import Faults, Gcs
 from tests.tpu_trainer.on_gcs import run_all_on_gcs, skip_where_not_permitted
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import sequences, write_split
-from tpu_trainer import cloud_storage, files
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support import cloud_storage, files
+from tpu_trainer.support.errors import UsageError
 
 OPTIONS: dict[str, Any] = {
     "model.config.hidden_size": 16,

@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 import tpu_trainer.cloud
-from tests.tpu_trainer.training.test_cluster import free_ports
-from tpu_trainer.command_line import parse
-from tpu_trainer.training.hosts import silent
+from tests.tpu_trainer.devices.test_cluster import free_ports
+from tpu_trainer.devices.hosts import silent
+from tpu_trainer.verbs.command_line import parse
 
 SCRIPT = Path(tpu_trainer.cloud.__file__).with_name("host_start.sh")
 IMAGE = "europe-west4-docker.pkg.dev/p/t/trainer@sha256:0"
@@ -265,7 +265,7 @@ def test_a_host_server_that_is_stopped_serves_until_the_first_host_has_saved() -
     """As the first process of a container, for which the kernel drops signals that it does not wait for."""
     [port] = free_ports(1)
     code = (
-        "from tpu_trainer import host_server as verb; from tpu_trainer.cloud.config import HostServerConfig\n"
+        "from tpu_trainer.verbs import host_server as verb; from tpu_trainer.cloud.config import HostServerConfig\n"
         f"verb.GRACE_SECONDS = 2; verb.main(HostServerConfig(addresses='localhost:{port}', index=0))"
     )
     server = subprocess.Popen(

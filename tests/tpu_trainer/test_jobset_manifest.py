@@ -16,9 +16,9 @@ from tests.tpu_trainer.launches import GKE, RUN, config
 from tpu_trainer.cloud.differences import differences
 from tpu_trainer.cloud.jobset_manifest import compared, manifest, same_content
 from tpu_trainer.cloud.slices import Slice
-from tpu_trainer.command_line import parse
 from tpu_trainer.config import FitConfig
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
+from tpu_trainer.verbs.command_line import parse
 
 TINI = '#!/bin/sh\nshift\nexec "$@"\n'
 PYTHON = f'#!/bin/sh\nexec {sys.executable} -c "import json, sys; print(json.dumps(sys.argv[1:]))" "$@"\n'

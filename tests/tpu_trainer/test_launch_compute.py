@@ -17,7 +17,7 @@ from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config, signals_once
 from tpu_trainer.cloud.group_requests import requests
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
-from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
+from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
 
 ONE_HOST = ("--cloud.accelerator_type", "tpu7x-8")
 KINDS = {"template": "instanceTemplates", "policy": "resourcePolicies", "group": "instanceGroupManagers"}

@@ -38,7 +38,7 @@ from tests.tpu_trainer.launches import (
     signals_once,
 )
 from tpu_trainer.cloud.queued_resource import request as queued_resource
-from tpu_trainer.errors import CloudError, InterruptedRun
+from tpu_trainer.support.errors import CloudError, InterruptedRun
 
 SERVICES = ("tpu", "compute", "gke", "vertex")
 Fault = Callable[[Callable[[Request], Response], Request], Response]
@@ -291,9 +291,9 @@ LAUNCH = """
 import sys
 import requests
 from tpu_trainer.cloud.api import Api
-from tpu_trainer.command_line import parse
-from tpu_trainer.console import log_to_stderr
-from tpu_trainer.launch import launch
+from tpu_trainer.verbs.command_line import parse
+from tpu_trainer.support.console import log_to_stderr
+from tpu_trainer.verbs.launch import launch
 log_to_stderr()
 url, storage, *arguments = sys.argv[1:]
 api = Api(session=requests.Session(), compute=url, tpu=url, vertex=url, container=url, cluster=url, storage=storage)

@@ -20,8 +20,8 @@ from tests.tpu_trainer.launches import DELETE_JOBSET, GKE, RUN, apis, config, si
 from tpu_trainer.cloud.api import Api
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster
 from tpu_trainer.cloud.jobset_manifest import manifest
-from tpu_trainer.errors import CloudError, InterruptedRun, UsageError
-from tpu_trainer.launch import launch
+from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
+from tpu_trainer.verbs.launch import launch
 
 TWO_HOSTS = ("--cloud.accelerator_type", "v4-16")
 OURS = config(*GKE)

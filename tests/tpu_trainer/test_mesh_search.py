@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, TrainConfig
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.figures import roofline
 from tpu_trainer.tpu_check.mesh_candidates import (
     Candidate,

@@ -18,8 +18,8 @@ from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
-from tpu_trainer.errors import ExitStatus
 from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.support.errors import ExitStatus
 
 MLM: dict[str, Any] = {
     "model.config.hidden_size": 16,

@@ -16,11 +16,11 @@ from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.ports import free_ports
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.test_never_losing_work import CLM, SMALL
-from tpu_trainer.command_line import parse
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.errors import ExitStatus
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support.errors import ExitStatus
 from tpu_trainer.training.interruption import AgreedEnd
+from tpu_trainer.verbs.command_line import parse
 
 # A small epsilon would turn rounding into full steps.
 OPTIONS: dict[str, Any] = SMALL | CLM | {

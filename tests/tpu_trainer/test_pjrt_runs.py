@@ -20,7 +20,7 @@ from tests.tpu_trainer.test_never_losing_work import (
     assert_same_weights,
     statuses,
 )
-from tpu_trainer.errors import ExitStatus
+from tpu_trainer.support.errors import ExitStatus
 
 DEVICES = {"environment": cpu_devices.environment(4)}
 PJRT: dict[str, Any] = {"strategy": "pjrt", "mesh.model": 2, "mesh.fsdp": True}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.tpu_trainer.devices import test_cluster
 from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config
 from tests.tpu_trainer.small_runs import fit_arguments
-from tests.tpu_trainer.training import test_cluster, test_every_model_type, test_slice
-from tpu_trainer.command_line import parse
+from tests.tpu_trainer.training import test_every_model_type, test_slice
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
+from tpu_trainer.verbs.command_line import parse
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-training-works.md"
 HEADER = [

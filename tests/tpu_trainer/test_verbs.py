@@ -22,10 +22,10 @@ from transformers import AutoTokenizer, TFAutoModelForMaskedLM
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.data.dataset import open_split
+from tpu_trainer.devices.tf_executor import TensorFlowExecutor
 from tpu_trainer.exports.pytorch_layout import pytorch_weights
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.training import train as training
-from tpu_trainer.training.tf_executor import TensorFlowExecutor
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",
@@ -66,8 +66,8 @@ def run_folder(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tpu_trainer import export
     from tpu_trainer.config import ExportConfig
+    from tpu_trainer.verbs import export
 
     folder = tmp_path_factory.mktemp("export") / "model"
     export.main(ExportConfig(run=str(run_folder), output=str(folder)))
@@ -429,7 +429,7 @@ def test_verbs_show_what_takes_seconds(
         yield
 
     for verb in ("export", "evaluate", "fill_mask"):
-        monkeypatch.setattr(importlib.import_module(f"tpu_trainer.{verb}"), "elapsed", note)
+        monkeypatch.setattr(importlib.import_module(f"tpu_trainer.verbs.{verb}"), "elapsed", note)
     run_verb("export", "--run", run_folder, "--output", tmp_path / "model")
     run_verb("evaluate", "--run", run_folder, "--output", tmp_path / "figures.json", "--strategy", "cpu")
     run_verb("fill-mask", "--model", exported, "--text", "w1 <mask>")

@@ -35,11 +35,11 @@ from tpu_trainer.exports.exported import open_model, open_tokenizer
 from tpu_trainer.exports.initial_weights import load_weights, resolve_init_from
 from tpu_trainer.exports.pytorch_layout import pytorch_name
 from tpu_trainer.exports.sampling import Sampling
-from tpu_trainer.fill_mask import MaskFiller
-from tpu_trainer.generate import Generator
 from tpu_trainer.network.call_context import CallValues
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.model_types import ACTIVATIONS
+from tpu_trainer.verbs.fill_mask import MaskFiller
+from tpu_trainer.verbs.generate import Generator
 
 LENGTH, WORDS = 16, 45
 DROPOUT_KEY = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))

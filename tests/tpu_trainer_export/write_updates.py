@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.config import OptimizerConfig, ScheduleConfig
-from tpu_trainer.training.optimizer import build_optimizer
-from tpu_trainer.training.schedule import Schedule
+from tpu_trainer.step.optimizer import build_optimizer
+from tpu_trainer.step.schedule import Schedule
 
 
 def main(folder: Path) -> None:

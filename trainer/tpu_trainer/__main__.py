@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 
-from tpu_trainer import __version__, console, quiet, streams
-from tpu_trainer.command_line import VERBS, overview, parse, program
-from tpu_trainer.errors import ExitStatus, TrainerError
-from tpu_trainer.escaping import message
-from tpu_trainer.training.tpu_host import uses_local_tpu
+from tpu_trainer import __version__
+from tpu_trainer.devices.tpu_host import uses_local_tpu
+from tpu_trainer.support import console, quiet, streams
+from tpu_trainer.support.errors import ExitStatus, TrainerError
+from tpu_trainer.support.escaping import message
+from tpu_trainer.verbs.command_line import VERBS, overview, parse, program
 
 # For all other verbs, what they write into a folder counts, and stdout has only a summary.
 _SHOW = ("generate", "fill-mask", "compile-check")
@@ -50,7 +51,7 @@ def _main() -> int:
             verb, config
         ):  # compile-check needs libtpu's compiler
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-        importlib.import_module(f"tpu_trainer.{verb.replace('-', '_')}").main(config)
+        importlib.import_module(f"tpu_trainer.verbs.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:
         print(message(f"{program()}: error: {error}"), file=sys.stderr)
         return error.status

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline import prepare
 from beam_pipeline.dataset.manifest import MANIFEST, fingerprint, with_checksum
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments, defects
 
 PLACES = 8  # where bytes are flipped in each file

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline import convert, inspection, prepare, report, verify
 from beam_pipeline.__main__ import run
-from beam_pipeline.analysis import _instances
 from beam_pipeline.dataset.inputs import INPUTS, describe_inputs, encode_inputs
 from beam_pipeline.dataset.manifest import MANIFEST, STATISTICS, UNITS, describe_file, with_checksum
 from beam_pipeline.dataset.own_files import inspect_output
-from beam_pipeline.errors import DataError, UsageError
 from beam_pipeline.steps.convert import converted
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.verbs import convert, inspection, prepare, report, verify
+from beam_pipeline.verbs.analysis import _instances
 from beam_pipeline.views.reading import open_dataset, open_split
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 from tests.beam_pipeline.runs import arguments

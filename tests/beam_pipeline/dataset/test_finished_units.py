@@ -8,9 +8,9 @@ from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit
 from beam_pipeline.dataset.sections import create_sections, open_sections, read_index, read_section
 from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.engines.fallbacks import EngineUse, Fallbacks
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail
-from beam_pipeline.tokenization.fallbacks import EngineUse, Fallbacks
 
 VOCAB_SIZE = 20
 

@@ -17,7 +17,7 @@ import pytest
 
 from beam_pipeline.dataset import lock, lock_holder
 from beam_pipeline.dataset.lock_holder import CloudJob, Holder, check_held
-from beam_pipeline.errors import DataError, LockLost, UsageError
+from beam_pipeline.support.errors import DataError, LockLost, UsageError
 from tests.google_cloud.clients import use
 from tests.google_cloud.gcs import Faults, Gcs
 from tests.google_cloud.loopback import Request, Response

@@ -10,7 +10,7 @@ import pytest
 
 from beam_pipeline.__main__ import run
 from beam_pipeline.dataset.output_place import check_place, refuse_overlap
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 from tests.beam_pipeline.runs import content
 from tests.google_cloud.gcs import Gcs
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from beam_pipeline import native
 from beam_pipeline.dataset.encoders import ArrowEncoder, CompiledEncoder, make_encoder
 from beam_pipeline.dataset.records import (
     RecordError,
@@ -18,9 +17,10 @@ from beam_pipeline.dataset.records import (
     max_record_bytes,
     read_frames,
 )
+from beam_pipeline.engines.token_arrays import Documents
+from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Packer, segments_and_positions
-from beam_pipeline.tokenization.token_arrays import Documents
 
 ALL = feature_names(attention_mask=True, segment_ids=True, position_ids=True)
 PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False)

@@ -8,7 +8,6 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from beam_pipeline import filesystem
 from beam_pipeline.dataset.offsets import OffsetFinder
 from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.dataset.shards import (
@@ -20,10 +19,11 @@ from beam_pipeline.dataset.shards import (
     shard_name,
     write_shard,
 )
-from beam_pipeline.errors import DataError, LockLost
 from beam_pipeline.formats.base import RowForm
 from beam_pipeline.formats.tfrecord import TFRecord
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, LockLost
 
 
 def block(slots: list[int]) -> RowBlock:

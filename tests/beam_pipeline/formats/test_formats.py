@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.records import RecordError, feature_names
-from beam_pipeline.formats import format_class
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats.base import Format, RowForm, feature_columns
+from beam_pipeline.formats.choice import format_class
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.tokenization.token_arrays import id_dtype
 
 FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
 OPTIONAL = ("attention_mask", "segment_ids", "position_ids")

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.records import RecordError
+from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats import megatron as module
 from beam_pipeline.formats.base import RowForm
 from beam_pipeline.formats.megatron import Megatron
 from beam_pipeline.rows.blocks import rows_checksum
 from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.tokenization.token_arrays import id_dtype
 from tests.beam_pipeline.megatron import build
 
 VOCAB_SIZES = (9, 65_499, 65_500, 65_536, 65_537, 2**21, 2**31)

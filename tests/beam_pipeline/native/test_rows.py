@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline import native
 from beam_pipeline.checks.shards import check_shards
 from beam_pipeline.dataset.encoders import ArrowEncoder, make_encoder
 from beam_pipeline.dataset.offsets import _record_ends
-from beam_pipeline.errors import UsageError
+from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.support.errors import UsageError
 
 SOURCE = Path(native.__file__).with_name("rows.c")
 has_compiler = shutil.which("cc") is not None
@@ -154,7 +154,7 @@ def test_records_stay_within_their_memory(tmp_path):
     subprocess.run(["cc", *flags, "-shared", "-fPIC", str(SOURCE), "-o", str(library)], check=True)
     code = f"""
 import numpy as np
-from beam_pipeline import native
+from beam_pipeline.native import library as native
 library = native.load({str(library)!r})
 for max_length in (1, 7, 512):
     for value in (0, 2**7, 2**14, 2**21 - 1, 2**28 - 1, 2**31 - 1):

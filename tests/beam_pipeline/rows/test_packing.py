@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.engines.token_arrays import Documents
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Packer, Tail, best_fit, segments_and_positions
 from beam_pipeline.rows.tails import cut_tail, pack_pieces
-from beam_pipeline.tokenization.token_arrays import Documents
 
 PAD = 0
 MAX_LENGTH = 8

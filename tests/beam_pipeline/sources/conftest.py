@@ -10,9 +10,9 @@ import pytest
 from apache_beam.io.filesystem import FileMetadata, MatchResult
 from apache_beam.io.localfilesystem import LocalFileSystem
 
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import read_unit
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import BadRecord, WorkUnit
 
 

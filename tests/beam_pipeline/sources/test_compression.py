@@ -8,8 +8,8 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.sources import describe
+from beam_pipeline.sources.reading import describe
+from beam_pipeline.support.errors import DataError, UsageError
 
 
 def zstd(content: bytes) -> bytes:

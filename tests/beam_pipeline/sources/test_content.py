@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import content, read_unit
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources import content
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import Part, WorkUnit
+from beam_pipeline.support.errors import DataError, UsageError
 
 LINES = b"a line of text\nand another\n" * 50
 

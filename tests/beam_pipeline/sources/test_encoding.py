@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import parse_encoding
-from beam_pipeline.sources import describe
+from beam_pipeline.options.input_options import parse_encoding
+from beam_pipeline.sources.reading import describe
+from beam_pipeline.support.errors import UsageError
 
 LATIN = ["Zwölf Boxkämpfer", "für \x85 Eva", "", "  Çà ", "x\rÿ"]
 CHINESE = ["中文文本。中文", "丂亐乗 abc", "", "第二段落", "末"]

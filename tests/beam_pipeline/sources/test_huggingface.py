@@ -9,10 +9,11 @@ import datasets
 import pyarrow as pa
 import pytest
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import DatasetConfig, InputConfig
-from beam_pipeline.sources import arrow, describe
+from beam_pipeline.options.input_options import DatasetConfig, InputConfig
+from beam_pipeline.sources import arrow
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import describe
+from beam_pipeline.support.errors import UsageError
 
 TRAIN = [f"train {number} é\nsecond line" for number in range(3500)]
 TEST = [f"test {number}" for number in range(40)]
@@ -206,8 +207,8 @@ def test_a_remote_cache(folder: Path, load, bucket: Path, read) -> None:
 def test_an_arrow_file_that_became_shorter_is_an_error(
     load, saved: Path, tmp_path: Path, read, monkeypatch
 ) -> None:
-    from beam_pipeline import sources
-    from beam_pipeline.errors import DataError
+    from beam_pipeline.sources import reading as sources
+    from beam_pipeline.support.errors import DataError
 
     path = Path(shutil.copytree(saved / "both" / "train", tmp_path / "copy"))
     opened = sources.filesystem.open_file

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from beam_pipeline.sources import describe
+from beam_pipeline.sources.reading import describe
 
 
 def test_documents_with_their_places(write, read) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import parse_mix
+from beam_pipeline.options.input_options import parse_mix
+from beam_pipeline.support.errors import UsageError
 
 DOCUMENTS = 4000
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import DataError
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import read_unit
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import read_unit
+from beam_pipeline.support.errors import DataError
 from tests.google_cloud.gcs import Gcs
 
 MIB = 1 << 20

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline import filesystem
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import describe, parquet, read_unit
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources import parquet
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import describe, read_unit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, UsageError
 
 TYPES = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
 

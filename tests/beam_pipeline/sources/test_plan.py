@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.input_options import InputConfig, MixItem
+from beam_pipeline.options.input_options import InputConfig, MixItem
 from beam_pipeline.sources.plan import describe_plan, plan
+from beam_pipeline.support.errors import UsageError
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_relative_paths(folder: Path, monkeypatch) -> None:
 
 
 def test_repeats_count_as_text_to_read(write) -> None:
-    from beam_pipeline.input_options import parse_mix
+    from beam_pipeline.options.input_options import parse_mix
 
     path = write("a.txt", "x" * 100)
     assert plan(InputConfig(mix=parse_mix(f"{path}*2.5"))).bytes == 300

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.errors import DataError, UsageError
-from beam_pipeline.input_options import InputConfig
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.content import open_text
+from beam_pipeline.support.errors import DataError, UsageError
 
 TEXT = b"".join(b"line %d of the text\n" % number for number in range(20_000))
 A, B = TEXT[:200_000], TEXT[200_000:]

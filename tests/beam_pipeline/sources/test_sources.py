@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline import sources
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import describe, describe_place, read_unit
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources import reading as sources
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import describe, describe_place, read_unit
 from beam_pipeline.sources.units import BadRecord, Part, WorkUnit
 
 TEXTS = [f"document {number}, zwölf" for number in range(300)]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.errors import DataError
-from beam_pipeline.input_options import InputConfig
-from beam_pipeline.sources import describe, read_unit
+from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import describe, read_unit
+from beam_pipeline.support.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
 
@@ -97,7 +97,7 @@ def test_a_long_line_takes_bounded_memory(write, read) -> None:
 @pytest.mark.parametrize("document", ["line", "paragraph", "file"])
 def test_a_file_that_became_shorter_is_an_error(write, read, document: str, monkeypatch) -> None:
     path = write("a.txt", b"one\n\ntwo\n" * 100)
-    from beam_pipeline import sources
+    from beam_pipeline.sources import reading as sources
 
     opened = sources.filesystem.open_file
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 
 RECORDS = [
     {

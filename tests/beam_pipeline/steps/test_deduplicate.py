@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.hashing import text_hashes
 from beam_pipeline.steps.deduplicate import bucket_entries, find_duplicates, first_occurrences
+from beam_pipeline.support.hashing import text_hashes
 
 texts = st.text("ab", max_size=2)
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.engines.engine import check_engine, make_engine
+from beam_pipeline.engines.sample_check import EngineMismatch
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.control_tokens import find_control_ids, tokenizer_for_text
-from beam_pipeline.tokenization.documents import DocumentTokenizer
-from beam_pipeline.tokenization.engine import check_engine, make_engine
-from beam_pipeline.tokenization.sample_check import EngineMismatch
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, load_tokenizer
 

@@ -12,7 +12,7 @@ import sentencepiece
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer, LlamaTokenizerFast
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.conversion import converter
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy

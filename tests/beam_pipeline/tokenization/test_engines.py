@@ -19,14 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 from tokenizers import Tokenizer, pre_tokenizers
 
-from beam_pipeline import memory
-from beam_pipeline.errors import UsageError
-from beam_pipeline.tokenization import cores, hf, normalization
+from beam_pipeline.engines import cores, hf
+from beam_pipeline.engines.engine import Engine, check_engine, make_engine
+from beam_pipeline.engines.fast import FastEngine
+from beam_pipeline.engines.hf import HFEngine
+from beam_pipeline.support import memory
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.byte_level import split_numbers
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
-from beam_pipeline.tokenization.engine import Engine, check_engine, make_engine
-from beam_pipeline.tokenization.fast import FastEngine
-from beam_pipeline.tokenization.hf import HFEngine
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from tests.beam_pipeline.tokenization.conftest import without_bytes
 
@@ -368,7 +369,7 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
     program = (
         "import json, sys, hashlib\n"
         "from pathlib import Path\n"
-        "from beam_pipeline.tokenization.engine import make_engine\n"
+        "from beam_pipeline.engines.engine import make_engine\n"
         "engine = make_engine(sys.argv[1], Path('tokenizer.json').read_text(), threads=int(sys.argv[2]))\n"
         "ids, lengths = engine.encode_batch(json.loads(Path('texts.json').read_text()))\n"
         "print(hashlib.sha256(ids.tobytes() + lengths.tobytes()).hexdigest())\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.folder_files import read_folder
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline import prepare
 from beam_pipeline.dataset.manifest import read_manifest
-from beam_pipeline.errors import UsageError
+from beam_pipeline.engines.engine import check_engine
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import describe_tokenizer
-from beam_pipeline.tokenization.engine import check_engine
 from beam_pipeline.tokenization.load_check import check_copy
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments
 
 HOSTILE = "\x1b[31m\n\x9b\u202e</script><b>"

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import constants
 
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.tokenization import hub
 
 FILES = {"tokenizer.json": b'{"a": "\xc3\xa9"}', "tokenizer_config.json": b"{}"}

@@ -13,14 +13,14 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from beam_pipeline import prepare
 from beam_pipeline.dataset.manifest import read_manifest
-from beam_pipeline.errors import UsageError
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization import load_check
 from beam_pipeline.tokenization.conversion import converter
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.training import train
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments, defects
 
 PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}

@@ -14,9 +14,9 @@ import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.engines.engine import make_engine
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
-from beam_pipeline.tokenization.engine import make_engine
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}

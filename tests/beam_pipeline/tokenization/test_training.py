@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from beam_pipeline.errors import DataError
+from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization.training import train
 
 MODELS = ("unigram", "bpe", "wordpiece")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from beam_pipeline.errors import DataError, WorkerDied
+from beam_pipeline.support.errors import DataError, WorkerDied
 from beam_pipeline.tokenization import unigram_pieces
 from beam_pipeline.tokenization.unigram_pieces import train_pieces
 

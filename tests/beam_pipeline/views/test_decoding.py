@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from beam_pipeline.escaping import visible
+from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.decoding import RowDecoder
 
 SPECIAL = ["[PAD]", "[UNK]", "[MASK]"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from beam_pipeline import __main__
-from beam_pipeline.errors import DataError, UsageError
+from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.views.reading import open_dataset, open_split
 
 

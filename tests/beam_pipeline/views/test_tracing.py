@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from beam_pipeline import prepare
+from beam_pipeline.verbs import prepare
 from beam_pipeline.views import tracing
 from beam_pipeline.views.reading import Split, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer

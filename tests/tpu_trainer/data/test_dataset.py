@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_manifest, write_split
-from tpu_trainer import files
 from tpu_trainer.data.dataset import open_split, same_rows
 from tpu_trainer.data.mixture import Mixture, describe
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 
 @pytest.fixture

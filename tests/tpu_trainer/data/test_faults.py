@@ -17,7 +17,7 @@ from tpu_trainer.data.dataset import Split, open_split
 from tpu_trainer.data.faults import check_records, diagnose_read_errors
 from tpu_trainer.data.mixture import PERIOD, Mixture
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 
 @pytest.fixture

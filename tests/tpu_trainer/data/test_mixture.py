@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tpu_trainer.tiny import sequences, write_manifest, write_split
 from tpu_trainer.data.mixture import PERIOD, MixedOrder, Mixture, open_mixture, schedule
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 WEIGHTS = st.lists(st.floats(0.05, 20), min_size=1, max_size=5)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpu_trainer.data.order import Order, Place, host_shards
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 COUNTS = st.lists(st.integers(0, 9), min_size=4, max_size=12).filter(
     lambda counts: np.count_nonzero(counts) >= 3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpu_trainer.data.vocabulary import load_tokenizer
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,6 @@ from tests.tpu_trainer.tiny import MAX_LENGTH
 from tests.tpu_trainer.trained import GPT2, ROBERTA, network_of, run_of
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
-from tpu_trainer.export import chosen_step
 from tpu_trainer.exports.checkpoint_export import export_checkpoint, trim_vocabulary, write_network
 from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.network import initial_values
@@ -28,6 +26,8 @@ from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support.errors import UsageError
+from tpu_trainer.verbs.export import chosen_step
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ from tpu_trainer.exports.checkpoint_export import (
 )
 from tpu_trainer.exports.exported import open_model, open_tokenizer
 from tpu_trainer.exports.sampling import Sampling
-from tpu_trainer.fill_mask import MaskFiller
-from tpu_trainer.generate import Generator
 from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.verbs.fill_mask import MaskFiller
+from tpu_trainer.verbs.generate import Generator
 
 GREEDY = Sampling(temperature=0.0, top_k=None, top_p=None, seed=0)
 TEXTS = ["w1 w2 w3", "w40", "w7 w7 w30", "w5 w6 w7 w8 w9"]

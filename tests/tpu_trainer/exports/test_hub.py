@@ -16,10 +16,10 @@ from huggingface_hub import HfApi, constants
 from tests.tpu_trainer.hub_stand_in import HubStandIn, hub_stand_in
 from tests.tpu_trainer.trained import GPT2, run_of
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.checkpoint_export import export_checkpoint
 from tpu_trainer.exports.hub import HubPusher, check_model_id
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support.errors import UsageError
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import tf_keras as keras
 
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.attention import attend
 from tpu_trainer.network.call_context import CallContext, CallValues
 from tpu_trainer.network.patches.dropout import key_dropout
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
 
 LENGTH = 12

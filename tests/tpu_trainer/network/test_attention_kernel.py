@@ -18,12 +18,12 @@ from tests.tpu_trainer.tiny import write_split
 from tpu_trainer.__main__ import main
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.kernel_check import check_attention_kernel, on_first_replica
+from tpu_trainer.step.task import Task
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training import train
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.task import Task
 
 LENGTH = 128
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

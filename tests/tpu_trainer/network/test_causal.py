@@ -11,9 +11,9 @@ import tensorflow as tf
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.model import Inputs, LanguageModel
 from tpu_trainer.network.objectives import Batch, CausalLanguageModelling, Sums
+from tpu_trainer.support.errors import UsageError
 
 LENGTH, SPLIT, HEADS = 12, 5, 2
 GPT = {"n_embd": 16, "n_layer": 1, "n_head": HEADS}

@@ -17,8 +17,8 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network import initial_values
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.step.task import Task
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.task import Task
 
 VOCAB = Vocabulary(size=VOCABULARY, special_ids=(0, 1, 2, 3, 4), pad_id=1, mask_id=4, bos_id=0, eos_id=2)
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from tpu_trainer.config import MaskingUnit
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.data.words import Words
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.masking import MaskedRows, Masking, targets_by_length
 from tpu_trainer.network.selection import MAX_SPAN, span_lengths
+from tpu_trainer.support.errors import UsageError
 
 # Odd ids continue the word of the preceding token.
 WORDS = Words(starts_inside_word=np.arange(1000) % 2 == 1, ends_inside_word=np.ones(1000, bool))

@@ -15,13 +15,13 @@ from transformers import CONFIG_MAPPING
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.token_counts import target_counts, unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
 from tpu_trainer.exports.exported import open_tokenizer
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.network.config_values import heads_error, value_error
 from tpu_trainer.network.hf_config import check_model, network_config
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.model_types import CONFIG_VALUES
+from tpu_trainer.support.errors import UsageError
 
 LENGTH = 12
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}

@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer import files
-from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.background_saver import BackgroundSaver
 from tpu_trainer.runs.checkpoint import Checkpoints, snapshot
 from tpu_trainer.runs.marker import Marker
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 
 def save(checkpoints: Checkpoints, step: int, state: dict[str, Any], **metadata: Any) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tpu_trainer import files
-from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 
 def events(folder: Path) -> list[tuple[str, int, float]]:

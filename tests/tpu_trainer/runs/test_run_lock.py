@@ -19,10 +19,10 @@ from tests.tpu_trainer.launches import apis
 from tests.tpu_trainer.small_runs import fit_arguments
 from tpu_trainer.cloud.run_lease import RunLease
 from tpu_trainer.config import DataConfig, FitConfig
-from tpu_trainer.errors import ExitStatus, UsageError
 from tpu_trainer.runs import run_lock
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.run_lock import FolderLock, LostLockError, held
+from tpu_trainer.support.errors import ExitStatus, UsageError
 
 URL = "gs://bucket/runs/one"
 # Ends like a killed process.

@@ -21,11 +21,11 @@ from tpu_trainer.config import (
     TrainConfig,
 )
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.pjrt.sharding import place_variables
 from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.step.task import Task
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.sharding import place_variables
-from tpu_trainer.training.task import Task
 
 ROWS = 6
 # They keep their layers in several lists: `fit` refuses --train.gradient_checkpointing.

@@ -22,14 +22,15 @@ from tpu_trainer.data.batches import DatasetFunction, RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import DivergedError, InterruptedRun, UsageError
+from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.step.results import NonFinite, RunningSums
+from tpu_trainer.support.errors import DivergedError, InterruptedRun, UsageError
 from tpu_trainer.training import run as run_module
 from tpu_trainer.training.evaluation import Evaluator
-from tpu_trainer.training.executor import NonFinite, RunningSums, StepExecutor, StepOutput
 from tpu_trainer.training.interruption import Interruption
 from tpu_trainer.training.profiling import Profiler
 from tpu_trainer.training.progress import ModelFigures

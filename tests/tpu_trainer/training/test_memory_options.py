@@ -15,11 +15,11 @@ from tests.tpu_trainer.conftest import release_memory
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.executor import check_batch_size
 from tpu_trainer.network.patches.recomputation import recompute_blocks
+from tpu_trainer.step.task import Task
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.executor import check_batch_size
-from tpu_trainer.training.task import Task
 
 ROWS = 12
 STEP = tf.constant(3, tf.int64)

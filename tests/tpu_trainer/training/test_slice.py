@@ -12,7 +12,7 @@ import pytest
 
 from tests.tpu_trainer.slices import Hosts, two_hosts
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, losses_on_one_host, metrics, weights
-from tpu_trainer.errors import ExitStatus
+from tpu_trainer.support.errors import ExitStatus
 
 OPTIONS: dict[str, Any] = {
     "model.config.hidden_size": 16,

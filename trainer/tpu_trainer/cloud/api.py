@@ -15,7 +15,7 @@ from requests import RequestException, Response
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from tpu_trainer.errors import CloudError, UsageError
+from tpu_trainer.support.errors import CloudError, UsageError
 
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 _STORAGE_SCOPES = ["https://www.googleapis.com/auth/devstorage.read_write"]

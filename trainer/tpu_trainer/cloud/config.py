@@ -9,7 +9,7 @@ from typing import Literal
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.config import FitConfig
 from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, check_ranges, require
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 _REGION = r"[a-z]+-[a-z]+\d+"

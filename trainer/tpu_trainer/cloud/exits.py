@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from tpu_trainer.errors import ExitStatus
+from tpu_trainer.support.errors import ExitStatus
 
 SIGTERMED = 128 + signal.SIGTERM
 SIGKILLED = 128 + signal.SIGKILL

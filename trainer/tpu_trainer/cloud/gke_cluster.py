@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpu_trainer.cloud.api import Api, RefusedError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.errors import CloudError
+from tpu_trainer.support.errors import CloudError
 
 _STOPPED = ("STOPPING", "ERROR")
 

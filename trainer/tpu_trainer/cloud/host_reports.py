@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tpu_trainer import files
 from tpu_trainer.cloud.api import Api
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.exits import ContainerExit
-from tpu_trainer.config_files import dump_fit_config
+from tpu_trainer.config.files import dump_fit_config
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
+from tpu_trainer.support import files
 
 ATTEMPT = "tokenmill-attempt"
 REPORT = "tokenmill-report"

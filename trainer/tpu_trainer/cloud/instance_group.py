@@ -17,7 +17,7 @@ from tpu_trainer.cloud.group_requests import compared, owner, requests
 from tpu_trainer.cloud.host_reports import ATTEMPT, reported_exits
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.cloud.tpu_resource import Phase, TpuResource
-from tpu_trainer.errors import CloudError
+from tpu_trainer.support.errors import CloudError
 
 TAKEN_STATUSES = (
     *("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED"),

@@ -24,7 +24,7 @@ from tpu_trainer.cloud.jobset_manifest import (
     same_content,
 )
 from tpu_trainer.cloud.named_resource import NamedResource
-from tpu_trainer.errors import CloudError
+from tpu_trainer.support.errors import CloudError
 
 INSTALL = (
     "kubectl apply --server-side -f "

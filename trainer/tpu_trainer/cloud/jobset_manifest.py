@@ -14,8 +14,8 @@ from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.differences import parsed
 from tpu_trainer.cloud.exits import ABORTED, SIGTERMED
 from tpu_trainer.cloud.slices import Slice
-from tpu_trainer.config_files import dump_fit_config
-from tpu_trainer.errors import ExitStatus
+from tpu_trainer.config.files import dump_fit_config
+from tpu_trainer.support.errors import ExitStatus
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = JOB = "fit"

@@ -15,12 +15,12 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.gke_cluster import location
-from tpu_trainer.errors import CloudError
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import CloudError
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.named_resource import NamedResource
 from tpu_trainer.cloud.watch import CHECKS_OF_UNANSWERED, Watch
-from tpu_trainer.errors import CloudError
+from tpu_trainer.support.errors import CloudError
 
 _MAX_CONFLICTS = 10
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, RefusedError
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
-from tpu_trainer.errors import CloudError, UsageError
 from tpu_trainer.runs.run_lock import NAME, RENEWAL_SECONDS, LostLockError
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import CloudError, UsageError
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from tpu_trainer import files
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.exits import ContainerExit, describe, own_exits
 from tpu_trainer.cloud.named_training import NamedTraining
 from tpu_trainer.cloud.tpu_resource import TpuResource
 from tpu_trainer.cloud.watch import Watch
-from tpu_trainer.errors import CloudError, ExitStatus
 from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import CloudError, ExitStatus
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.config_files import dump_fit_config
+from tpu_trainer.config.files import dump_fit_config
 
 CANCELLING = "JOB_STATE_CANCELLING"
 RUNNING = (

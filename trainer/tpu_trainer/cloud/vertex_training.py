@@ -8,7 +8,7 @@ from tpu_trainer.cloud.api import Api
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.vertex import CANCELLING, RUNNING, CustomJobs, state_of
 from tpu_trainer.cloud.watch import CHECKS_OF_UNANSWERED, Watch
-from tpu_trainer.errors import CloudError
+from tpu_trainer.support.errors import CloudError
 
 _log = logging.getLogger(__name__)
 

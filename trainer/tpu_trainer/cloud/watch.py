@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tpu_trainer import files
 from tpu_trainer.cloud.api import Api, UnansweredError
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
 from tpu_trainer.cloud.signals import Signals
-from tpu_trainer.errors import CloudError
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import CloudError
 
 _log = logging.getLogger(__name__)
 

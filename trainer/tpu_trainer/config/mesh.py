@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, check_ranges, require
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 DATA, MODEL = "data", "model"
 """The mesh's axes."""

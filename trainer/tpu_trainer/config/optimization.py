@@ -16,7 +16,7 @@ from tpu_trainer.config.ranges import (
     check_ranges,
     require,
 )
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 
 @dataclass(frozen=True)

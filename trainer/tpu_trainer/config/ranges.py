@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 Range = tuple[Callable[[Any], bool], str]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tpu_trainer import files
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 MANIFEST_FORMAT, MANIFEST_VERSIONS = "tokenmill-dataset", (2, 3)
 _CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)

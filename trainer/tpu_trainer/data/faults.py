@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpu_trainer.data.dataset import Shard, Split
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 # The exceptions of an input pipeline if a file is damaged, missing, or differs from its name or manifest.
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)

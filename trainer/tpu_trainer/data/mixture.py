@@ -16,7 +16,7 @@ import numpy as np
 
 from tpu_trainer.data.dataset import PLUS, Split, open_split
 from tpu_trainer.data.order import Order
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 PERIOD = 10_000
 """Rows in one period of the schedule. A dataset's share is a whole number of them."""

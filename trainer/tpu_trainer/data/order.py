@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support.errors import UsageError
 
 # Purposes of a permutation, in the upper half of the key's first word.
 _SHARDS, _ROWS = 1, 2

@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpu_trainer import files
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.words import Words
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 # A TPU's matrix unit has tiles of 128 lanes; GPUs are fast with multiples of 64.
 _PADDING_MULTIPLE = 128

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_trainer import files, quiet
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support import files, quiet
+from tpu_trainer.support.errors import UsageError
 
 _log = logging.getLogger(__name__)
 

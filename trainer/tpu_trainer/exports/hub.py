@@ -14,8 +14,8 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
-from tpu_trainer.errors import UsageError
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support.errors import UsageError
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tpu_trainer.config import Precision
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.attention import attend
 from tpu_trainer.network.attention_kernel import HEAD_SIZE, UNSEEN, attend_in_kernel, kernel_dtype
 from tpu_trainer.network.call_context import CallContext, CallValues
 from tpu_trainer.network.patches.dropout import key_dropout
+from tpu_trainer.support.errors import UsageError
 
 # Rounding to bfloat16 accounts for up to 0.8% of the root mean square; wrong masks or dropout bits for 25% and more.
 _TOLERANCE = 0.03

@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from tpu_trainer.config import MaskingUnit
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.random_bits import threefry2x32
 from tpu_trainer.network.selection import Draw, Selection, select_spans, select_tokens, select_words
+from tpu_trainer.support.errors import UsageError
 
 # Devlin et al., "BERT" (2018), 3.1: 80% of selected tokens become the mask token, 10% a random one, 10% stay unchanged.
 _MASKED, _RANDOM = 0.8, 0.1

@@ -20,15 +20,15 @@ from transformers import (
 
 from tpu_trainer.config import ModelConfig, ObjectiveName, Precision
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.errors import UsageError
-from tpu_trainer.network import patches
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.cross_entropy import cross_entropy_sums, mask_padded_ids
 from tpu_trainer.network.hf_config import INFER_PADDING, first_position, network_config
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.initial_weights import initialize_as_pytorch
 from tpu_trainer.network.output_layer import find_head, find_output_layer
-from tpu_trainer.network.patches import MemoryOptions
+from tpu_trainer.network.patches import patching as patches
+from tpu_trainer.network.patches.patching import MemoryOptions
+from tpu_trainer.support.errors import UsageError
 
 _AUTO_CLASSES = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}
 # Their masks and positions stay float32 under mixed_bfloat16.

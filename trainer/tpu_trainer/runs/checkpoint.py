@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from tpu_trainer import files
-from tpu_trainer.errors import UsageError
 from tpu_trainer.runs import marker
 from tpu_trainer.runs.marker import Marker
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 _log = logging.getLogger(__name__)
 

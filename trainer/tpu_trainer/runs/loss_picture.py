@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpu_trainer import files
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.curves import loss_picture
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support import files
 
 _log = logging.getLogger(__name__)
 

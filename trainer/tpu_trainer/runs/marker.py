@@ -12,8 +12,8 @@ from typing import Any
 
 import google_crc32c
 
-from tpu_trainer import files
-from tpu_trainer.files import FileInfo
+from tpu_trainer.support import files
+from tpu_trainer.support.files import FileInfo
 
 NAME = "complete.json"
 _FILES, _CHECKSUM = "files", "crc32c"

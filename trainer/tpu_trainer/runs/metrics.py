@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_trainer import files
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support import files
 
 _log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tpu_trainer import files
 from tpu_trainer.config import FitConfig
-from tpu_trainer.config_files import dump_fit_config, load_fit_config
-from tpu_trainer.errors import UsageError
+from tpu_trainer.config.files import dump_fit_config, load_fit_config
 from tpu_trainer.runs import run_lock
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 LAUNCH_FOLDER = "launch"
 _BEFORE_A_RUN = (LAUNCH_FOLDER, run_lock.NAME, "config.yaml.tmp")

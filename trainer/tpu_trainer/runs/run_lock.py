@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from tpu_trainer.errors import ExitStatus, UsageError
+from tpu_trainer.support.errors import ExitStatus, UsageError
 
 NAME = "run.lock"
 RENEWAL_SECONDS = 15.0

@@ -10,7 +10,8 @@ import logging
 import zlib
 from pathlib import Path
 
-from tpu_trainer.chips import Topology
+from tpu_trainer.devices.pjrt.lowering_cache import cache_folder, write_entry
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.compiler import (
     Executable,
     MeshModule,
@@ -19,7 +20,6 @@ from tpu_trainer.tpu_check.compiler import (
     compile_module,
     versions,
 )
-from tpu_trainer.training.lowering_cache import cache_folder, write_entry
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tpu_trainer import files
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig
-from tpu_trainer.elapsed import elapsed
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
+from tpu_trainer.support import files
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.elapsed import elapsed
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.cache import Cache
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, OutOfMemory
 from tpu_trainer.tpu_check.figures import figures
@@ -25,7 +26,6 @@ from tpu_trainer.tpu_check.step import (
     rows_of_dataset,
     rows_without_dataset,
 )
-from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
 
 _log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tpu_trainer import console, quiet
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig
-from tpu_trainer.errors import UsageError
+from tpu_trainer.support import console, quiet
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.mesh_search import RefusedStep
 
 _MOST_MEMORY = 2.5e9

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config.mesh import MeshConfig
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.pjrt.mesh import DeviceMesh
+from tpu_trainer.devices.pjrt.partitioning import partition
+from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.stablehlo import Lowered, flat_function, parse_artifact
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.interruption import ending_at_once
-from tpu_trainer.training.partitioning import partition
-from tpu_trainer.training.pjrt import DeviceMesh
-from tpu_trainer.training.sharding import Placement
-from tpu_trainer.training.stablehlo import Lowered, flat_function, parse_artifact
 
 # The releases whose private interfaces this file was written for.
 WRITTEN_FOR = {"tensorflow": "2.20", "jax": "0.10", "jaxlib": "0.10", "libtpu": "0.0.51"}

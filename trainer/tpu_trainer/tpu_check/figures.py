@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config.mesh import MeshConfig
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
 from tpu_trainer.tpu_check.hlo import COLLECTIVES, HloModule

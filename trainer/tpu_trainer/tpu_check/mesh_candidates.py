@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig, MeshConfig
 from tpu_trainer.config.mesh import DATA, MODEL
-from tpu_trainer.errors import UsageError
-from tpu_trainer.training.sharding import bytes_per_device, check_heads, place_variables
+from tpu_trainer.devices.pjrt.sharding import bytes_per_device, check_heads, place_variables
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 
 Fsdp = bool | str
 _LARGEST_ROWS = 1 << 16

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import CompileCheckConfig
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.figures import roofline
 from tpu_trainer.tpu_check.mesh_candidates import (
     Candidate,

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import FitConfig
 from tpu_trainer.config.mesh import DATA, MODEL
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.executor import check_batch_size
+from tpu_trainer.devices.pjrt.executor import train_step
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
+from tpu_trainer.devices.pjrt.mesh import rows_placement
+from tpu_trainer.devices.pjrt.sharding import Placement, bytes_per_device, check_heads, place_variables
+from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.step.task import Task
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, MeshModule
 from tpu_trainer.tpu_check.step import Rows, Specs, product_flops
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.executor import check_batch_size
-from tpu_trainer.training.lowering_cache import LoweringCache
-from tpu_trainer.training.pjrt import rows_placement
-from tpu_trainer.training.pjrt_executor import train_step
-from tpu_trainer.training.sharding import Placement, bytes_per_device, check_heads, place_variables
-from tpu_trainer.training.stablehlo import Program
-from tpu_trainer.training.task import Task
 
 
 class MeshStep:

@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 from transformers import CONFIG_MAPPING
 
-from tpu_trainer.chips import Topology
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.data.words import Words
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.executor import check_batch_size
 from tpu_trainer.network.hf_config import network_config
+from tpu_trainer.step.task import Task
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.executor import check_batch_size
-from tpu_trainer.training.task import Task
 
 Specs = Mapping[str, tf.TensorSpec]
 

@@ -8,18 +8,18 @@ import tensorflow as tf
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.token_counts import target_counts
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.devices.strategy import is_tpu
 from tpu_trainer.network.attention_kernel import kernel_dtype
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
-from tpu_trainer.network.patches import KernelOptions, MemoryOptions
 from tpu_trainer.network.patches.fused_projection import divide_fused_projections
-from tpu_trainer.training.average import WeightAverage
-from tpu_trainer.training.optimizer import build_optimizer
-from tpu_trainer.training.schedule import schedule_of
-from tpu_trainer.training.strategy import is_tpu
-from tpu_trainer.training.task import Task
+from tpu_trainer.network.patches.patching import KernelOptions, MemoryOptions
+from tpu_trainer.step.average import WeightAverage
+from tpu_trainer.step.optimizer import build_optimizer
+from tpu_trainer.step.schedule import schedule_of
+from tpu_trainer.step.task import Task
 
 
 def build_task(

@@ -17,11 +17,11 @@ from tpu_trainer.data.batches import evaluation_batches, evaluation_steps
 from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.faults import diagnose_read_errors
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.elapsed import MOMENT, ticking
+from tpu_trainer.devices.executor import StepExecutor, check_batch_size
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.metrics import MetricsLog
-from tpu_trainer.training.executor import StepExecutor, check_batch_size
+from tpu_trainer.support.elapsed import MOMENT, ticking
 from tpu_trainer.training.progress import Stopwatch, passes
 from tpu_trainer.training.saving import Saver
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 
-from tpu_trainer import files
 from tpu_trainer.data.batches import RowStream
-from tpu_trainer.errors import DivergedError
 from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.training.executor import NonFinite
+from tpu_trainer.step.results import NonFinite
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import DivergedError
 
 _log = logging.getLogger(__name__)
 

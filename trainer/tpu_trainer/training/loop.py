@@ -8,9 +8,9 @@ from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.dataset import Shard, Split
 from tpu_trainer.data.faults import diagnose_read_errors
+from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.evaluation import Evaluation, Validation
-from tpu_trainer.training.executor import StepExecutor, StepOutput
 from tpu_trainer.training.failure import diverged
 from tpu_trainer.training.interruption import AgreedEnd, Interruption
 from tpu_trainer.training.profiling import Profiler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from tpu_trainer.training.executor import StepExecutor
+from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.training.progress import Stopwatch
 
 

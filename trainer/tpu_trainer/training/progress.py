@@ -14,9 +14,9 @@ from typing import Any, SupportsFloat
 from tqdm import tqdm
 
 from tpu_trainer.config import TrainConfig
-from tpu_trainer.elapsed import ticking
+from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.metrics import MetricsLog
-from tpu_trainer.training.executor import StepExecutor, StepOutput
+from tpu_trainer.support.elapsed import ticking
 
 _log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ import tensorflow as tf
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import describe
-from tpu_trainer.errors import InterruptedRun, NotSavedError, UsageError
+from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.step.schedule import schedule_of
+from tpu_trainer.support.errors import InterruptedRun, NotSavedError, UsageError
 from tpu_trainer.training.evaluation import Evaluation, Evaluator, Validation
-from tpu_trainer.training.executor import StepExecutor
 from tpu_trainer.training.interruption import Interruption
 from tpu_trainer.training.loop import TrainingLoop
 from tpu_trainer.training.profiling import Profiler
 from tpu_trainer.training.progress import ModelFigures, ProgressLog, Stopwatch
 from tpu_trainer.training.saving import Saver
-from tpu_trainer.training.schedule import schedule_of
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import Any
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import same_rows
 from tpu_trainer.data.mixture import Mixture
-from tpu_trainer.errors import NotSavedError, UsageError
+from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.background_saver import BackgroundSaver
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.training.executor import StepExecutor
+from tpu_trainer.support.errors import NotSavedError, UsageError
 from tpu_trainer.training.progress import Stopwatch, passes
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.chips import KINDS
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.dataset import Split
@@ -18,34 +17,30 @@ from tpu_trainer.data.faults import check_records
 from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.elapsed import elapsed
-from tpu_trainer.errors import UsageError
+from tpu_trainer.devices.cluster import cluster_from_environment
+from tpu_trainer.devices.executor import StepExecutor, check_batch_size
+from tpu_trainer.devices.hosts import ends_if_lost
+from tpu_trainer.devices.pjrt.executor import PjrtExecutor
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
+from tpu_trainer.devices.pjrt.mesh import DeviceMesh
+from tpu_trainer.devices.pjrt.peers import Peers
+from tpu_trainer.devices.strategy import build_strategy, is_tpu, num_hosts, remote_hosts
+from tpu_trainer.devices.tf_executor import TensorFlowExecutor
+from tpu_trainer.devices.tpu_host import UnknownTpuError, tpu_generation
+from tpu_trainer.devices.utilization import device_peak_flops, peak_flops, training_flops_per_row
 from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.kernel_check import check_attention_kernel, on_first_replica
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.step.task import Task
+from tpu_trainer.support.chips import KINDS
+from tpu_trainer.support.elapsed import elapsed
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.cluster import cluster_from_environment
 from tpu_trainer.training.evaluation import Evaluator
-from tpu_trainer.training.executor import StepExecutor, check_batch_size
-from tpu_trainer.training.hosts import ends_if_lost
-from tpu_trainer.training.lowering_cache import LoweringCache, cache_folder
-from tpu_trainer.training.peers import Peers
-from tpu_trainer.training.pjrt import DeviceMesh
-from tpu_trainer.training.pjrt_executor import PjrtExecutor
 from tpu_trainer.training.progress import ModelFigures
 from tpu_trainer.training.run import Run
-from tpu_trainer.training.strategy import (
-    build_strategy,
-    is_tpu,
-    num_hosts,
-    remote_hosts,
-)
-from tpu_trainer.training.task import Task
-from tpu_trainer.training.tf_executor import TensorFlowExecutor
-from tpu_trainer.training.tpu_host import UnknownTpuError, tpu_generation
-from tpu_trainer.training.utilization import device_peak_flops, peak_flops, training_flops_per_row
 
 _log = logging.getLogger(__name__)
 

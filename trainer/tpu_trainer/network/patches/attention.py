@@ -8,11 +8,11 @@ import tensorflow as tf
 import tf_keras as keras
 from transformers import TFPreTrainedModel
 
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.attention import attend
 from tpu_trainer.network.attention_kernel import attend_in_kernel, unsupported_reason
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.dropout import KeyedDropout
+from tpu_trainer.support.errors import UsageError
 
 # GPT-2's value. float32 scores of trained models are far above it.
 _MASKED_SCORE = -1e4

@@ -14,9 +14,9 @@ import tensorflow as tf
 import tf_keras as keras
 from tf_keras.src.engine import base_layer_utils
 
-from tpu_trainer.errors import UsageError
 from tpu_trainer.network.call_context import CallContext
 from tpu_trainer.network.sequencing import schedule_after
+from tpu_trainer.support.errors import UsageError
 
 # Attributes of Hugging Face's models that contain their lists of blocks.
 _LISTS = ("layer", "layers", "h", "_layers", "block")

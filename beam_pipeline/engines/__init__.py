@@ -1,0 +1,1 @@
+"""Text → token ids: engines behind one small interface, exact against Hugging Face's `tokenizers`."""

@@ -1,0 +1,199 @@
+"""Texts → `Documents`: the engine's ids, between the special tokens of the tokenizer's template."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+
+import numpy as np
+
+from beam_pipeline.engines.engine import make_engine
+from beam_pipeline.engines.fallbacks import EngineUse
+from beam_pipeline.engines.sample_check import EngineMismatch, SampleCheck
+from beam_pipeline.engines.token_arrays import Documents, id_dtype
+from beam_pipeline.engines.unknown_text import dropped_characters
+from beam_pipeline.sources.units import BadRecord, DocumentBatch
+from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
+from beam_pipeline.tokenization.library_errors import (
+    EncodingError,
+    Flat,
+    encode_singly_if_needed,
+    hidden_panics,
+    library_errors,
+)
+from beam_pipeline.tokenization.template import Template
+
+_MAX_RUNS = 4
+
+# Hundreds of times as long as HF needs for a batch.
+_SLOW_SECONDS = 60
+
+_log = logging.getLogger(__name__)
+
+
+class DocumentTokenizer:
+    """Tokenizes batches of documents with an engine; see `make_engine`.
+
+    Args:
+        input_bytes: Size of the run's input, which determines how large a sample of the documents is used to check the
+            engine. None turns the check off.
+        seed: Determines the sample.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokenizer_json: str,
+        vocab_size: int,
+        template: Template,
+        engine: str,
+        parse_special_tokens: bool = False,
+        control_ids: Collection[int] = (),
+        threads: int = 1,
+        input_bytes: int | None = None,
+        seed: int = 0,
+    ):
+        options = {"parse_special_tokens": parse_special_tokens, "control_ids": control_ids}
+        self._engine = make_engine(engine, tokenizer_json, **options, threads=threads)
+        self._dropped_characters = dropped_characters(
+            tokenizer_for_text(tokenizer_json, **options), parse_special_tokens=parse_special_tokens
+        )
+        self._check = (
+            None if input_bytes is None else SampleCheck(self._engine, input_bytes=input_bytes, seed=seed)
+        )
+        self._dtype = id_dtype(vocab_size)
+        self._control = np.array([] if parse_special_tokens else sorted(control_ids), self._dtype)
+        self._prefix = np.array(template.prefix, self._dtype)
+        self._suffix = np.array(template.suffix, self._dtype)
+        self._version = version("tokenizers" if self._engine.name == "hf" else self._engine.name)
+        self._documents = 0
+        self._dropped: Counter[str] = Counter()
+        self._has_failed = False
+        # A regular expression that takes too many steps panics, for each such document of a batch.
+        self._may_panic = self._engine.name == "hf" and '"Regex"' in tokenizer_json
+
+    @property
+    def use(self) -> EngineUse:
+        """What was encoded so far."""
+        engine = self._engine
+        return EngineUse(
+            engine.name, self._version, self._documents, engine.fallbacks.copy(), self._dropped.copy()
+        )
+
+    def encode(self, batch: DocumentBatch) -> tuple[DocumentBatch, Documents]:
+        """Encodes documents.
+
+        Returns:
+            The batch without the documents that the engine cannot encode, which are among its bad records instead; and
+            the ids of the others (uint16 or uint32, depending on the vocabulary's size), template included.
+
+        Raises:
+            EngineMismatch: If the check finds a document with other ids than HF's, or if a text encoded to a control
+                token.
+        """
+        batch, (ids, lengths) = self._encode_texts(batch)
+        self._documents += len(batch.texts)
+        self._count_dropped(batch.texts)
+        ids = ids.astype(self._dtype, copy=False)
+        self._refuse_control_tokens(batch, ids, lengths)
+        if self._check is not None:
+            self._check(batch, ids, lengths)
+        around = len(self._prefix) + len(self._suffix)
+        if not around:
+            return batch, Documents(ids, lengths)
+        # The places and values of the template's tokens, [documents, tokens], then the text's ids in all other places.
+        full = lengths + around
+        ends = np.cumsum(full)[:, None]
+        starts = ends - full[:, None]
+        places = np.hstack(
+            [starts + np.arange(len(self._prefix)), ends - np.arange(len(self._suffix), 0, -1)]
+        )
+        out = np.empty(int(full.sum()), self._dtype)
+        is_text = np.ones(len(out), bool)
+        is_text[places] = False
+        out[is_text] = ids
+        out[places] = np.concatenate([self._prefix, self._suffix])
+        return batch, Documents(out, full)
+
+    def _encode_texts(self, batch: DocumentBatch) -> tuple[DocumentBatch, Flat]:
+        """Encodes the texts without the template. Returns the batch as `encode` does."""
+        encode = self._engine.encode_batch
+        with contextlib.ExitStack() as stack:
+            if self._engine.name == "hf" and batch.texts:  # only HF supports patterns that take for ever
+                stack.enter_context(_warning_if_slow(batch))
+            if self._may_panic or self._has_failed:
+                stack.enter_context(hidden_panics())
+            if not self._has_failed:
+                with contextlib.suppress(EncodingError), library_errors():
+                    return batch, encode(batch.texts)
+                self._has_failed = True
+                stack.enter_context(hidden_panics())
+            flat, failed = encode_singly_if_needed(encode, batch.texts)
+        if not failed:
+            return batch, flat
+        new = [
+            BadRecord(
+                batch.name,
+                int(batch.places[index]),
+                f"the engine {self._engine.name} cannot encode it: {reason}",
+                batch.texts[index].encode(),
+            )
+            for index, reason in failed.items()
+        ]
+        rest = batch.without(np.array(list(failed)))
+        return replace(rest, bad=[*batch.bad, *new]), flat
+
+    def _count_dropped(self, texts: list[str]) -> None:
+        if self._dropped_characters is not None:
+            places = self._dropped_characters.places(texts)
+            if places:
+                characters = sum(map(len, places.values()))
+                self._dropped.update(documents=len(places), characters=characters)
+
+    def _refuse_control_tokens(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Checks every document for control tokens that came from its text, independently of how the engine works."""
+        if _any_of(ids, self._control):
+            found = np.isin(ids, self._control)
+            place = int(found.argmax())
+            number = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+            raise EngineMismatch(
+                batch.name,
+                int(batch.places[number]),
+                f"the engine {self._engine.name} encoded text to the control token with id {ids[place]}; use "
+                "--engine hf, or --parse_special_tokens if you trust the text",
+            )
+
+
+@contextlib.contextmanager
+def _warning_if_slow(batch: DocumentBatch) -> Iterator[None]:
+    """Warns if encoding takes so long that the run seems to hang. The library cannot be interrupted."""
+    message = (
+        f"{batch.name}: encoding takes more than {_SLOW_SECONDS} s for the {len(batch.texts):,} documents from place "
+        f"{batch.places[0]} on (a byte or row); a pattern of the tokenizer may need ever more steps for such text"
+    )
+    timer = threading.Timer(_SLOW_SECONDS, _log.warning, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _any_of(ids: np.ndarray, wanted: np.ndarray) -> bool:
+    """Whether any id is in `wanted`, which is sorted and of the same unsigned type.
+
+    Control tokens mostly have consecutive ids. Checking for a run of ids takes half a nanosecond per id.
+    """
+    if not len(ids) or not len(wanted):
+        return False
+    runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
+    if len(runs) > _MAX_RUNS:
+        return bool(np.isin(ids, wanted, kind="table").any())
+    # Unsigned differences wrap around: ids below the run give large differences, so one comparison is enough.
+    return any(bool((ids - run[0]).min() <= run[-1] - run[0]) for run in runs)

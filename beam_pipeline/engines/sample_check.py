@@ -1,0 +1,122 @@
+"""A check in production that an engine gives HF's ids: a small part of a run's documents is encoded by both.
+
+It consists of a random sample of the documents, and of excerpts on which an engine is likely to be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from beam_pipeline.engines.engine import Engine
+from beam_pipeline.engines.suspects import find_suspects
+from beam_pipeline.sources.units import DocumentBatch
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.hashing import mix64, place_hashes
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
+
+# Encoding this many bytes with HF takes about 1% of the time that a process needs for a unit of 32 MiB.
+_BYTES_PER_UNIT = 16 << 10
+_UNIT = 32 << 20
+
+# At least this much of a small input is checked, and all of a very small one: HF needs a fraction of a second for it.
+_MIN_BYTES = 256 << 10
+
+# Of a longer document, both encode only the beginning.
+_MAX_CHARS = 16 << 10
+
+# The share of the batches in which excerpts are checked, if the input is large. Finding and encoding those of a batch
+# takes 30 to 90 ms per megabyte, so this takes about 1 ms per megabyte of the input.
+_SHARE_OF_BATCHES = 1 / 64
+
+
+class EngineMismatch(DataError):
+    """An engine's ids are not HF's, or include a control token.
+
+    Attributes:
+        name: The document's file, see `DocumentBatch`.
+        place: The document's place in the file, see `DocumentBatch`.
+    """
+
+    def __init__(self, name: str, place: int, message: str):
+        super().__init__(message)
+        self.name = name
+        self.place = place
+
+
+class SampleCheck:
+    """Compares an engine with HF on a sample of the documents.
+
+    A seeded hash of a document's place decides whether it is in the sample, and one of the place of a batch's first
+    document whether its excerpts are checked. So every runner checks the same text.
+    """
+
+    def __init__(self, engine: Engine, *, input_bytes: int, seed: int):
+        self._engine = engine
+        self._seed = seed
+        share = max(_BYTES_PER_UNIT / _UNIT, _MIN_BYTES / max(1, input_bytes))
+        self._bound = _bound(share)
+        self._batch_bound = _bound(max(share, _SHARE_OF_BATCHES))
+
+    def __call__(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Checks the engine's ids of the batch's documents, integers [tokens]; `lengths` counts each document's.
+
+        Raises:
+            EngineMismatch: If a document's ids differ; it names the document.
+        """
+        if self._engine.reference is None or not batch.texts:
+            return
+        hashes = place_hashes("engine", self._seed, batch.name, batch.places)
+        chosen = np.flatnonzero(hashes <= self._bound)
+        ends = np.cumsum(lengths)
+        with self._engine.fallbacks.paused():
+            for number in chosen.tolist():
+                text = batch.texts[number]
+                if len(text) > _MAX_CHARS:
+                    self._compare(batch, [(number, text[:_MAX_CHARS])])
+                else:
+                    found = ids[ends[number] - lengths[number] : ends[number]]
+                    self._refuse_difference(batch, number, text, found)
+            if mix64(hashes[:1])[0] <= self._batch_bound:
+                self._compare(batch, find_suspects(batch.texts))
+
+    def _compare(self, batch: DocumentBatch, excerpts: Sequence[tuple[int, str]]) -> None:
+        """Encodes excerpts of documents by both."""
+        if not excerpts:
+            return
+        ids, lengths = self._engine.encode_batch([text for _, text in excerpts])
+        found = np.split(ids, np.cumsum(lengths)[:-1])
+        for (number, text), text_ids in zip(excerpts, found, strict=True):
+            self._refuse_difference(batch, number, text, text_ids)
+
+    def _refuse_difference(self, batch: DocumentBatch, number: int, text: str, found: np.ndarray) -> None:
+        try:
+            with library_errors():
+                wanted = self._engine.reference.encode(text, add_special_tokens=False).ids
+        except EncodingError as error:
+            raise EngineMismatch(
+                batch.name,
+                int(batch.places[number]),
+                f"the engine {self._engine.name} encodes this document, and HF's tokenizer does not: {error}; use "
+                "--engine hf",
+            ) from None
+        if not np.array_equal(found, wanted):
+            raise EngineMismatch(
+                batch.name, int(batch.places[number]), _difference(self._engine.name, found, wanted)
+            )
+
+
+def _bound(share: float) -> np.uint64:
+    """Returns the largest hash that selects this share of all hashes."""
+    return np.uint64(min(int(share * 2**64), 2**64 - 1))
+
+
+def _difference(name: str, found: np.ndarray, wanted: list[int]) -> str:
+    same = 0
+    while same < min(len(found), len(wanted)) and found[same] == wanted[same]:
+        same += 1
+    return (
+        f"the engine {name} and HF's tokenizer give different ids for this document: from token {same} on, "
+        f"{found[same : same + 4].tolist()} instead of {wanted[same : same + 4]}; use --engine hf"
+    )

@@ -1,0 +1,1 @@
+"""The options of all verbs, each declared once."""

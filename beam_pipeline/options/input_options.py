@@ -1,0 +1,185 @@
+"""The options that specify the input. All verbs that read a corpus share them. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple
+
+from beam_pipeline.options.option_fields import Options, option
+from beam_pipeline.support.errors import UsageError
+
+_MAX_REPEATS = 1000
+
+# What a byte means depends on all before it, or encodes something else than characters.
+_STATEFUL = (
+    *(f"iso2022_{kind}" for kind in ("jp", "jp_1", "jp_2", "jp_2004", "jp_3", "jp_ext", "kr")),
+    *("hz", "utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined"),
+)
+
+Document = Literal["line", "paragraph", "file"]
+
+
+class MixItem(NamedTuple):
+    """One item of `--mix`: files and their weight."""
+
+    pattern: str
+    """A path or glob."""
+    repeats: int
+    """The integer part of the weight: how many times every document is read."""
+    share: float
+    """The fraction of the weight, at least 0 and below 1: the share of the documents that is read once more. A seeded
+    hash selects them."""
+
+
+def parse_mix(text: str) -> tuple[MixItem, ...]:
+    """Returns the items of `--mix`. The weight is after the last `*` of an item, since globs may contain `*`, too.
+
+    Raises:
+        UsageError: If an item has no weight, or an invalid one.
+    """
+    items = []
+    for item in text.split(","):
+        pattern, _, number = item.strip().rpartition("*")
+        try:
+            weight = Decimal(number)
+        except InvalidOperation:
+            weight = Decimal(0)
+        if not pattern or not weight.is_finite() or not 0 < weight <= _MAX_REPEATS:
+            raise UsageError(
+                f"--mix {text}: {item!r} is not GLOB*WEIGHT with a weight above 0 and up to {_MAX_REPEATS}; "
+                "give each item a weight, e.g. 'a.jsonl*1,b/*.txt*0.5'"
+            )
+        items.append(MixItem(pattern, int(weight), float(weight % 1)))
+    return tuple(items)
+
+
+def parse_separator(text: str) -> str:
+    r"""Returns the value of `--text_separator`, with \n and \t replaced by what they mean."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _keeps_white_space(encoding: str) -> bool:
+    """Returns whether white space is a byte of its own, which is never a part of another character."""
+    for before in range(256):
+        for space in (b"\n", b"\r", b" ", b"\t", b"\f", b"\v"):
+            try:
+                text = (bytes([before]) + space).decode(encoding)
+            except UnicodeDecodeError:
+                continue
+            if not text.endswith(space.decode()) or text == space.decode():
+                return False
+    return b"\n".decode(encoding, "replace") == "\n"
+
+
+def parse_encoding(text: str) -> str:
+    """Returns Python's name of an encoding.
+
+    Raises:
+        UsageError: If there is no such encoding, or line ends in it can be recognized only from the file's beginning.
+    """
+    try:
+        info = codecs.lookup(text)
+        name = "utf-8" if info.name == "utf-8-sig" else info.name
+        kept = name not in _STATEFUL and _keeps_white_space(name)
+    except (LookupError, ValueError) as error:  # ValueError: the name has a NUL
+        raise UsageError(
+            f"--encoding {text}: there is no such encoding of text; Python's names are allowed, such as latin-1, "
+            "cp1252, gb18030 or shift_jis"
+        ) from error
+    if not kept:
+        raise UsageError(
+            f"--encoding {text}: files in this encoding cannot be divided at line ends; convert them, e.g. with "
+            f"iconv -f {text} -t UTF-8"
+        )
+    return name
+
+
+NOT_IN_ALL_MANIFESTS = ("encoding", "encoding_errors", "text_separator")
+"""Options that a manifest has only if they are not the default."""
+
+
+@dataclass(frozen=True)
+class DatasetConfig(Options):
+    """A Hugging Face dataset, loaded by the `datasets` library."""
+
+    name: str = option(topic="input", metavar="NAME", exclusive="source")
+    """A Hugging Face dataset: its name on the hub, or a folder that load_dataset or load_from_disk reads."""
+    config: str | None = option(None, metavar="NAME", needs="dataset_name")
+    """Configuration of the dataset, if it has several."""
+    split: str = option("train", metavar="SPLIT", needs="dataset_name", default_text="as --split, or train")
+    """Split of the dataset to read, e.g. train, 'train[:10%]' or 'train+validation'."""
+    revision: str | None = option(None, metavar="REVISION", needs="dataset_name")
+    """Branch, tag or commit of the dataset on the hub."""
+    cache: str | None = option(
+        None,
+        metavar="DIR",
+        needs="dataset_name",
+        default_text="the cache of the datasets library",
+        affects_bytes=False,
+    )
+    """Folder for the prepared dataset. If the workers are other machines, it must be remote, e.g. in gs://."""
+
+
+@dataclass(frozen=True)
+class InputConfig(Options):
+    """The input. One of `input`, `mix` and `dataset` specifies the documents."""
+
+    input: tuple[str, ...] = option((), topic="input", metavar="GLOB", exclusive="source")
+    """Files, globs or folders, local or gs://. In a folder, the .txt, .md, .rst, .jsonl, .ndjson and .parquet files are
+    read, compressed ones as well, but not hidden ones. ** matches any number of folders."""
+    mix: tuple[MixItem, ...] = option((), metavar="GLOB*WEIGHT,…", exclusive="source", parse=parse_mix)
+    """Files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5'. The weight 2.5 reads every document twice, and a
+    seeded half of the documents once more."""
+    dataset: DatasetConfig | None = option(None, prefix="dataset_")
+    input_format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
+    """Format of the files. auto follows each file's extension: .jsonl, .ndjson, .json, .parquet; other files are text,
+    but .csv, .tsv and binary files are refused (text reads them as lines). Files that end in .gz, .bz2, .zst, .xz or
+    .lz4 are decompressed."""
+    document: Document = "line"
+    """What a document is in a text file: a line, a paragraph (blank lines separate them) or the whole file."""
+    encoding: str = option("utf-8", metavar="NAME", parse=parse_encoding)
+    """Encoding of text and jsonl files, by Python's name, e.g. latin-1, cp1252, gb18030 or shift_jis."""
+    encoding_errors: Literal["strict", "replace"] = "strict"
+    """What happens to bytes that are invalid in the encoding: strict makes the record bad; replace puts U+FFFD in their
+    place."""
+    text_key: str = option("text", metavar="KEY")
+    """The key or column that holds a document's text, in jsonl, parquet and datasets. data.text is a key within an
+    object or struct; title,text joins two texts. Strings of a list are joined, too."""
+    text_separator: str = option(
+        "\n", metavar="TEXT", parse=parse_separator, default_text="a line end; \\n and \\t are understood"
+    )
+    """What joins the texts of several keys, and the strings of a list."""
+    unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, None))
+    """Bytes per work unit."""
+    seed: int = 0
+    """Determines which documents the fractions of weights in `mix` select. It is the seed of the run."""
+
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> None:
+        """See `Options.complete`: `--split` also names the dataset's split, unless `--dataset_split` does."""
+        if "dataset_name" not in given:
+            return
+        for name in ("input_format", "document", "encoding"):
+            if given.get(name, getattr(cls, name)) != getattr(cls, name):
+                raise UsageError(
+                    f"--{name} {given[name]}: does not apply to a dataset, whose documents are rows of a table; omit it"
+                )
+        split = given.get("split", DatasetConfig.split)
+        if "dataset_split" not in given and not re.fullmatch(r"\w+(\.\w+)*", split):
+            raise UsageError(
+                f"--split {split}: also names the split to write; use --dataset_split '{split}' --split NAME"
+            )
+        given["dataset_split"] = given.get("dataset_split") or split
+
+    def identity(self) -> dict[str, Any]:
+        """See `Options.identity`. The fingerprint contains the list of files and the run's seed separately."""
+        found = super().identity() | {"mix": sorted(map(list, self.mix))}
+        del found["input"], found["seed"]
+        # Defaults are absent, as in datasets from before there was a choice.
+        for name in NOT_IN_ALL_MANIFESTS:
+            if found[name] == getattr(InputConfig, name):
+                del found[name]
+        return found

@@ -1,0 +1,134 @@
+"""Parses option values with a special syntax."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import accumulate
+
+from beam_pipeline.support.errors import UsageError
+
+_SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
+SPLIT_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9_.]{{0,{_SPLIT_NAME_LENGTH - 2}}}[A-Za-z0-9_])?")
+"""The form of a split's name, which is a folder's name and a part of file names. Windows ignores a dot at the end."""
+
+# The files and folders of a dataset and of its splits, so that a path has one meaning.
+_RESERVED = (
+    "tokenizer",
+    "bad_records",
+    "report.html",
+    "report.html.tmp",
+    "manifest.json",
+    "inputs.jsonl",
+    "units.jsonl",
+    "statistics.json",
+    "index.json",
+    "offsets",
+    "transform_fn",
+    "transformed_metadata",
+)
+_OF_WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")  # devices in every folder
+
+ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
+"""The values of `--output_format` for rows."""
+
+DOCUMENT_FORMATS = ("parquet", "megatron")
+"""The values of `--output_format` for whole documents, `--packing none`."""
+
+FORMAT_DEFAULTS = {"output_format": "tfrecord", "ids_column": "input_ids"}
+"""The options of the format of shards. Manifests have them if they are not the default, also outside of `config`."""
+
+IDS_COLUMN = re.compile(r"(?!(attention_mask|segment_ids|position_ids)$)[A-Za-z_][A-Za-z0-9_]{0,99}")
+"""The form of the name of the column of ids: an identifier other than the names of the other columns."""
+
+PRICES = {"vcpu_hour": 0.056, "gb_hour": 0.003557, "shuffle_gb": 0.011}
+"""Dataflow's list prices in US dollars for batch jobs in us-central1: a vCPU for an hour, a GB of memory for an hour,
+a GB through the shuffle. From cloud.google.com/dataflow/pricing on 2026-11-21.
+"""
+
+
+def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
+    """Returns the (name, share) pairs of `--splits`, or none if the text is empty.
+
+    Raises:
+        UsageError: If an item is not NAME=SHARE, or the shares do not add up to 1.
+    """
+    splits: dict[str, float] = {}
+    for item in text.split(",") if text else ():
+        name, separator, share = item.partition("=")
+        try:
+            value = float(share) if separator else -1.0
+        except ValueError:
+            value = -1.0
+        if not 0 < value <= 1:
+            raise UsageError(f"--splits {text}: {item!r} is not NAME=SHARE with a share above 0 and up to 1")
+        check_split_name(name)
+        for other in splits:
+            if other.lower() == name.lower():
+                twice = "occurs twice" if other == name else f"and {other!r} are the same on some disks"
+                raise UsageError(f"--splits {text}: {name!r} {twice}; name each split once")
+        splits[name] = value
+    bounds = list(accumulate(splits.values(), initial=0.0))
+    if any(bound >= 1 for bound in bounds[:-1]):
+        raise UsageError(
+            f"--splits {text}: the shares of the other splits leave nothing for {name!r}, the last split"
+        )
+    if splits and abs(bounds[-1] - 1) > 1e-9:
+        raise UsageError(f"--splits {text}: the shares add up to {bounds[-1]:g}; they must add up to 1")
+    return tuple(splits.items())
+
+
+def parse_prices(text: str) -> tuple[tuple[str, float], ...]:
+    """Returns the (name, price) pairs of `--prices`, for some of the names in `PRICES`.
+
+    Raises:
+        UsageError: If an item is not NAME=DOLLARS.
+    """
+    prices: dict[str, float] = {}
+    for item in text.split(",") if text else ():
+        name, _, price = item.partition("=")
+        try:
+            prices[name] = float(price)
+        except ValueError:
+            prices[name] = -1.0
+        if name not in PRICES or not 0 <= prices[name] < math.inf:
+            raise UsageError(
+                f"--prices {text}: {item!r} is not NAME=DOLLARS with one of the names {', '.join(PRICES)}"
+            )
+    return tuple(prices.items())
+
+
+def parse_record(text: str) -> tuple[str, int, int]:
+    """Returns the (split, shard, record) of `--record`. Raises UsageError if the syntax is wrong."""
+    match = re.fullmatch(r"([^:]+):(\d+):(\d+)", text)
+    if not match:
+        raise UsageError(f"--record {text}: is not SPLIT:SHARD:RECORD, e.g. train:17:42")
+    return match[1], int(match[2]), int(match[3])
+
+
+def check_ids_column(name: str, output_format: str) -> None:
+    """Raises UsageError if shards of this format cannot have a column of ids with this name."""
+    if not IDS_COLUMN.fullmatch(name):
+        raise UsageError(
+            f"--ids_column {name!r}: is not a valid name. Use at most 100 letters, digits and '_', not beginning with "
+            "a digit, and not the name of another column"
+        )
+    if name != FORMAT_DEFAULTS["ids_column"] and output_format != "mds":
+        raise UsageError(
+            f"--ids_column {name}: does not apply to --output_format {output_format}, which always has input_ids; "
+            "omit it, or use --output_format mds"
+        )
+
+
+def check_split_name(name: str) -> str:
+    """Returns the name. Raises UsageError if it is not a valid name of a split."""
+    if not SPLIT_NAME.fullmatch(name):
+        raise UsageError(
+            f"split {name!r}: is not a valid name. Use at most {_SPLIT_NAME_LENGTH} letters, digits, '_' and '.', "
+            "beginning with a letter or digit, and not ending with '.'"
+        )
+    if name.lower() in _RESERVED:
+        raise UsageError(f"split {name!r}: a dataset has a file or folder of this name; choose another name")
+    if _OF_WINDOWS.fullmatch(name.lower()):
+        raise UsageError(f"split {name!r}: Windows cannot have a folder of this name; choose another name")
+    return name

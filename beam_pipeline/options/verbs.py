@@ -1,0 +1,416 @@
+"""The options of the pipeline's verbs, one frozen dataclass each.
+
+Nothing heavy is imported here, so that `--help` is fast.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.options.option_fields import Options, option
+from beam_pipeline.options.option_values import (
+    DOCUMENT_FORMATS,
+    FORMAT_DEFAULTS,
+    ROW_FORMATS,
+    check_ids_column,
+    check_split_name,
+    parse_prices,
+    parse_record,
+    parse_splits,
+)
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_PER_ROW, SEEDS
+
+_SHARD_SIZE = 5000
+_SHARD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTokenizerConfig(Options):
+    """Trains a tokenizer on a seeded sample of a corpus.
+
+    Examples:
+        tokenmill train-tokenizer --input 'texts/*.txt' --output tokenizer
+        tokenmill train-tokenizer --input 'texts/*.jsonl.gz' --model bpe --vocab_size 32000 --output tokenizer
+        tokenmill train-tokenizer --dataset_name my/dataset --model wordpiece --lowercase --output tokenizer
+
+    Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
+    pipeline.
+    """
+
+    verb: ClassVar[str] = "train-tokenizer"
+    takes_beam_options: ClassVar[bool] = True
+
+    input: InputConfig
+    on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
+    """What happens to records that are not documents: fail ends the run; skip ignores them."""
+    model: Literal["unigram", "bpe", "wordpiece"] = option("unigram", topic="tokenizer")
+    """Kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones."""
+    lowercase: bool = False
+    """wordpiece: fold case and accents, as BERT's uncased models do."""
+    vocab_size: int = option(25000, metavar="N", bounds=(300, 1 << 20))
+    """Number of tokens, special tokens included."""
+    allow_smaller_vocab: bool = False
+    """Accept a smaller vocabulary if the sample does not support that many tokens; otherwise this is an error."""
+    sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, None))
+    """Approximate size of the sample: bytes of documents, chosen by the seed."""
+    seed: int = option(0, metavar="N", bounds=SEEDS)
+    """Seed of the sample, and of the shares of --mix."""
+    output: str = option(topic="output", metavar="DIR", affects_bytes=False)
+    """Folder for the tokenizer; AutoTokenizer loads it."""
+    push_to_hub: str | None = option(None, metavar="REPO", affects_bytes=False)
+    """Also commit the tokenizer to this model repository on the hub."""
+    overwrite: bool = option(False, affects_bytes=False)
+    """Replace the tokenizer in DIR."""
+    resume: bool = option(False, affects_bytes=False)
+    """Keep the tokenizer in DIR if it was made from the same input with the same options."""
+
+    def __post_init__(self) -> None:
+        _refuse_overwrite_and_resume(self)
+        if self.lowercase and self.model != "wordpiece":
+            raise UsageError(f"--lowercase: requires --model wordpiece; a {self.model} tokenizer keeps case")
+
+    def identity(self) -> dict[str, Any]:
+        """See `Options.identity`."""
+        found = super().identity()
+        # The sample is a share of the corpus's size, which for a table is an estimate that depends on its units.
+        if not self.input.dataset:
+            del found["unit_bytes"]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(Options):
+    """Turns text into sharded files of fixed-length token rows.
+
+    Examples:
+        tokenmill prepare --input 'texts/*.txt' --tokenizer roberta-base --output OUT
+        tokenmill prepare --input 'texts/*.jsonl.gz' --tokenizer gpt2 --splits train=0.98,validation=0.02 --output OUT
+        tokenmill prepare --dataset_name my/dataset --tokenizer tokenizer --packing best_fit --output OUT
+
+    Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
+    pipeline.
+    """
+
+    verb: ClassVar[str] = "prepare"
+    takes_beam_options: ClassVar[bool] = True
+
+    input: InputConfig
+    on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
+    """What happens to records that are not documents, and to documents that the tokenizer cannot encode: fail ends
+    the run; skip counts them and writes them to OUT/bad_records."""
+    max_bad_ratio: float = option(0.01, metavar="SHARE", bounds=(0, 1), affects_bytes=False)
+    """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
+    dedup: Literal["none", "exact"] = "none"
+    """exact keeps only the first of several documents with the same text."""
+
+    tokenizer: str = option(topic="tokenizer", metavar="DIR")
+    """Folder of a tokenizer, or its name on the hub."""
+    engine: Literal["auto", "hf", "gigatoken", "tokie"] = option("auto", affects_bytes=False)
+    """Library that tokenizes. All give the same ids as hf, and the others are faster. auto selects the fastest one that
+    supports the tokenizer."""
+    parse_special_tokens: bool = option(
+        False,
+        default_text="they are ordinary text, which never encodes to a special token other than the unknown token",
+    )
+    """Special tokens in the text, such as </s>, become the special tokens. Only for text that you trust."""
+    append_eos: bool = False
+    """End each document with the tokenizer's eos token."""
+    pad_token: str | None = option(
+        None,
+        metavar="TOKEN",
+        default_text="the tokenizer's pad token, else its eos token, else the id 0 (attention_mask marks the padding)",
+    )
+    """Token of the tokenizer's vocabulary that pads rows."""
+
+    max_length: int | None = option(512, topic="rows", metavar="N", bounds=(8, MOST_TOKENS_PER_ROW))
+    """Tokens per row."""
+    packing: Literal["concat", "best_fit", "pad", "none"] = "concat"
+    """concat joins all documents into one stream and cuts it into full rows; best_fit keeps documents whole unless they
+    are longer than a row; pad gives each document a row of its own; none keeps the documents as they are, in the order
+    of the input, for --output_format megatron or parquet."""
+    attention_mask: bool = True
+    """Omit attention_mask from the records; only if no row needs padding."""
+    segment_ids: bool = False
+    """Add segment_ids: which of the row's documents a token belongs to."""
+    position_ids: bool = False
+    """Add position_ids: each token's position in its document."""
+    shuffle: Literal["global", "none"] = "global"
+    """Order of the rows: global shuffles each split as a whole. With --packing none, always none."""
+    seed: int = option(0, metavar="N", bounds=SEEDS)
+    """Seed of the shuffle, of the splits, and of the shares of --mix."""
+
+    split: str = option("train", topic="splits", metavar="NAME", exclusive="splits")
+    """Name of the only split."""
+    splits: tuple[tuple[str, float], ...] = option(
+        (), metavar="NAME=SHARE,…", exclusive="splits", parse=parse_splits
+    )
+    """Several splits, e.g. train=0.98,validation=0.02. A seeded hash of each document's place determines its split."""
+    split_by: Literal["place", "text"] = "place"
+    """What the hash is computed from: a document's place or its text. With text, equal documents are in the same
+    split."""
+
+    output: str = option(topic="output", metavar="OUT", affects_bytes=False)
+    """Folder for the dataset, local or gs://."""
+    output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = "tfrecord"
+    """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read;
+    ArrayRecord files of the same records, for Grain and MaxText; parquet files with a list column for each feature;
+    MosaicML's MDS files. With --packing none: parquet, or Megatron-LM's pairs of .bin and .idx files."""
+    ids_column: str = option("input_ids", metavar="NAME")
+    """With --output_format mds: name of the column of token ids. LLM Foundry's StreamingTextDataset reads tokens."""
+    shard_size: int | None = option(
+        None,
+        metavar="N",
+        exclusive="shards",
+        bounds=(1, MOST_RECORDS),
+        default_text=f"{_SHARD_SIZE}, or fewer if rows are so long that a shard would exceed {_SHARD_BYTES >> 20} MiB; "
+        "with --packing none, one shard",
+    )
+    """Records per shard; the last shard may have fewer."""
+    num_shards: int | None = option(None, metavar="N", exclusive="shards", bounds=(1, MOST_SHARDS))
+    """Shards per split, instead of their size; some may have one record more than others."""
+    analyze: bool = option(False, affects_bytes=False)
+    """Add OUT/*/transform_fn: tensorflow-transform on the dataset's statistics, as the verb analyze does."""
+    overwrite: bool = option(False, affects_bytes=False)
+    """Replace the dataset in OUT. Files that were not written by a run are kept."""
+    resume: bool = option(False, affects_bytes=False)
+    """Continue an earlier run with the same options: keep the parts of the dataset that it finished in OUT."""
+
+    estimate: bool = option(False, topic="running", affects_bytes=False)
+    """Write nothing: show what the run would make, need and cost, from a sample of the input (under 1%, or 8 MiB)."""
+    prices: tuple[tuple[str, float], ...] = option(
+        (),
+        metavar="NAME=DOLLARS,…",
+        parse=parse_prices,
+        needs="estimate",
+        affects_bytes=False,
+        default_text="the list prices of us-central1",
+    )
+    """With --estimate: Dataflow's prices of your region, e.g. vcpu_hour=0.056,gb_hour=0.003557,shuffle_gb=0.011."""
+    skip_memory_check: bool = option(
+        False, topic="running", affects_bytes=False, default_text="that is an error"
+    )
+    """Run on this machine even if more memory seems to be needed than is available."""
+    wait: bool = option(False, affects_bytes=False, default_text="return when the job is submitted")
+    """Dataflow: follow the job to its end, show its messages and counters, and cancel it on Ctrl-C or SIGTERM. Other
+    runners are always waited for."""
+
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> None:
+        """See `Options.complete`: refuses options of rows if there are none."""
+        if given.get("packing") == "none":
+            for name in ("max_length", "segment_ids", "position_ids", "attention_mask"):
+                if name in given:
+                    flag = name if name != "attention_mask" else "no_attention_mask"
+                    raise UsageError(
+                        f"--{flag}: does not apply to --packing none, which makes no rows; omit it"
+                    )
+            if given.get("shuffle", "none") != "none":
+                raise UsageError(
+                    "--shuffle global: --packing none keeps the order of the input; omit it, since programs like "
+                    "Megatron-LM shuffle documents themselves"
+                )
+
+    def __post_init__(self) -> None:
+        _refuse_overwrite_and_resume(self)
+        allowed = DOCUMENT_FORMATS if self.packing == "none" else ROW_FORMATS
+        if self.output_format not in allowed:
+            raise UsageError(
+                f"--output_format {self.output_format} with --packing {self.packing}: use one of {', '.join(allowed)}; "
+                "--packing none makes whole documents, any other rows"
+            )
+        check_ids_column(self.ids_column, self.output_format)
+        if self.packing == "none":
+            without = {"max_length": None, "attention_mask": False, "shuffle": "none"}
+            if self.shard_size is None and self.num_shards is None:
+                without["num_shards"] = 1
+            for name, value in without.items():
+                object.__setattr__(self, name, value)
+        elif not self.attention_mask and self.packing != "concat":
+            raise UsageError(
+                f"--no_attention_mask with --packing {self.packing}: rows need padding, and so the mask. Use --packing "
+                "concat, where all rows except the last are full, or omit --no_attention_mask"
+            )
+        if not self.splits:
+            object.__setattr__(self, "splits", ((check_split_name(self.split), 1.0),))
+        if self.shard_size is None and self.num_shards is None:
+            object.__setattr__(self, "shard_size", self._default_shard_size())
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.splits)
+
+    @property
+    def keep_starts(self) -> bool:
+        """Whether rows must record the positions at which documents begin."""
+        return self.segment_ids or self.position_ids
+
+    def identity(self) -> dict[str, Any]:
+        """See `Options.identity`. The fingerprint contains the tokenizer's content, and `splits` a single split."""
+        found = super().identity()
+        del found["tokenizer"], found["split"]
+        for name, default in FORMAT_DEFAULTS.items():
+            if found[name] == default:  # as in datasets from before there was a choice
+                del found[name]
+        return found
+
+    def _default_shard_size(self) -> int:
+        """Returns `_SHARD_SIZE`, or fewer if a shard of so many records might exceed `_SHARD_BYTES`."""
+        # Upper estimates: an id has up to three bytes, a position mostly two, a value of a mask or segment one.
+        value_bytes = 3 + self.attention_mask + self.segment_ids + 2 * self.position_ids
+        return max(1, min(_SHARD_SIZE, _SHARD_BYTES // (self.max_length * value_bytes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig(Options):
+    """Copies a finished dataset to another format, without tokenizing again.
+
+    The result is what prepare would have written with this --output_format.
+
+    Examples:
+        tokenmill convert dataset --output_format parquet --output dataset-parquet
+        tokenmill convert gs://bucket/dataset --output_format tfrecord --output gs://bucket/tfrecords
+
+    Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
+    pipeline.
+    """
+
+    verb: ClassVar[str] = "convert"
+    takes_beam_options: ClassVar[bool] = True
+
+    dataset: str = option(positional=True, metavar="DATASET")
+    """Folder of the dataset."""
+    output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = option(topic="output")
+    """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents, nor the reverse."""
+    ids_column: str = option("input_ids", metavar="NAME")
+    """With --output_format mds: name of the column of token ids, as in prepare."""
+    output: str = option(metavar="OUT")
+    """Folder for the new dataset, local or gs://."""
+    overwrite: bool = option(False)
+    """Replace the dataset in OUT. Files that were not written by a run are kept."""
+    resume: bool = option(False)
+    """Continue an earlier run with the same options: keep the shards that it finished in OUT."""
+    wait: bool = option(False, topic="running", default_text="return when the job is submitted")
+    """Dataflow: follow the job to its end."""
+
+    def __post_init__(self) -> None:
+        _refuse_overwrite_and_resume(self)
+        check_ids_column(self.ids_column, self.output_format)
+
+    def format_options(self) -> dict[str, str]:
+        """Returns the options of the new format, as a manifest has them."""
+        values = {name: getattr(self, name) for name in FORMAT_DEFAULTS}
+        return {name: value for name, value in values.items() if value != FORMAT_DEFAULTS[name]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FinishedDataset(Options):
+    dataset: str = option(positional=True, metavar="OUT")
+    """Folder of the dataset, or of one split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyConfig(_FinishedDataset):
+    """Checks that every split of a dataset is complete and undamaged.
+
+    If any of Beam's options is given, e.g. --runner DataflowRunner, a Beam pipeline reads the shards. Otherwise,
+    this machine reads them, on all cores if the dataset is large.
+    """
+
+    verb: ClassVar[str] = "verify"
+    takes_beam_options: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectConfig(_FinishedDataset):
+    """Shows a summary of a dataset, one record with its origin, or the records that contain a text.
+
+    Examples:
+        tokenmill inspect dataset
+        tokenmill inspect dataset --record train:17:42 --tokens
+        tokenmill inspect dataset --grep 'some text' --ignore_case
+    """
+
+    verb: ClassVar[str] = "inspect"
+
+    record: tuple[str, int, int] | None = option(
+        None, metavar="SPLIT:SHARD:RECORD", exclusive="shown", parse=parse_record
+    )
+    """Decode this record (train:17:42) and name its source."""
+    grep: str | None = option(None, metavar="TEXT", exclusive="shown")
+    """Find the records whose decoded text contains TEXT."""
+    tokens: bool = option(False, needs="record")
+    """With --record: show every token with its position and id."""
+    trace: Literal["auto", "always", "never"] = "auto"
+    """With --record: read the source again to name the exact documents. auto does so if it takes seconds."""
+    regex: bool = option(False, needs="grep")
+    """With --grep: TEXT is a regular expression (Python's re)."""
+    ignore_case: bool = option(False, needs="grep")
+    """With --grep: ignore case."""
+    most: int = option(20, metavar="N", bounds=(1, None))
+    """With --grep: stop after N records."""
+
+    def __post_init__(self) -> None:
+        if self.grep == "":
+            raise UsageError("--grep: the text to find is empty")
+        try:
+            re.compile(self.grep if self.regex else "")
+        except re.error as error:
+            raise UsageError(f"--grep {self.grep!r}: is not a regular expression: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeConfig(_FinishedDataset):
+    """Runs tensorflow-transform on a dataset's statistics: OUT/*/transform_fn."""
+
+    verb: ClassVar[str] = "analyze"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowConfig(Options):
+    """Follows a Dataflow job to its end: its state, messages and counters, and the reason if it fails.
+
+    Any other option is passed to Beam, e.g. --impersonate_service_account.
+    """
+
+    verb: ClassVar[str] = "follow"
+    takes_beam_options: ClassVar[bool] = True
+
+    job: str = option(positional=True, metavar="JOB_ID")
+    """Id of the job, such as 2026-01-31_01_02_03-1234567890."""
+    project: str = option()
+    """Project of the job."""
+    region: str = option()
+    """Region of the job, e.g. europe-west4."""
+    cancel_on_signal: bool = option(False, default_text="leave it running")
+    """Cancel the job on Ctrl-C or SIGTERM."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(_FinishedDataset):
+    """Writes OUT/report.html, a page with a dataset's figures and some of its rows."""
+
+    verb: ClassVar[str] = "report"
+
+
+VERBS: dict[str, type[Options]] = {
+    config.verb: config
+    for config in (
+        TrainTokenizerConfig,
+        PrepareConfig,
+        ConvertConfig,
+        VerifyConfig,
+        InspectConfig,
+        AnalyzeConfig,
+        FollowConfig,
+        ReportConfig,
+    )
+}
+
+
+def _refuse_overwrite_and_resume(config: TrainTokenizerConfig | PrepareConfig | ConvertConfig) -> None:
+    if config.overwrite and config.resume:
+        raise UsageError("--overwrite and --resume contradict each other; use only one of them")

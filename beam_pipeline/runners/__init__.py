@@ -1,0 +1,1 @@
+"""Where pipelines run: in this process, behind a job service, on Dataflow."""

@@ -1,0 +1,204 @@
+"""The steps of each verb that runs a pipeline over a corpus: options → plan → fingerprint → claim → progress → run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipeline.dataset import lock, output_folder, output_place
+from beam_pipeline.dataset.staging import STAGING
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.options.option_fields import flags_of
+from beam_pipeline.options.verbs import VERBS, ConvertConfig, PrepareConfig
+from beam_pipeline.runners import beam_options, run
+from beam_pipeline.runners.dataflow import job_options
+from beam_pipeline.runners.dataflow.launch import is_active
+from beam_pipeline.sources.plan import Plan, describe_plan, plan
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import LockLost, StillRunning
+from beam_pipeline.support.progress import Address, ProgressDisplay
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A verb that is about to run a pipeline; `begin` makes it."""
+
+    verb: str
+    options: PipelineOptions
+    """Beam's, checked; those of a Dataflow job are complete."""
+    output: str
+    """The folder that the verb writes, absolute."""
+
+    @property
+    def on_dataflow(self) -> bool:
+        return beam_options.runs_on_dataflow(self.options)
+
+    def plan(self, config: InputConfig) -> Plan:
+        """Plans the input for the workers of this launch, and shows the user what is read.
+
+        Raises:
+            UsageError: If the input does not exist, or the workers cannot read it.
+        """
+        if config.dataset and config.dataset.cache:
+            output_place.check_place(filesystem.absolute(config.dataset.cache), "--dataset_cache")
+        planned = plan(config, local_files=beam_options.workers_see_local_files(self.options))
+        _log.info(describe_plan(planned, config))
+        return planned
+
+    def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:
+        """Holds the lock in a staging folder. See `lock.hold`."""
+        job_runs = partial(is_active, self.options)
+        return lock.hold(folder, verb=self.verb, fingerprint=fingerprint, job_runs=job_runs)
+
+    def claim_and_run(
+        self,
+        folder: str,
+        fingerprint: str,
+        *,
+        is_kept: Callable[[], bool],
+        make: Callable[[lock.Lock], Result],
+    ) -> Result | None:
+        """Claims the output and makes it, while this launch holds the lock.
+
+        Args:
+            folder: The staging folder, which holds the lock.
+            fingerprint: Of what is made.
+            is_kept: Deletes what the run would replace. Returns True if the finished output is kept instead.
+            make: Makes the output.
+
+        Returns:
+            What `make` returns. None if the output is kept.
+        """
+        with self.hold(folder, fingerprint) as held:
+            return None if is_kept() else make(held)
+
+    def claim_dataset(
+        self,
+        config: PrepareConfig | ConvertConfig,
+        splits: Sequence[str],
+        fingerprint: str,
+        make: Callable[[lock.Lock], bool],
+    ) -> bool | None:
+        """Claims the output and makes a dataset in it, as `claim_and_run` does."""
+        if config.resume and output_folder.is_finished(self.output, splits, fingerprint):
+            return None
+        return self.claim_and_run(
+            filesystem.join(self.output, STAGING),
+            fingerprint,
+            is_kept=lambda: output_folder.claim(
+                self.output, splits, fingerprint, overwrite=config.overwrite, resume=config.resume
+            ),
+            make=make,
+        )
+
+    @contextlib.contextmanager
+    def progress(self, stages: list[tuple[str, str, float]], total: int) -> Iterator[Address | None]:
+        """Shows the progress of a local run.
+
+        Args:
+            stages: As `ProgressDisplay` takes them.
+            total: How much the first stage has to do.
+
+        Yields:
+            The address that workers report to. None if another runner, with a display of its own, runs the pipeline.
+        """
+        if not beam_options.runs_here(self.options):
+            yield None
+            return
+        with ProgressDisplay(stages, total) as display:
+            yield display.address
+
+    def run(
+        self,
+        build: Callable[[beam.Pipeline], None],
+        *,
+        held: lock.Lock,
+        wait: bool = True,
+        finished: Callable[[], str] | None = None,
+    ) -> bool:
+        """Runs a pipeline that writes the output. See `run.run`."""
+        return run.run(build, self.options, lock=held, wait=wait, finished=finished)
+
+    def make_dataset(
+        self, run: Callable[[], bool], *, held: lock.Lock, splits: Sequence[str], num_units: int = 0
+    ) -> bool:
+        """Runs what makes a dataset, and cleans up if it fails.
+
+        Args:
+            run: Makes the dataset, and returns False if its job was only submitted.
+            held: The lock of the output folder.
+            splits: The names of the splits.
+            num_units: The number of work units.
+
+        Returns:
+            What `run` returns, or True if it failed after the dataset was finished.
+        """
+        try:
+            return run()
+        except StillRunning:
+            raise
+        except KeyboardInterrupt as interrupt:
+            if held.holder.job:
+                interrupt.args = (f"{held.holder.job} may still be active: see `follow`",)
+            else:
+                interrupt.args = ("run the same command with --resume to continue",)
+            raise
+        except Exception as error:
+            if not self._clean_up(held, splits, num_units):
+                raise
+            _log.warning("the job failed after it had finished the dataset: %s", error)
+            return True
+
+    def _clean_up(self, held: lock.Lock, splits: Sequence[str], num_units: int) -> bool:
+        """Cleans up after a failed run. Logs a cleanup failure without masking the original error.
+
+        Returns:
+            Whether the run has finished the dataset all the same.
+        """
+        try:
+            held.check()
+            finished = output_folder.clean_up_failed_run(self.output, splits, held.holder.fingerprint)
+        except LockLost:
+            return False  # the files may belong to another run
+        except OSError as error:
+            _log.warning("cannot clean up after the failed run: %s", error)
+            return False
+        if finished is None:
+            return True
+        units, shards = finished
+        if units or shards:
+            of_units = f"{units} of {num_units} work units and " if num_units else ""
+            _log.info(f"{of_units}{shards} shards are finished; --resume keeps them")
+        return False
+
+
+def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
+    """Checks Beam's options, and makes the file systems use them.
+
+    Args:
+        verb: The verb.
+        beam_args: The part of the command line that the verb does not know.
+        output: The folder that the verb writes, as the user gave it.
+
+    Raises:
+        UsageError: If an option is unknown, the options of a Dataflow job are wrong, or the folder is inside of a
+            dataset.
+    """
+    options = beam_options.parse(beam_args, flags_of(VERBS[verb]))
+    filesystem.configure(options)
+    launch = Launch(verb, options, filesystem.absolute(output))
+    if launch.on_dataflow:
+        job_options.complete(options, verb=verb, output=launch.output)
+    output_place.check_place(launch.output)
+    return launch

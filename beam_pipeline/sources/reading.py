@@ -1,0 +1,109 @@
+"""Where documents come from: planning the input as work units, and reading a unit.
+
+A format is a module with a function `read(file, part, options)` that yields `Records`. To add a format, write its
+module, add it to `FORMATS`, and define in `plan._cut_files` how its files are cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources import arrow, jsonl, parquet, text
+from beam_pipeline.sources.compression import DecompressedFile, codec_of
+from beam_pipeline.sources.content import open_text
+from beam_pipeline.sources.lines import line_number
+from beam_pipeline.sources.opening import open_parts
+from beam_pipeline.sources.units import BadRecord, DocumentBatch, Records, WorkUnit
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError, one_line
+from beam_pipeline.support.file_errors import is_service_error
+from beam_pipeline.support.hashing import place_hashes
+
+FORMATS = {"text": text, "jsonl": jsonl, "parquet": parquet, "arrow": arrow}
+
+_LINE_FORMATS = ("text", "jsonl")
+_MAX_LINE_NUMBER_BYTES = 1 << 30
+
+
+def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
+    """Yields the unit's documents, in order.
+
+    Raises:
+        DataError: If a file can no longer be read, or is broken.
+        UsageError: If a file is not of the unit's format.
+    """
+    files = open_parts(unit)
+    for part in unit.parts:
+        path = unit.root + part.name
+        try:
+            with next(files) as file:
+                stream = file
+                if unit.format in _LINE_FORMATS and part.start == 0:
+                    stream = open_text(file, path, unit.format, options)
+                if isinstance(stream, DecompressedFile):
+                    part = replace(part, end=None)
+                for records in FORMATS[unit.format].read(stream, part, options):
+                    yield _batch(unit, part.name, records, options.seed)
+        except EOFError as error:
+            raise DataError(f"{path}: {error}; the file has changed since") from error
+        except Exception as error:
+            if not (isinstance(error, OSError | pa.ArrowException) or is_service_error(error)):
+                raise
+            raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
+
+
+def describe(unit: WorkUnit, bad: BadRecord) -> str:
+    """Describes a bad record in one sentence: the file, the line and byte or the row, and the reason."""
+    return f"{describe_place(unit, bad.name, bad.place)}: {bad.reason}"
+
+
+def describe_place(unit: WorkUnit, name: str, place: int) -> str:
+    """Describes where a document is: the file, and its line and byte, or its row.
+
+    This is for error messages, so it does not fail if the file cannot be read, and it determines line numbers only
+    within the first GiB.
+    """
+    path = unit.root + name
+    if unit.format not in _LINE_FORMATS:
+        return f"{path}, row {place} (counted from 0)"
+    codec = codec_of(path)
+    where = f"byte {place}" + (" of its content" if codec else "")
+    if place <= _MAX_LINE_NUMBER_BYTES:
+        with contextlib.suppress(OSError, DataError), filesystem.open_file(path) as file:
+            number = line_number(DecompressedFile(file, codec, path) if codec else file, place)
+            where = f"line {number} ({where})"
+    return f"{path}, {where}"
+
+
+def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBatch:
+    """Selects the unit's share of the records and leaves out blank ones."""
+    texts, bad = records.texts, records.bad
+    if unit.share == 1 and all(texts) and not any(map(str.isspace, texts)):
+        return DocumentBatch(name, texts, records.places, records.bytes, 0, bad, records.crc)
+    kept = range(len(texts))
+    if unit.share < 1:
+        kept = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
+        places = np.array([record.place for record in bad], np.int64)
+        bad = [bad[index] for index in np.flatnonzero(_in_share(places, unit.share, seed, name))]
+    non_blank = [index for index in kept if texts[index] and not texts[index].isspace()]
+    chosen = np.array(non_blank, np.int64)
+    return DocumentBatch(
+        name,
+        [texts[index] for index in non_blank],
+        records.places[chosen],
+        records.bytes[chosen],
+        len(kept) - len(non_blank),
+        bad,
+        records.crc,
+    )
+
+
+def _in_share(places: np.ndarray, share: float, seed: int, name: str) -> np.ndarray:
+    """Returns bool [places]: whether each document is in a share of this size, by a seeded hash of its place."""
+    return place_hashes("share", seed, name, places) < np.uint64(int(share * 2**64))

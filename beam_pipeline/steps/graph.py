@@ -1,0 +1,196 @@
+"""The whole pipeline, from the plan's work units to a finished dataset.
+
+    units ─► tokenize ─┬─ rows, in a file of each unit ─────────┬─► write the shards ─► commit
+                       ├─ tails ─► pack them, block by block ───┤           ▲             ▲
+                       ├─ counts ─► tables of rows and tails ───┴───────────┘             │
+                       └─ statistics, counts of excluded records ─────────────────────────┘
+
+If the units' files are local, or documents are not packed, each shard reads its rows from them. Otherwise, in Cloud
+Storage, the runner groups rows by shard. With `--dedup exact`, the units are also read once before tokenization, to
+hash their documents. With `--resume`, the units and shards that an earlier run finished are checked and kept.
+
+Labels of steps never change, since runners show metrics and job graphs by label.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable
+
+import apache_beam as beam
+from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
+
+from beam_pipeline.dataset.bad_records import Excluded
+from beam_pipeline.dataset.finished_units import NO_DUPLICATES, BlockPlace
+from beam_pipeline.dataset.shards import ShardInfo
+from beam_pipeline.engines.fallbacks import EngineUse
+from beam_pipeline.rows.routing import RowTable
+from beam_pipeline.sources.units import WorkUnit, read_plan
+from beam_pipeline.steps.deduplicate import (
+    DUPLICATES,
+    HASHES,
+    FindDuplicates,
+    HashDocuments,
+    join_duplicates,
+    num_buckets,
+)
+from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.route import KeptShards, RouteRows, list_shards
+from beam_pipeline.steps.tables import (
+    KeptTable,
+    build_block_table,
+    build_kept_table,
+    build_row_table,
+    build_tail_table,
+)
+from beam_pipeline.steps.tails import CutTails, PackTails
+from beam_pipeline.steps.tokenize import (
+    BLOCKS,
+    COUNTS,
+    EXCLUDED,
+    STATISTICS,
+    TAILS,
+    USES,
+    MergeStatistics,
+    TokenizeUnit,
+)
+from beam_pipeline.steps.write import CommitDataset, GatherDocuments, GatherShards, WriteShard
+from beam_pipeline.support import filesystem
+
+
+def build(pipeline: beam.Pipeline, job: Job) -> None:
+    """Adds all of `prepare`'s steps to `pipeline`."""
+    units = (
+        pipeline
+        | "PlanPath" >> beam.Create([job.plan_path])
+        | "ReadPlan" >> beam.FlatMap(read_plan)
+        | "SpreadUnits" >> beam.Reshuffle()
+    )
+    tokenized = _tokenized(units, job)
+    splits, max_length = len(job.config.splits), job.config.max_length
+    counts = tokenized[COUNTS] | "ListCounts" >> beam.combiners.ToList()
+    tail_table = counts | "TailTable" >> beam.Map(build_tail_table, job.num_units, splits)
+    row_table = counts | "RowTable" >> beam.Map(
+        build_row_table, AsSingleton(tail_table), job.num_units, splits, max_length
+    )
+    tails = (
+        tokenized[TAILS]
+        | "CutTails" >> beam.ParDo(CutTails(job), AsSingleton(tail_table))
+        | "GroupTails" >> beam.GroupByKey()
+        | "PackTails" >> beam.ParDo(PackTails(job), AsSingleton(tail_table)).with_outputs(BLOCKS, STATISTICS)
+    )
+    blocks = (tokenized[BLOCKS], tails[BLOCKS]) | "AllBlocks" >> beam.Flatten()
+    kept = _kept_shards(pipeline, job)
+    write = _gather if filesystem.is_local(job.output) or job.config.packing == "none" else _group
+    written = write(blocks, row_table, kept, job)
+    statistics = (
+        (tokenized[STATISTICS], tails[STATISTICS])
+        | "AllStatistics" >> beam.Flatten()
+        | "MergeStatistics" >> beam.CombinePerKey(MergeStatistics(job.vocab_size))
+    )
+    shards = (written, kept) | "AllShards" >> beam.Flatten()
+    excluded = tokenized[EXCLUDED] | "SumExcluded" >> beam.CombineGlobally(_sum)
+    uses = tokenized[USES] | "SumUses" >> beam.CombinePerKey(_sum_uses)
+    _ = (
+        pipeline
+        | "Once" >> beam.Create([None])
+        | "Commit"
+        >> beam.ParDo(
+            CommitDataset(job),
+            AsSingleton(row_table),
+            AsIter(statistics),
+            AsIter(excluded),
+            AsIter(uses),
+            AsSingleton(tail_table),
+            AsIter(shards),
+        )
+    )
+
+
+def _gather(
+    blocks: PCollection[BlockPlace],
+    row_table: PCollection[RowTable],
+    kept: PCollection[ShardInfo],
+    job: Job,
+) -> PCollection[ShardInfo]:
+    """Writes shards whose rows are read from the units' files."""
+    gather = GatherDocuments if job.config.packing == "none" else GatherShards
+    block_table = (
+        blocks
+        | "ListBlocks" >> beam.combiners.ToList()
+        | "BlockTable" >> beam.Map(build_block_table, AsSingleton(row_table))
+    )
+    return (
+        row_table
+        | "ListShards" >> beam.FlatMap(list_shards, AsSingleton(_kept_table(kept)), job)
+        | "SpreadShards" >> beam.Reshuffle()
+        | "WriteShards" >> beam.ParDo(gather(job), AsSingleton(row_table), AsSingleton(block_table))
+    )
+
+
+def _group(
+    blocks: PCollection[BlockPlace],
+    row_table: PCollection[RowTable],
+    kept: PCollection[ShardInfo],
+    job: Job,
+) -> PCollection[ShardInfo]:
+    """Writes shards whose rows the runner groups."""
+    return (
+        blocks
+        | "Route" >> beam.ParDo(RouteRows(job), AsSingleton(row_table), AsSingleton(_kept_table(kept)))
+        | "GroupByShard" >> beam.GroupByKey()
+        | "WriteShards" >> beam.ParDo(WriteShard(job), AsSingleton(row_table))
+    )
+
+
+def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[KeptTable]:
+    return (
+        kept
+        | "KeptPlaces" >> beam.Map(lambda info: (info.split, info.shard))
+        | "ListKept" >> beam.combiners.ToList()
+        | "KeptTable" >> beam.Map(build_kept_table)
+    )
+
+
+def _tokenized(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
+    """Tokenizes the units, after deduplication if the options request it."""
+    if job.config.dedup == "exact":
+        hashed = units | "HashDocuments" >> beam.ParDo(
+            HashDocuments(job, num_buckets(job.input_bytes))
+        ).with_outputs(HASHES, DUPLICATES)
+        found = (
+            hashed[HASHES]
+            | "GroupHashes" >> beam.GroupByKey()
+            | "FindDuplicates" >> beam.ParDo(FindDuplicates())
+        )
+        duplicates = (hashed[DUPLICATES], found) | "AllDuplicates" >> beam.Flatten()
+        numbered = units | "NumberUnits" >> beam.Map(lambda unit: (unit.index, unit))
+        joined = (
+            {"unit": numbered, "duplicates": duplicates}
+            | "JoinDuplicates" >> beam.CoGroupByKey()
+            | "UnitWithDuplicates" >> beam.Map(join_duplicates)
+        )
+    else:
+        joined = units | "Unit" >> beam.Map(lambda unit: (unit, NO_DUPLICATES))
+    outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED, USES)
+    return joined | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
+
+
+def _kept_shards(pipeline: beam.Pipeline, job: Job) -> PCollection[ShardInfo]:
+    """Returns the intact shards of an earlier run; none without `--resume`."""
+    return (
+        pipeline
+        | "FinishedShards" >> beam.Create([job.finished_folder] if job.config.resume else [])
+        | "ListFinished" >> beam.FlatMap(filesystem.list_folder)
+        | "SpreadFinished" >> beam.Reshuffle()
+        | "CheckFinished" >> beam.ParDo(KeptShards(job))
+    )
+
+
+def _sum(counts: Iterable[Excluded]) -> Excluded:
+    return sum(counts, Excluded())
+
+
+def _sum_uses(uses: Iterable[EngineUse]) -> EngineUse:
+    return functools.reduce(operator.add, uses)

@@ -1,0 +1,1 @@
+"""Files, messages, errors and numbers: what all other packages use."""

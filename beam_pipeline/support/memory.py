@@ -1,0 +1,120 @@
+"""Checks, before a run in this process starts, whether it fits into memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from beam_pipeline.support.errors import UsageError
+
+_BASE = 400 << 20  # the program, its libraries and a work unit
+
+# From docs/preparing.md: the peak memory of a local runner that groups all rows or all documents' hashes.
+_PER_BYTE_OF_ROWS = 6.5
+_PER_BYTE_OF_TEXT_FOR_HASHES = 0.25
+TEXT_BYTES_PER_TOKEN = 4.2
+_PER_BYTE_OF_DOCUMENT = 14  # its record, its text, pieces and ids, and copies of these; measured with 50 MB
+_COPIES_OF_STATISTICS = 4  # of a unit, its bytes, and sums of two steps
+
+_MOST_FOR_ROWS = 1 << 30
+
+
+def needed(
+    *,
+    input_bytes: int,
+    id_bytes: int,
+    groups_rows: bool,
+    groups_hashes: bool,
+    shard_bytes: float = 0,
+    statistics_bytes: int = 0,
+    longest_bytes: float = 0,
+) -> int:
+    """Estimates the peak memory of a run in this process, in bytes.
+
+    Args:
+        input_bytes: Bytes of text.
+        id_bytes: Bytes per token of a row, 2 or 4.
+        groups_rows: Whether the runner groups the rows by shard, as it does if the output is not a local folder.
+        groups_hashes: Whether the runner groups the documents' hashes, as it does with `--dedup exact`.
+        shard_bytes: Bytes of a shard's rows, which are gathered in memory.
+        statistics_bytes: Bytes of the statistics of all splits.
+        longest_bytes: Bytes of the longest document that is known.
+    """
+    rows = input_bytes / TEXT_BYTES_PER_TOKEN * id_bytes
+    of_rows = rows * _PER_BYTE_OF_ROWS if groups_rows else min(rows, max(for_rows(), shard_bytes))
+    of_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
+    of_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
+    return int(_BASE + of_rows + of_hashes + of_documents)
+
+
+def available(root: str = "/") -> int | None:
+    """Returns the available memory in bytes: the least of the machine's and that of each control group of this process.
+
+    Args:
+        root: The folder with `proc` and `sys`.
+
+    Returns:
+        None if the system does not report it.
+    """
+    meminfo = Path(root, "proc/meminfo")
+    if not meminfo.exists():
+        return None
+    lines = (line.split() for line in meminfo.read_text().splitlines())
+    found = [int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:"]
+    return min([*found, *_left_in_groups(root)], default=None)
+
+
+def for_rows() -> int:
+    """Returns how many bytes of rows this process should gather at a time.
+
+    That is an eighth of what is available, but at most 1 GiB: more saves no time.
+    """
+    has = available()
+    return _MOST_FOR_ROWS // 4 if has is None else min(_MOST_FOR_ROWS, has // 8)
+
+
+def private_bytes() -> int | None:
+    """Returns how many bytes of memory this process uses, without mapped files; None if the system has no /proc."""
+    statistics = Path("/proc/self/statm")
+    if not statistics.exists():
+        return None
+    _, resident, shared, *_ = map(int, statistics.read_text().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def check(needs: int, has: int | None, *, remedy: str) -> None:
+    """Checks that a run fits into memory: it needs `needs` bytes, and `has` are available; None if unknown.
+
+    Raises:
+        UsageError: If it does not fit.
+    """
+    if has is not None and needs > has:
+        raise UsageError(
+            f"this run needs about {needs / 1e9:.1f} GB of memory here, but {has / 1e9:.1f} GB are available; "
+            f"{remedy}, or use --skip_memory_check to try anyway"
+        )
+
+
+def _left_in_groups(root: str) -> Iterator[int]:
+    """Yields the remaining memory of each control group (version 2 or 1) of this process."""
+    listing = Path(root, "proc/self/cgroup")
+    if not listing.exists():
+        return
+    for line in listing.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, names = Path(root, "sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top = Path(root, "sys/fs/cgroup/memory")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        own = top / path.strip("/")
+        folders = [own, *own.parents] if own.is_dir() else [top]  # a container sees its own group as the top
+        for folder in folders:
+            limit, usage = folder / names[0], folder / names[1]
+            if folder.is_relative_to(top) and limit.exists() and limit.read_text().strip() != "max":
+                statistics = (folder / "memory.stat").read_text().split()
+                cached = dict(zip(statistics[::2], map(int, statistics[1::2]), strict=True))[names[2]]
+                yield max(0, int(limit.read_text()) - int(usage.read_text()) + cached)

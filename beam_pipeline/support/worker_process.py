@@ -1,0 +1,55 @@
+"""Worker processes that exit when their launcher does. As a program, runs Beam's worker for a local run.
+
+python -m beam_pipeline.support.worker_process LAUNCHER_PID
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+from beam_pipeline.support import streams
+from beam_pipeline.support.lean_beam import import_beam
+from beam_pipeline.support.processes import collect_garbage_rarely
+
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.5
+
+
+def main() -> None:
+    """Runs Beam's worker."""
+    streams.harden(shows=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the launcher, which ends its workers
+    exit_with_launcher(int(sys.argv[1]))
+
+    collect_garbage_rarely()
+    import_beam()
+    from apache_beam.runners.worker import sdk_worker_main
+
+    sdk_worker_main.main(sys.argv)
+
+
+def exit_with_launcher(launcher: int) -> None:
+    """Makes this process exit as soon as its parent, `launcher`, does, even if the parent is killed."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    else:
+        threading.Thread(target=_watch, args=(launcher,), daemon=True).start()
+    if os.getppid() != launcher:  # it has already ended
+        os._exit(1)
+
+
+def _watch(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(_POLL_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The verb `convert`: copies a finished dataset to shards of another format, without tokenizing again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apache_beam as beam
+from apache_beam.pvalue import AsIter
+
+from beam_pipeline.dataset import manifest, output_place
+from beam_pipeline.dataset.inputs import INPUTS, inputs_entry
+from beam_pipeline.dataset.lock_holder import Lock
+from beam_pipeline.dataset.staging import STAGING
+from beam_pipeline.formats.choice import format_class, format_of
+from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.option_values import DOCUMENT_FORMATS, ROW_FORMATS
+from beam_pipeline.options.verbs import ConvertConfig
+from beam_pipeline.runners import beam_options, launching
+from beam_pipeline.runners.launching import Launch
+from beam_pipeline.steps.convert import (
+    CommitConversion,
+    ConvertJob,
+    ConvertShard,
+    converted,
+    list_source_shards,
+    read_listed,
+)
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.verbs.report import write_report
+from beam_pipeline.views.reading import Split, open_dataset
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+        UsageError: If options, dataset and output contradict each other. Nothing is written then.
+        DataError: If the folder is not a finished dataset, or it is damaged.
+    """
+    config, rest = parse(ConvertConfig, argv)
+    launch = launching.begin("convert", rest, config.output)
+    source = filesystem.absolute(config.dataset)
+    splits = _check(config, source, launch)
+    names = tuple(split.name for split in splits)
+    fingerprint = converted(splits[0].manifest, config.format_options())["fingerprint"]
+    staging = filesystem.join(launch.output, STAGING)
+    done = launch.claim_dataset(
+        config, names, fingerprint, lambda held: _make(launch, held, config, source, splits)
+    )
+    if done is False:
+        print(f"{config.output} will be complete when the job is done")
+        return
+    if done is None:
+        print(f"{config.output} already contains this dataset, finished: nothing to do")
+    if not filesystem.exists(filesystem.join(launch.output, manifest.REPORT)):
+        with launch.hold(staging, fingerprint):
+            write_report(launch.output)
+    for split in splits:
+        shards = counted(len(split.manifest["shards"]), "shard")
+        of_documents = split.manifest["max_length"] is None
+        records = counted(split.manifest["num_records"], "document" if of_documents else "row")
+        print(f"{split.name}: {records}, {shards} of {config.output_format}")
+
+
+def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
+    """Opens the dataset. Raises the errors of `main`."""
+    if filesystem.exists(filesystem.join(source, manifest.MANIFEST)):
+        raise UsageError(f"{config.dataset}: is one split; give the dataset's folder, which is above it")
+    splits = open_dataset(source)
+    for split in splits:
+        found = manifest.output_format_of(split.manifest)
+        if converted(split.manifest, config.format_options())["config"] == split.manifest["config"]:
+            raise UsageError(f"{config.dataset}: already has the format {found}; copy the folder")
+        of_documents = split.manifest["max_length"] is None
+        if config.output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
+            raise UsageError(
+                f"{config.dataset}: --output_format {config.output_format}: a dataset of rows cannot become one of "
+                "documents, nor the reverse; prepare it with that format"
+            )
+        made = format_class(config.output_format, of_documents=of_documents)
+        made.check_packages()
+        largest = max((shard["records"] for shard in split.manifest["shards"]), default=0)
+        try:
+            format_of(converted(split.manifest, config.format_options())).check_records(largest)
+        except UsageError as error:
+            raise UsageError(f"{split.folder}: {error}, when you prepare it") from error
+        if split.manifest["fingerprint"] != splits[0].manifest["fingerprint"]:
+            raise DataError(
+                f"{split.folder}: made by another run than {splits[0].folder}; verify the dataset"
+            )
+    names = [split.name for split in splits]
+    if not beam_options.workers_see_local_files(launch.options) and filesystem.is_local(source):
+        raise UsageError(f"{config.dataset} is on this machine, so the runner's workers cannot read it")
+    inputs = [filesystem.join(split.folder, manifest.MANIFEST) for split in splits]
+    tokenizer = filesystem.join(splits[0].tokenizer_folder, "tokenizer.json")
+    output_place.refuse_overlap(launch.output, names, [*inputs, tokenizer])
+    return splits
+
+
+def _make(launch: Launch, held: Lock, config: ConvertConfig, source: str, splits: Sequence[Split]) -> bool:
+    """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
+    rows = sum(split.manifest["num_records"] for split in splits)
+    records = "rows" if splits[0].manifest["max_length"] else "documents"
+    with launch.progress([("convert", records, 1.0)], rows) as address:
+        job = ConvertJob(
+            output=launch.output,
+            run=held.holder.run,
+            detached=launch.on_dataflow,
+            fingerprint=held.holder.fingerprint,
+            progress=address,
+            source=source,
+            format_options=config.format_options(),
+            names=tuple(split.name for split in splits),
+        )
+        folder, files = splits[0].tokenizer_folder, splits[0].manifest["tokenizer"]["files"]
+
+        inputs = inputs_entry(splits[0].manifest)
+
+        def run() -> bool:
+            if inputs:
+                job.write_recorded("inputs", {INPUTS: read_listed(source, inputs)})
+            job.write_recorded(
+                "tokenizer",
+                {f"{manifest.TOKENIZER}/{file['path']}": read_listed(folder, file) for file in files},
+            )
+            return launch.run(
+                lambda pipeline: build(pipeline, job),
+                held=held,
+                wait=config.wait,
+                finished=job.describe_finished,
+            )
+
+        return launch.make_dataset(run, held=held, splits=job.names)
+
+
+def build(pipeline: beam.Pipeline, job: ConvertJob) -> None:
+    """Adds the steps: each shard is converted on its own, and then the manifests are written."""
+    shards = (
+        pipeline
+        | "Splits" >> beam.Create(range(len(job.names)))
+        | "ListShards" >> beam.FlatMap(list_source_shards, job)
+        | "SpreadShards" >> beam.Reshuffle()
+        | "ConvertShards" >> beam.ParDo(ConvertShard(job))
+    )
+    _ = (
+        pipeline
+        | "Once" >> beam.Create([None])
+        | "Commit" >> beam.ParDo(CommitConversion(job), AsIter(shards))
+    )

@@ -1,0 +1,187 @@
+"""The verb `inspect`: shows a summary of a dataset, one record with its origin, or the records that contain a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from beam_pipeline.dataset.inputs import count_inputs
+from beam_pipeline.dataset.manifest import output_format_of
+from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.verbs import InspectConfig
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.escaping import visible
+from beam_pipeline.views.decoding import RowDecoder
+from beam_pipeline.views.describing import describe_units, stretches_of
+from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
+from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
+
+_ROWS_PER_SEARCH = 1024
+_CONTEXT = 60  # characters shown on each side of a match of `--grep`
+_AUTO_SECONDS = 10.0  # approximate limit of `--trace auto`
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+        UsageError: If options are wrong, or the dataset has no such record.
+        DataError: If the folder is not a finished dataset, or `--grep` finds nothing.
+    """
+    config, _ = parse(InspectConfig, argv)
+    splits = open_dataset(filesystem.absolute(config.dataset))
+    if config.record:
+        lines = _record(config, splits)
+    elif config.grep is not None:
+        lines = _grep(config, splits)
+    else:
+        lines = _summary(splits)
+    for line in lines:
+        print(line, flush=True)
+
+
+def _summary(splits: Sequence[Split]) -> Iterator[str]:
+    """Yields the lines of the summary."""
+    first = splits[0].manifest
+    tokenizer = first["tokenizer"]
+    sources, size = count_inputs(first)
+    yield f"inputs     {counted(sources, 'file')}, {size:,} bytes"
+    yield f"tokenizer  {splits[0].tokenizer_folder}, {tokenizer['vocab_size']:,} tokens"
+    if first["max_length"] is None:
+        yield "rows       whole documents, in the order of the input"
+    else:
+        yield f"rows       {first['max_length']} tokens: {', '.join(first['features'])}"
+    yield f"format     {output_format_of(first)}"
+    excluded = {name.replace("_", " "): count for name, count in first.get("excluded", {}).items()}
+    if excluded:
+        records = excluded.pop("records", 0)
+        left_out = ", ".join(f"{count:,} {name}" for name, count in excluded.items() if count)
+        yield f"records    {records:,} read, left out: {left_out or 'none'}"
+    yield ""
+    header = (
+        "split",
+        "documents",
+        "bytes",
+        "tokens",
+        "bytes/token",
+        "tokens/document",
+        "rows",
+        "full",
+        "shards",
+    )
+    table = [header, *(_figures(split) for split in splits)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        name, *figures = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join([name.strip().ljust(widths[0]), *figures])
+
+
+def _figures(split: Split) -> tuple[str, ...]:
+    totals = split.manifest["totals"]
+    documents, tokens = max(1, totals["documents"]), max(1, totals["tokens"])
+    slots = max(1, totals["tokens"] + totals["padding"])
+    return (
+        split.name,
+        f"{totals['documents']:,}",
+        f"{totals['bytes']:,}",
+        f"{totals['tokens']:,}",
+        f"{totals['bytes'] / tokens:.2f}",
+        f"{totals['tokens'] / documents:,.1f}",
+        f"{totals['rows']:,}",
+        f"{totals['tokens'] / slots:.2%}",
+        f"{len(split.manifest['shards']):,}",
+    )
+
+
+def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
+    """Yields the lines for one record: where it is, where it came from, and its content."""
+    name, shard, record = config.record
+    split = next((split for split in splits if split.name == name), None)
+    if split is None:
+        names = ", ".join(split.name for split in splits)
+        raise UsageError(f"--record {name}:{shard}:{record}: there is no split {name!r}, only {names}")
+    row = split.row(shard, record)
+    origin = split.origin(shard, record)
+    decoder = split.decoder()
+    unit = "the tails" if origin.is_of_tails else f"work unit {origin.units[0].index}"
+    yield f"record  {split.shard_path(shard)}, number {record}"
+    yield (
+        f"row     {origin.position:,} of the {origin.rows:,} from {unit}; "
+        f"{origin.rank:,} of the split's {split.manifest['num_records']:,} before the shuffle"
+    )
+    yield from _source_lines(origin)
+    yield f"tokens  {len(row.ids):,}, and {row.padding:,} of padding"
+    tracer = Tracer(split)
+    parts = None
+    if config.trace != "never":
+        try:
+            max_seconds = _AUTO_SECONDS if config.trace == "auto" else None
+            parts = tracer.trace(origin, row, max_seconds=max_seconds)
+        except NotTraced as reason:
+            hint = "; --trace always takes the time it needs" if isinstance(reason, TraceTooSlow) else ""
+            yield f"traced  only to its work unit: {visible(str(reason), one_line=True)}{hint}"
+    yield ""
+    stretches = stretches_of(row, parts, tracer.starts(origin, row))
+    yield from _content(row, stretches, decoder, config.tokens)
+
+
+def _source_lines(origin: Origin) -> Iterator[str]:
+    if origin.is_of_tails:
+        yield "tail    this row was packed from the ends of work units, which did not fill a row there"
+    for number, line in enumerate(describe_units(origin.units)):
+        yield f"{'source' if number == 0 else '':<6}  {line}"
+
+
+def _content(
+    row: Row, stretches: Sequence[tuple[int, int, str]], decoder: RowDecoder, tokens: bool
+) -> Iterator[str]:
+    """Yields the row's text or tokens, for each stretch in turn."""
+    for first, end, description in stretches:
+        remark = f"; {visible(description, one_line=True)}" if description else ""
+        yield f"── tokens {first} to {end - 1}{remark}"
+        if tokens:
+            for piece in decoder.pieces(row.ids[first:end].tolist()):
+                for position in range(first + piece.first, first + piece.end):
+                    token = decoder.token(int(row.ids[position]))
+                    text = repr(piece.text) if position == first + piece.end - 1 else "…"
+                    yield f"{position:>6}  {int(row.ids[position]):>7}  {visible(token, one_line=True):<24} {text}"
+        else:
+            yield visible("".join(piece.text for piece in decoder.pieces(row.ids[first:end].tolist())))
+
+
+def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
+    """Yields a line for each record whose text matches.
+
+    Raises:
+        DataError: If no record matches.
+    """
+    flags = re.IGNORECASE if config.ignore_case else 0
+    pattern = re.compile(config.grep if config.regex else re.escape(config.grep), flags)
+    decoder = splits[0].decoder()
+    found = 0
+    for split in splits:
+        for shard in range(len(split.manifest["shards"])):
+            rows = enumerate(split.rows(shard))
+            while batch := list(islice(rows, _ROWS_PER_SEARCH)):
+                texts = decoder.texts([row.ids.tolist() for _, row in batch])
+                for (record, _), text in zip(batch, texts, strict=True):
+                    if match := pattern.search(text):
+                        if found == config.most:
+                            yield f"… and perhaps more: these are the first {found} (--most)"
+                            return
+                        yield f"{split.name}:{shard}:{record}  {_around(text, *match.span())}"
+                        found += 1
+    if not found:
+        raise DataError(
+            f"no record contains {config.grep!r} (a text that continues in the next row is not found)"
+        )
+
+
+def _around(text: str, first: int, end: int) -> str:
+    """Returns a match with the text around it, as one line."""
+    before, after = max(0, first - _CONTEXT), min(len(text), end + _CONTEXT)
+    shown = visible(text[before:after], one_line=True)
+    return f"{'…' * (before > 0)}{shown}{'…' * (after < len(text))}"

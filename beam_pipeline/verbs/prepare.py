@@ -1,0 +1,320 @@
+"""The verb `prepare`: turns a corpus into a dataset. Options → plan → graph → run → summary."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+
+from beam_pipeline import __version__
+from beam_pipeline.dataset import manifest, output_place
+from beam_pipeline.dataset.inputs import INPUTS, describe_inputs, encode_inputs
+from beam_pipeline.dataset.lock_holder import Lock
+from beam_pipeline.dataset.manifest import TOKENIZER
+from beam_pipeline.dataset.staging import STAGING
+from beam_pipeline.engines.engine import HF_SPEED, check_engine
+from beam_pipeline.engines.unknown_text import describe_unknown
+from beam_pipeline.formats.choice import format_class, format_for
+from beam_pipeline.native import library as native
+from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.runners import beam_options, launching
+from beam_pipeline.runners.launching import Launch
+from beam_pipeline.sources.plan import Plan
+from beam_pipeline.sources.units import write_plan
+from beam_pipeline.steps import graph
+from beam_pipeline.steps.job import Job
+from beam_pipeline.support import filesystem, memory
+from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.limits import MOST_IDS
+from beam_pipeline.support.progress import elapsed
+from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
+from beam_pipeline.tokenization.load_check import check_copy
+from beam_pipeline.tokenization.template import Template
+from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+from beam_pipeline.verbs.analysis import analyze
+from beam_pipeline.verbs.estimate import describe_estimate, estimate, likely_records, needed_memory
+from beam_pipeline.verbs.report import write_report
+from beam_pipeline.verbs.summary import print_summary
+
+# Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
+_BYTES_VERSION = 2
+
+_LARGE_SHARD = 1 << 28  # tokens: from here on, the size of shards determines the memory
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """Everything that a run needs, read and checked before anything is written."""
+
+    config: PrepareConfig
+    tokenizer: TokenizerDescription
+    template: Template
+    pad_id: int
+    planned: Plan
+
+    @cached_property
+    def inputs(self) -> bytes:
+        """The content of inputs.jsonl."""
+        return encode_inputs((file.path, file.size) for file in self.planned.files)
+
+    def describe(self) -> dict:
+        """Returns the description of the run for the manifests."""
+        tokenizer = self.tokenizer
+        files = [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
+        return {
+            "bytes_version": _BYTES_VERSION,
+            "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
+            "config": self.config.identity(),
+            "inputs": describe_inputs(
+                self.inputs,
+                files=len(self.planned.files),
+                input_bytes=sum(file.size for file in self.planned.files),
+            ),
+            "tokenizer": {
+                "path": f"../{TOKENIZER}",
+                "sha256": tokenizer.sha256,
+                "vocab_size": tokenizer.vocab_size,
+                "special_token_ids": {**tokenizer.special_token_ids, "pad": self.pad_id},
+                "all_special_ids": list(tokenizer.all_special_ids),
+                "control_ids": sorted(tokenizer.control_ids),
+                **({"converted_by": tokenizer.converted_by} if tokenizer.converted_by else {}),
+                "files": files,
+            },
+        }
+
+    def fingerprint(self) -> str:
+        """See `manifest.fingerprint`."""
+        parts = self.describe()
+        return manifest.fingerprint(
+            *(parts[key] for key in ("bytes_version", "config", "inputs", "tokenizer"))
+        )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+        UsageError: If options, tokenizer, input and output contradict each other. Nothing is written then.
+        DataError: If the input is invalid or cannot be read.
+    """
+    began = time.monotonic()
+    config, rest = parse(PrepareConfig, argv)
+    launch = launching.begin("prepare", rest, config.output)
+    output = launch.output
+    checked = _check(config, launch)
+    if config.estimate:
+        _show_estimate(launch, checked)
+        return
+    fingerprint = checked.fingerprint()
+    output_place.refuse_overlap(
+        output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
+    )
+    staging = filesystem.join(output, STAGING)
+    done = launch.claim_dataset(
+        config, config.split_names, fingerprint, lambda held: _make(launch, held, checked)
+    )
+    if done is False:
+        print(f"{config.output} will be complete when the job is done")
+        return
+    kept = done is None
+    seconds = time.monotonic() - began
+    if kept:
+        print(f"{config.output} already contains this dataset, finished: nothing to do")
+    if any(_missing_views(config, output)):
+        with launch.hold(staging, fingerprint):
+            _add_views(config, output)
+    print_summary(config, output, None if kept else seconds)
+
+
+def _check(config: PrepareConfig, launch: Launch) -> _Checked:
+    """Reads the tokenizer and plans the input.
+
+    Raises:
+        UsageError: If they contradict the options, the format of the output needs a package that is not installed, or
+            the run needs more memory than is available.
+    """
+    format_class(config.output_format, of_documents=config.packing == "none").check_packages()
+    tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
+    if tokenizer.vocab_size > MOST_IDS:
+        raise UsageError(
+            f"--tokenizer {config.tokenizer}: has {tokenizer.vocab_size:,} ids, but a dataset can have at most "
+            f"{MOST_IDS:,}; use a tokenizer with smaller ids"
+        )
+    template = tokenizer.template_of(config.append_eos)
+    slow = check_engine(
+        config.engine,
+        tokenizer.json,
+        parse_special_tokens=config.parse_special_tokens,
+        control_ids=tokenizer.control_ids,
+    )
+    check_copy(tokenizer, config.tokenizer)
+    if slow is not None:
+        _log.warning(
+            f"--tokenizer {config.tokenizer}: Hugging Face's tokenizers encodes all text, at about {HF_SPEED} per "
+            f"core, since no faster engine gives its ids exactly: {slow}"
+        )
+    unknown = describe_unknown(load_tokenizer(tokenizer.json).parsed)
+    if unknown is not None:
+        _log.warning(f"--tokenizer {config.tokenizer}: {unknown}")
+    if native.rows_library() is None:
+        _log.info(
+            "records are encoded without compiled code, more slowly: tokenmill was installed without a C compiler"
+        )
+    pad_id = _pad_id(config, tokenizer)
+    for note in tokenizer.notes:
+        _log.info(note)
+    planned = launch.plan(config.input)
+    format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
+    if _joins_silently(config, template):
+        ends = (
+            "--append_eos ends each with the eos token"
+            if tokenizer.special_token_ids["eos"] is not None
+            else None
+        )
+        _log.info(
+            "rows join documents with nothing between them, since the tokenizer adds no special tokens; "
+            f"{ends or '--segment_ids records where each begins'}"
+        )
+    if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
+        _check_memory(config, planned, tokenizer)
+    return _Checked(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
+
+
+def _show_estimate(launch: Launch, checked: _Checked) -> None:
+    """Prints what the run would make, from a sample of the input."""
+    config, planned, tokenizer = checked.config, checked.planned, checked.tokenizer
+    with elapsed("preparing a sample"):
+        made = estimate(
+            config,
+            planned,
+            tokenizer,
+            template=checked.template,
+            pad_id=checked.pad_id,
+            threads=beam_options.process_threads(launch.options),
+        )
+    for line in describe_estimate(made, config, planned, tokenizer.vocab_size):
+        print(line)
+
+
+def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
+    """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
+    config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
+    written = "documents" if config.packing == "none" else "rows"
+    with launch.progress([("tokenize", "MB", 1e6), ("write", written, 1.0)], planned.bytes) as address:
+        job = Job(
+            config=config,
+            output=launch.output,
+            run=held.holder.run,
+            detached=launch.on_dataflow,
+            fingerprint=held.holder.fingerprint,
+            num_units=len(planned.units),
+            input_bytes=planned.bytes,
+            vocab_size=tokenizer.vocab_size,
+            pad_id=checked.pad_id,
+            control_ids=tokenizer.control_ids,
+            template=checked.template,
+            threads=beam_options.process_threads(launch.options),
+            gathered_bytes=memory.for_rows(),
+            progress=address,
+        )
+
+        def run() -> bool:
+            _stage(job, checked)
+            return launch.run(
+                lambda pipeline: graph.build(pipeline, job),
+                held=held,
+                wait=config.wait,
+                finished=job.describe_finished,
+            )
+
+        return launch.make_dataset(run, held=held, splits=config.split_names, num_units=len(planned.units))
+
+
+def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:
+    """Returns whether a finished dataset lacks its report, and whether it lacks the requested analysis."""
+    folders = (filesystem.join(output, name, manifest.TRANSFORM_FN) for name in config.split_names)
+    models = (filesystem.join(folder, "saved_model.pb") for folder in folders)
+    report = filesystem.exists(filesystem.join(output, manifest.REPORT))
+    return not report, config.analyze and not all(map(filesystem.exists, models))
+
+
+def _add_views(config: PrepareConfig, output: str) -> None:
+    """Adds the views that a finished dataset lacks. Needs the lock."""
+    lacks_report, lacks_analysis = _missing_views(config, output)
+    if lacks_report:
+        write_report(output)
+    if lacks_analysis:
+        for line in analyze(output):
+            print(line)
+
+
+def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
+    """Returns the id that pads rows.
+
+    Raises:
+        UsageError: If rows have no attention mask, and the text may contain the pad token.
+    """
+    special = tokenizer.special_token_ids
+    if not config.attention_mask and config.packing != "none":
+        pad_id = tokenizer.require("pad", "--no_attention_mask")
+        shared = [name for name, token in special.items() if name != "pad" and token == pad_id]
+        if shared:
+            raise UsageError(
+                f"--no_attention_mask: the tokenizer's pad token is also its {shared[0]} token, so padding could not "
+                "be distinguished from text; omit the option, or add a separate pad token to the tokenizer"
+            )
+        return pad_id
+    if special["pad"] is not None:
+        return special["pad"]
+    pad_id = 0 if special["eos"] is None else special["eos"]
+    _log.info(
+        f"--tokenizer {config.tokenizer}: has no pad token. Rows are padded with the id {pad_id} "
+        f"({'eos' if special['eos'] is not None else 'the first'}), and attention_mask marks the padding; --pad_token "
+        "selects another token"
+    )
+    return pad_id
+
+
+def _joins_silently(config: PrepareConfig, template: Template) -> bool:
+    """Returns whether nothing in the records shows where one document of a row ends and the next begins."""
+    marked = template.prefix or template.suffix or config.segment_ids or config.position_ids
+    return config.packing not in ("pad", "none") and not marked
+
+
+def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> None:
+    """Refuses a local run that needs more memory than is available, before anything is written.
+
+    More worker processes do not help, since the runner groups data in the launcher's memory.
+    """
+    remedies = ["use --runner DataflowRunner"]
+    if config.max_length and config.num_shards:
+        remedies.insert(0, "use more --num_shards, since all rows of a shard are in memory")
+    elif config.max_length and config.shard_size * config.max_length > _LARGE_SHARD:
+        remedies.insert(0, "use a smaller --shard_size, since all rows of a shard are in memory")
+    if not filesystem.is_local(config.output):
+        remedies.append("write to a local folder and copy it")
+    if config.dedup == "exact":
+        remedies.append("omit --dedup exact")
+    memory.check(
+        needed_memory(
+            config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known(config.input)
+        ),
+        memory.available(),
+        remedy=", or ".join(remedies),
+    )
+
+
+def _stage(job: Job, checked: _Checked) -> None:
+    """Writes the files that workers read: the tokenizer, the plan and the run's description."""
+    files = checked.tokenizer.files
+    job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})
+    job.write_recorded("inputs", {INPUTS: checked.inputs})
+    write_plan(job.plan_path, checked.planned.units)
+    filesystem.write_bytes(job.description_path, json.dumps(checked.describe()).encode())

@@ -1,0 +1,43 @@
+"""The verb `report`: writes an HTML report of a dataset into its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from beam_pipeline.dataset import lock
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.dataset.own_pages import is_own_page, signed_page
+from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.verbs import ReportConfig
+from beam_pipeline.report_page.page import render
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.progress import elapsed
+from beam_pipeline.views.reading import open_dataset
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+        DataError: If the folder is not a finished dataset.
+    """
+    config, _ = parse(ReportConfig, argv)
+    dataset = filesystem.absolute(config.dataset)
+    with lock.hold_dataset(dataset, verb="report"):
+        print(write_report(dataset))
+
+
+def write_report(dataset: str) -> str:
+    """Writes `report.html` into the folder of a dataset or of one split, and returns its path.
+
+    Raises:
+        DataError: If the folder is not a finished dataset, or has a `report.html` that this program did not write.
+    """
+    path = filesystem.join(dataset, manifests.REPORT)
+    with elapsed("writing the report"):
+        page = signed_page(render(open_dataset(dataset)))
+    if filesystem.exists(path) and not is_own_page(filesystem.read_bytes(path)):
+        raise DataError(f"{path}: was not written by this program, or has changed since; move it elsewhere")
+    filesystem.write_bytes(path, page)
+    return path

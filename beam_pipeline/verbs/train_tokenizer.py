@@ -1,0 +1,181 @@
+"""The verb `train-tokenizer`: trains a tokenizer. Options → plan → sample → train → folder → summary."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+
+from beam_pipeline import __version__
+from beam_pipeline.dataset.lock_holder import Lock
+from beam_pipeline.dataset.output_place import refuse_overlap
+from beam_pipeline.engines.engine import make_engine
+from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.verbs import TrainTokenizerConfig
+from beam_pipeline.runners import launching
+from beam_pipeline.runners.launching import Launch
+from beam_pipeline.sources.plan import Plan
+from beam_pipeline.sources.units import write_plan
+from beam_pipeline.support import filesystem
+from beam_pipeline.support.amounts import counted, megabytes
+from beam_pipeline.support.errors import DataError, LockLost
+from beam_pipeline.support.progress import elapsed, tracked
+from beam_pipeline.tokenization import hub, tokenizer_folder
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
+from beam_pipeline.verbs import corpus_sample
+from beam_pipeline.verbs.corpus_sample import Sample, SampleJob
+
+_STAGES = [("sample", "MB", 1e6)]
+
+# Bytes of the sample that are tokenized to compute the bytes per token of the summary.
+_MEASURED_BYTES = 2 << 20
+
+_log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb with these arguments.
+
+    Raises:
+        UsageError: If options, input and output contradict each other. This is found before long work starts.
+        DataError: If the corpus cannot be read, or has too little text for such a tokenizer.
+    """
+    began = time.monotonic()
+    config, rest = parse(TrainTokenizerConfig, argv)
+    launch = launching.begin("train-tokenizer", rest, config.output)
+    if config.push_to_hub:
+        hub.check_repo(config.push_to_hub)
+    output = launch.output
+    planned = launch.plan(config.input)
+    made_from = _describe(config, planned)
+    fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    refuse_overlap(output, (), (file.path for file in planned.files))
+    summary = launch.claim_and_run(
+        tokenizer_folder.lock_folder(output),
+        fingerprint,
+        is_kept=lambda: tokenizer_folder.claim(
+            output, fingerprint, overwrite=config.overwrite, resume=config.resume
+        ),
+        make=lambda held: _make(launch, held, config, planned, made_from),
+    )
+    if summary is None:
+        print(f"{config.output} already contains this tokenizer: nothing to do")
+    else:
+        print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
+    _push(config, output)
+
+
+def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Plan, made_from: dict) -> str:
+    """Samples the corpus, trains the tokenizer and writes it. Returns the summary for the user."""
+    output, fingerprint = launch.output, held.holder.fingerprint
+    staging = tokenizer_folder.staging(output, fingerprint)
+    try:
+        with launch.progress(_STAGES, planned.bytes) as address:
+            job = SampleJob(
+                folder=staging,
+                plan_path=filesystem.join(staging, "plan.jsonl"),
+                num_units=len(planned.units),
+                share=config.sample_bytes / max(1, planned.bytes),
+                seed=config.seed,
+                read_options=config.input,
+                skip_bad=config.on_bad_record == "skip",
+                progress=address,
+            )
+            write_plan(job.plan_path, planned.units)
+            launch.run(lambda pipeline: corpus_sample.build(pipeline, job), held=held)
+        sample = Sample(staging, job.share, config.sample_bytes)
+        if not sample.bytes:
+            raise DataError(
+                "nothing to train on: the sample has none of the documents of the input "
+                f"({counted(len(planned.files), 'file')}, {planned.bytes:,} bytes); check that the files contain text "
+                "and that --sample_bytes is large enough"
+            )
+        _log.info(
+            f"training: a {config.model} model of {config.vocab_size:,} tokens on {megabytes(sample.bytes)}"
+        )
+        trained = _train(config, sample)
+        files = trained.files()
+        bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
+        made = {
+            **made_from,
+            "inputs": {"files": len(planned.files), "bytes": planned.bytes},
+            "sample": {"documents": sample.documents, "bytes": sample.bytes},
+            "bytes_per_token": round(bytes_per_token, 4),
+        }
+        held.check()
+        tokenizer_folder.commit(output, fingerprint, made, files)
+    finally:
+        _clear(held, output, fingerprint)
+    return (
+        f"{config.model} tokenizer of {trained.tokenizer.get_vocab_size():,} tokens from "
+        f"{counted(sample.documents, 'document')} ({megabytes(sample.bytes)} of {megabytes(planned.bytes)}), "
+        f"{bytes_per_token:.2f} bytes per token"
+    )
+
+
+def _clear(held: Lock, output: str, fingerprint: str) -> None:
+    """Deletes the staging folder, unless another run has taken it over or a job may still write to it."""
+    if held.kept:
+        return
+    with contextlib.suppress(LockLost):
+        held.check()
+        tokenizer_folder.clear(output, fingerprint)
+
+
+def _push(config: TrainTokenizerConfig, output: str) -> None:
+    if config.push_to_hub:
+        url = hub.push(tokenizer_folder.read(output), config.push_to_hub, place=output)
+        print(f"pushed to the hub: {url}")
+
+
+def _train(config: TrainTokenizerConfig, sample: Sample):
+    from beam_pipeline.tokenization import training  # imported late, since workers do not need it
+
+    try:
+        with _shown(sample) as texts, library_errors():
+            return training.train(
+                config.model,
+                texts,
+                vocab_size=config.vocab_size,
+                allow_smaller=config.allow_smaller_vocab,
+                lowercase=config.lowercase,
+            )
+    except EncodingError as error:
+        raise DataError(f"--model {config.model}: cannot be trained on this text: {error}") from error
+
+
+@contextlib.contextmanager
+def _shown(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
+    """Shows a bar while the sample's texts are read, and the time while the model is trained after that."""
+    with contextlib.ExitStack() as training:
+
+        def texts() -> Iterator[str]:
+            training.close()
+            yield from tracked(sample.texts(), sample.documents, doing="count", unit="documents")
+            training.enter_context(elapsed("training the model"))
+
+        yield texts
+
+
+def _describe(config: TrainTokenizerConfig, planned: Plan) -> dict:
+    """Returns everything that determines the tokenizer's bytes."""
+    return {
+        "config": config.identity(),
+        "inputs": planned.describe_files(),
+        "versions": {
+            "tokenmill": __version__,
+            **{name: version(name) for name in ("tokenizers", "sentencepiece", "transformers")},
+        },
+    }
+
+
+def _bytes_per_token(tokenizer_json: str, sample: Sample) -> float:
+    """Measures bytes per token on documents that are spread evenly over the sample."""
+    step = max(1, sample.bytes // _MEASURED_BYTES)
+    texts = [text for number, text in enumerate(sample.texts()) if number % step == 0]
+    ids, _ = make_engine("hf", tokenizer_json).encode_batch(texts)
+    return sum(len(text.encode()) for text in texts) / max(1, len(ids))

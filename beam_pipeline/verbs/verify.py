@@ -1,0 +1,213 @@
+"""The verb `verify`: checks that a dataset is complete and undamaged, and names every defect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+
+from beam_pipeline.checks.folder import check_folder
+from beam_pipeline.checks.manifest import documents_read
+from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
+from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
+from beam_pipeline.dataset import manifest as manifests
+from beam_pipeline.options.option_fields import flags_of, parse
+from beam_pipeline.options.option_values import SPLIT_NAME
+from beam_pipeline.options.verbs import VerifyConfig
+from beam_pipeline.support import filesystem, worker_process
+from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.console import print_above
+from beam_pipeline.support.errors import DataError, WorkerDied
+from beam_pipeline.support.progress import MOMENT, ProgressDisplay, Reporter
+
+_SHARDS_AT_A_TIME = 8
+_BYTES_FOR_ALL_CORES = 2 << 30  # for less, starting other processes would take longer than the work
+
+# Reads the shards of some splits; yields (folder, findings) for each split.
+ShardReader = Callable[[Sequence[SplitFindings]], Iterator[tuple[str, ShardFindings]]]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the verb: prints a line for each split and each defect.
+
+    Raises:
+        UsageError: Beam's options are wrong.
+        DataError: If the dataset has defects. The message has their number.
+    """
+    config, rest = parse(VerifyConfig, argv)
+    dataset = filesystem.absolute(config.dataset)
+    read = _read_with_progress
+    if rest:
+        # Imported late: Beam takes seconds, and checks on this machine do not need it.
+        from beam_pipeline.checks import at_scale
+        from beam_pipeline.runners import beam_options
+
+        options = beam_options.parse(rest, flags_of(VerifyConfig))
+        filesystem.configure(options)
+        read = partial(at_scale.read_shards, dataset=dataset, options=options)
+    defects = 0
+    for folder, found, notes in _check_all(dataset, read):
+        for note in notes:
+            print_above(f"NOTE {note}")
+        for defect in found:
+            print_above(f"DEFECT {defect}")
+        if folder == dataset and defects and not found:
+            continue  # its splits have the defects
+        defects += len(found)
+        print_above(f"{folder}: {counted(len(found), 'defect') if found else 'whole'}")
+    if defects:
+        raise DataError(f"{dataset} has {counted(defects, 'defect')}")
+
+
+def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
+    """Checks a dataset, or one of its splits, on this machine.
+
+    Yields:
+        A split's folder, and its defects as one sentence each.
+    """
+    for folder, defects, _ in _check_all(dataset, read_shards):
+        yield folder, defects
+
+
+def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yields (folder, defects, notes) of each split, and of the dataset's folder if it has any."""
+    folders = filesystem.list_subfolders(dataset)
+    names = {name for name in folders if _has_manifest(filesystem.join(dataset, name))}
+    if not names:
+        if filesystem.exists(filesystem.join(dataset, manifests.MANIFEST)):
+            yield from _check_folders([dataset], read)
+        else:
+            yield dataset, [manifests.no_dataset_reason(dataset)], []
+        return
+    fingerprint = None
+    for name in sorted(names):  # the manifest of one split also names a split whose folder is missing
+        try:
+            manifest = manifests.parse_manifest(filesystem.join(dataset, name))[1]
+        except (DataError, OSError):  # `_check_folders` reports it
+            continue
+        fingerprint, siblings = manifest.get("fingerprint"), manifest.get("splits")
+        if isinstance(siblings, list):
+            names |= {name for name in siblings if isinstance(name, str) and SPLIT_NAME.fullmatch(name)}
+    whole = True
+    folders = [filesystem.join(dataset, name) for name in sorted(names)]
+    for folder, defects, notes in _check_folders(folders, read, dataset):
+        whole = whole and not defects
+        yield folder, defects, notes
+    defects, notes = check_folder(dataset, names, finished=fingerprint if whole else None)
+    if defects or notes:
+        yield dataset, defects, notes
+
+
+def _has_manifest(folder: str) -> bool:
+    try:
+        return filesystem.exists(filesystem.join(folder, manifests.MANIFEST))
+    except OSError:  # the folder cannot be read, which `examine_split` reports
+        return True
+
+
+def _check_folders(
+    folders: Sequence[str], read: ShardReader, dataset: str | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    splits = [examine_split(folder) for folder in folders]
+    if dataset is not None:
+        _check_siblings(dataset, splits)
+    shards = read([split for split in splits if split.manifest is not None])
+    for split in splits:
+        defects = split.defects
+        if split.manifest is not None:
+            folder, found = next(shards)
+            assert folder == split.folder
+            defects = conclude_split(split, found)
+        yield split.folder, defects, split.notes
+
+
+def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
+    """Adds contradictions between the splits of a dataset to their defects."""
+    known = [split for split in splits if split.manifest is not None]
+    for split in known:
+        manifest, folder_name = split.manifest, split.folder.rpartition("/")[2]
+        for other in known:
+            theirs = other.manifest
+            if other is split:
+                continue
+            if manifest["fingerprint"] != theirs["fingerprint"]:
+                split.defects.append(f"{split.folder}: made by another run than {other.folder}")
+            elif folder_name not in theirs["splits"]:
+                split.defects.append(f"{split.folder}: is not one of the splits that {other.folder} names")
+            for key in ("splits", "excluded", "engines", "tokenizer", "versions", "converted_from"):
+                if manifest.get(key) != theirs.get(key):
+                    split.defects.append(
+                        f"{split.folder}/{manifests.MANIFEST}: its {key} differ from {other.folder}'s"
+                    )
+    if known and len(known) == len(splits) == len(known[0].manifest["splits"]):
+        documents = sum(split.manifest["totals"]["documents"] for split in known)
+        read = documents_read(known[0].manifest["excluded"])
+        if documents != read:
+            known[0].defects.append(
+                f"{dataset}: the splits have {documents} documents, but {read} records became documents"
+            )
+
+
+def read_shards(
+    splits: Sequence[SplitFindings], done: Callable[[int], None] = lambda size: None
+) -> Iterator[tuple[str, ShardFindings]]:
+    """Checks the shards of each split in turn, on all cores if there is much to read.
+
+    Args:
+        splits: Splits that have a manifest.
+        done: Called with the number of bytes read, after every few shards.
+
+    Yields:
+        A split's folder, and what was found in its shards.
+    """
+    tasks = {split.folder: _tasks(split) for split in splits}
+    size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
+    in_parallel = size >= _BYTES_FOR_ALL_CORES
+    pool = _process_pool() if in_parallel else None
+    try:
+        for split in splits:
+            found = ShardFindings.empty(split.manifest["tokenizer"]["vocab_size"])
+            for part in (pool.map if pool else map)(_run_task, tasks[split.folder]):
+                found.merge(part)
+                done(part.bytes)
+            yield split.folder, found
+    except BrokenProcessPool as error:
+        raise WorkerDied(
+            f"a process that read shards died, perhaps because memory ran out ({error})"
+        ) from error
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
+
+
+def _process_pool() -> ProcessPoolExecutor:
+    """Starts a process for each core. They end with this process, even if it is killed."""
+    return ProcessPoolExecutor(
+        len(os.sched_getaffinity(0)),
+        get_context("spawn"),  # a fork would be unsafe, since clients of file systems have threads
+        initializer=worker_process.exit_with_launcher,
+        initargs=(os.getpid(),),
+    )
+
+
+def _tasks(split: SplitFindings) -> list[Callable[[], ShardFindings]]:
+    needed, shards = shard_check_fields(split.manifest), split.manifest["shards"]
+    return [
+        partial(check_shards, split.folder, needed, first, shards[first : first + _SHARDS_AT_A_TIME])
+        for first in range(0, len(shards), _SHARDS_AT_A_TIME)
+    ]
+
+
+def _run_task(task: Callable[[], ShardFindings]) -> ShardFindings:
+    return task()
+
+
+def _read_with_progress(splits: Sequence[SplitFindings]) -> Iterator[tuple[str, ShardFindings]]:
+    """Does what `read_shards` does, with a progress bar if it takes long."""
+    size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
+    with ProgressDisplay([("verify", "MB", 1e6)], size, delay=MOMENT) as display:
+        reporter = Reporter(display.address)
+        yield from read_shards(splits, lambda done: reporter.add("verify", done))

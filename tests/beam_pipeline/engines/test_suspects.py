@@ -1,0 +1,56 @@
+"""The excerpts on which an engine is checked contain what is rare or unusual in a batch of documents."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from beam_pipeline.engines.suspects import find_suspects
+
+PLAIN = [f"Document {number} has ordinary words, and a few more of them. " * 5 for number in range(300)]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "\u1e9b",
+        "𐍈",
+        "Ａ",
+        "аpple",
+        "-" * 30,
+        "_" * 7,
+        "      ",
+        "\n\n\n\n",
+        "<|im_end|>",
+        "[MASK]",
+        "x" * 150,
+    ],
+)
+def test_what_is_unusual_is_found(planted: str):
+    texts = PLAIN.copy()
+    texts[217] = texts[217][:100] + planted + texts[217][100:]
+    found = find_suspects(texts)
+    assert any(index == 217 and planted[:60] in excerpt for index, excerpt in found)
+    assert all(excerpt in texts[index] for index, excerpt in found)
+
+
+def test_common_characters_do_not_hide_rare_ones():
+    rng = random.Random(0)
+    chinese = ["".join(rng.choices("的一是不了人我在有他这中大来上国", k=400)) for _ in range(50)]
+    texts = [*chinese[:20], chinese[20] + "ॐ", *chinese[21:]]
+    assert any("ॐ" in excerpt for _, excerpt in find_suspects(texts))
+
+
+def test_the_longest_document_is_checked_beyond_its_beginning():
+    texts = [*PLAIN, "word " * 50_000 + "end"]
+    assert any(index == len(PLAIN) and excerpt.endswith("end") for index, excerpt in find_suspects(texts))
+
+
+def test_the_excerpts_are_few_and_depend_only_on_the_batch():
+    rng = random.Random(1)
+    texts = ["".join(map(chr, rng.choices(range(0x20, 0x3000), k=500))) for _ in range(200)]
+    found = find_suspects(texts)
+    assert found == find_suspects(list(texts))
+    assert sum(len(excerpt) for _, excerpt in found) < 20_000
+    assert find_suspects([]) == [] and find_suspects([""]) == [(0, "")]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+
+from beam_pipeline.runners import beam_options
+
+
+@pytest.mark.parametrize("runner", ["", "DirectRunner", "FnApiRunner", "PrismRunner", "DataflowRunner"])
+def test_which_runners_start_worker_processes(runner: str) -> None:
+    argv = ["--runner", runner] if runner else []
+    assert not beam_options.starts_workers_here(beam_options.parse(argv))
+    options = beam_options.parse([*argv, "--direct_running_mode", "multi_processing"])
+    assert beam_options.starts_workers_here(options) == (runner in ("", "DirectRunner", "FnApiRunner"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "seen"),
+    [
+        ([], True),
+        (["--runner", "DirectRunner"], True),
+        (["--runner", "apache_beam.runners.portability.fn_api_runner.FnApiRunner"], True),
+        (["--runner", "PrismRunner"], True),
+        (["--runner", "DataflowRunner"], False),
+        (["--runner", "DataflowRunner", "--environment_type", "LOOPBACK"], False),
+        (["--runner", "FlinkRunner"], False),
+        (["--runner", "PortableRunner", "--environment_type", "DOCKER"], False),
+        (["--runner", "PortableRunner", "--environment_type", "LOOPBACK"], True),
+    ],
+)
+def test_which_workers_see_local_files(argv: list[str], seen: bool) -> None:
+    assert beam_options.workers_see_local_files(beam_options.parse(argv)) == seen
+
+
+def test_views_are_made_once_and_share_their_values(monkeypatch) -> None:
+    options = beam_options.parse(["--direct_num_workers", "3"])
+    direct = options.view_as(DirectOptions)
+    direct.direct_num_workers = 4
+    options.view_as(StandardOptions)
+    copied = copy.deepcopy(options)
+    copied.view_as(DirectOptions).direct_num_workers = 5
+
+    def fail(*_) -> None:
+        raise AssertionError("a view was made again")
+
+    monkeypatch.setattr(PipelineOptions, "__init__", fail)
+    assert options.view_as(DirectOptions) is direct
+    assert options.view_as(DirectOptions).direct_num_workers == 4
+    assert options.view_as(StandardOptions).runner is None
+    monkeypatch.undo()
+    assert options.get_all_options()["direct_num_workers"] == 4
+    assert copied.get_all_options()["direct_num_workers"] == 5

@@ -1,0 +1,113 @@
+"""What a terminal shows of steps that take long, and that nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import select
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.support import progress
+from beam_pipeline.support.progress import ProgressDisplay, elapsed, tracked
+from beam_pipeline.verbs import verify
+
+
+@pytest.fixture(autouse=True)
+def short_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "MOMENT", 0.05)
+    monkeypatch.setattr(verify, "MOMENT", 0.0)
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[Callable[[], str]]:
+    """Makes stderr a terminal in this context; yields a function that returns what it has shown."""
+    master, slave = os.openpty()
+    termios.tcsetwinsize(slave, (40, 120))
+
+    def shown() -> str:
+        text = b""
+        while select.select([master], [], [], 0.2)[0]:  # what was written arrives a moment later
+            text += os.read(master, 1 << 16)
+        return text.decode()
+
+    with os.fdopen(slave, "w", buffering=1) as stream, contextlib.redirect_stderr(stream):
+        yield shown
+    os.close(master)
+
+
+def slow(count: int, seconds: float) -> Iterator[int]:
+    for item in range(count):
+        time.sleep(seconds)
+        yield item
+
+
+def test_a_long_loop_shows_a_bar_with_rate_and_time_left_that_vanishes() -> None:
+    with terminal() as shown:
+        assert list(tracked(slow(5, 0.15), 5, doing="check", unit="files")) == list(range(5))
+        text = shown()
+    assert re.search(r"check +\d+%\|.*\| \d/5 files \[00:00<00:00, +\d+\.\d+ files/s\]", text)
+    assert text.endswith("\r")  # the line is cleared
+
+
+def test_short_work_shows_nothing() -> None:
+    with terminal() as shown:
+        assert len(list(tracked(range(1000), 1000, doing="check", unit="files"))) == 1000
+        with elapsed("listing"):
+            pass
+        assert shown() == ""
+
+
+def waits_for(pattern: str, shown: Callable[[], str]) -> str:
+    """Returns what is shown until the pattern is, however busy the machine is."""
+    text, end = "", time.monotonic() + 60
+    while not re.search(pattern, text):
+        assert time.monotonic() < end, text
+        time.sleep(0.05)
+        text += shown()
+    return text
+
+
+def test_work_without_a_foreseeable_end_shows_its_time() -> None:
+    with terminal() as shown, elapsed("listing"):
+        waits_for(r"listing \[00:\d\d\]", shown)
+
+
+def test_a_file_or_pipe_gets_nothing(capsys: pytest.CaptureFixture) -> None:
+    assert list(tracked(slow(3, 0.05), 3, doing="check", unit="files")) == [0, 1, 2]
+    with elapsed("listing"):
+        time.sleep(0.1)
+    with ProgressDisplay([("verify", "MB", 1e6)], 1, delay=60.0):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_verify_shows_a_bar_and_prints_its_lines_above_it(
+    dataset: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with terminal() as shown:
+        verify.main([str(dataset)])
+        assert re.search(r"verify +\d+%\|.*MB/s\]", shown())
+    printed = capsys.readouterr().out
+    assert re.findall(r"^\S+: whole$", printed, re.MULTILINE) == [
+        f"{dataset}/{name}: whole" for name in ("train", "validation")
+    ]
+
+
+def test_small_totals_are_shown_with_tenths() -> None:
+    for total, unit, scale, line in (
+        (400_000, "MB", 1e6, "read: 0.0 of 0.4 MB 0%"),
+        (20_000_000, "MB", 1e6, "read: 0 of 20 MB 0%"),
+        (3, "rows", 1.0, "read: 0 of 3 rows 0%"),
+        (0, "MB", 1e6, "read: 0.0 of 0.0 MB"),
+    ):
+        stream = io.StringIO()
+        with ProgressDisplay([("read", unit, scale)], total, stream):
+            pass
+        assert stream.getvalue() == f"{line}\n"

@@ -1,0 +1,303 @@
+"""`prepare` as a whole, in this process: no document is lost, and the options have their documented effect."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from beam_pipeline.dataset.records import decode_examples, read_frames
+from beam_pipeline.rows.routing import Layout
+from beam_pipeline.runners import beam_options
+from beam_pipeline.steps import route
+from beam_pipeline.support import memory
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.verbs import prepare
+from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+
+UNITS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300"]
+
+
+def read_split(folder: Path) -> tuple[dict, dict[str, np.ndarray]]:
+    """Returns a split's manifest, and its rows in the order of their ranks, which inverts the shuffle."""
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    records = []
+    for shard in manifest["shards"]:
+        with (folder / shard["name"]).open("rb") as file:
+            records += read_frames(file, shard["name"])
+    columns = decode_examples(
+        records, max_length=manifest["max_length"], features=tuple(manifest["features"])
+    )
+    config = manifest["config"]
+    layout = Layout(
+        manifest["split"], len(records), manifest["shard_size"], config["shuffle"], config["seed"]
+    )
+    places = np.arange(len(records))
+    order = np.argsort(layout.rank(places // layout.shard_size, places % layout.shard_size))
+    return manifest, {name: values[order] for name, values in columns.items()}
+
+
+@pytest.fixture(scope="session")
+def encoded(tokenizer_folder: Path, documents: list[str]) -> list[list[int]]:
+    """Every document as HF's tokenizer encodes it, special tokens included."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    return [encoding.ids for encoding in tokenizer.encode_batch(documents)]
+
+
+@pytest.fixture
+def run(tmp_path: Path, corpus: Path, tokenizer_folder: Path):
+    """Returns a function that runs prepare on the corpus and returns the output folder, which is below tmp_path."""
+
+    def run_prepare(*options: str, output: str = "out", source: Path = corpus) -> Path:
+        folder = tmp_path / output
+        prepare.main(arguments(source, tokenizer_folder, folder, *UNITS, *options))
+        return folder
+
+    return run_prepare
+
+
+def units_of(split: Path) -> list[dict]:
+    """Returns the split's units. The last one stands for the tails."""
+    return [json.loads(line) for line in (split / "units.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("shuffle", ["global", "none"])
+def test_concat_holds_the_stream_of_all_documents(run, encoded, documents, shuffle):
+    out = run("--shuffle", shuffle)
+    manifest, columns = read_split(out / "train")
+    *units, tails = units_of(out / "train")
+    assert len(units) > 3
+    ends = np.cumsum([unit["rows"] for unit in units])
+    left = columns["input_ids"][ends[-1] :][columns["attention_mask"][ends[-1] :] == 1].tolist()
+    # A unit's documents are those whose first byte lies in its range.
+    lines = [
+        len((document + ("\n\n" if i % 7 == 0 else "\n")).encode()) for i, document in enumerate(documents)
+    ]
+    offsets = np.cumsum([0, *lines[:-1]])
+    for unit, end in zip(units, ends, strict=True):
+        (_, start, stop), *more = unit["parts"]
+        assert not more
+        expected = [t for ids, at in zip(encoded, offsets, strict=True) if start <= at < stop for t in ids]
+        rows = columns["input_ids"][end - unit["rows"] : end].ravel().tolist()
+        tail = len(expected) - len(rows)
+        assert 0 <= tail < 32
+        assert rows + left[:tail] == expected
+        left = left[tail:]
+    assert left == []
+    assert manifest["totals"]["documents"] == len(documents)
+    assert manifest["totals"]["bytes"] == sum(len(document.encode()) for document in documents)
+    assert manifest["totals"]["tokens"] == sum(map(len, encoded)) == columns["attention_mask"].sum()
+    assert manifest["excluded"] == {
+        "records": len(documents) + len(documents) // 7 + 1,
+        "blank_documents": len(documents) // 7 + 1,
+        "bad_records": 0,
+        "duplicate_documents": 0,
+    }
+    assert tails["rows"] == len(columns["input_ids"]) - ends[-1]
+    assert defects(out) == []
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "pad"])
+def test_documents_stay_whole(run, encoded, packing):
+    out = run("--packing", packing, "--segment_ids", "--position_ids")
+    _, columns = read_split(out / "train")
+    found = Counter()
+    for ids, segments, positions in zip(
+        columns["input_ids"], columns["segment_ids"], columns["position_ids"], strict=True
+    ):
+        for segment in range(1, segments.max() + 1):
+            inside = segments == segment
+            found[tuple(ids[inside])] += 1
+            assert positions[inside].tolist() == list(range(inside.sum()))
+    pieces = (ids[first : first + 32] for ids in encoded for first in range(0, len(ids), 32))
+    assert found == Counter(map(tuple, pieces))
+    if packing == "pad":
+        assert columns["segment_ids"].max() == 1
+    assert defects(out) == []
+
+
+def test_splits_share_the_documents_out(run, encoded):
+    out = run("--splits", "train=0.7,validation=0.2,test=0.1")
+    tokens, documents = Counter(), []
+    for split in ("train", "validation", "test"):
+        manifest, columns = read_split(out / split)
+        tokens.update(columns["input_ids"][columns["attention_mask"] == 1].tolist())
+        documents.append(manifest["totals"]["documents"])
+        assert manifest["splits"] == ["train", "validation", "test"]
+    assert tokens == Counter(token for ids in encoded for token in ids)
+    assert sum(documents) == len(encoded)
+    assert [round(count / len(encoded), 1) for count in documents] == [0.7, 0.2, 0.1]
+
+
+def test_a_corpus_that_was_moved_is_split_and_shuffled_alike(run, corpus, tmp_path):
+    for folder in ("here", "there/deeper"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.txt").write_bytes(corpus.read_bytes())
+    options = ("--splits", "train=0.5,validation=0.5")
+    one = content(run(*options, output="one", source=tmp_path / "here" / "a.txt"))
+    two = content(run(*options, output="two", source=tmp_path / "there" / "deeper" / "a.txt"))
+    shards = [name for name in one if name.endswith(".tfrecord")]
+    assert len(shards) > 2 and all(one[name] == two[name] for name in shards)
+
+
+def test_equal_documents_share_a_split_and_can_be_dropped(run, tmp_path, documents):
+    source = tmp_path / "twice.txt"
+    source.write_text("\n".join(documents[:300] + documents[100:300] + documents[:50]), encoding="utf-8")
+    unique = len(set(documents[:300]))
+    options = ("--splits", "train=0.5,validation=0.5", "--split_by", "text")
+    out = run(*options, output="all", source=source)
+    kept = run(*options, "--dedup", "exact", output="kept", source=source)
+    totals = {
+        folder.name: [
+            json.loads((folder / split / "manifest.json").read_bytes())["totals"]["documents"]
+            for split in ("train", "validation")
+        ]
+        for folder in (out, kept)
+    }
+    assert sum(totals["all"]) == 550 and sum(totals["kept"]) == unique
+    excluded = json.loads((kept / "train" / "manifest.json").read_bytes())["excluded"]
+    assert excluded["duplicate_documents"] == 550 - unique
+    # With one split's documents all in it and none in the other, each split's vocabulary of documents is its own.
+    assert all(count > 50 for count in totals["kept"])
+    assert defects(kept) == []
+
+
+def test_bad_records_fail_the_run_or_go_to_a_folder(run, tmp_path, documents):
+    source = tmp_path / "bad.jsonl"
+    lines = [json.dumps({"text": document}) for document in documents[:200]]
+    lines[17] = '{"text": '
+    lines[150] = '{"body": "x"}'
+    source.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 18 \(byte \d+\): broken JSON"):
+        run(source=source)
+    assert not list((tmp_path / "out").glob("*/*.tfrecord"))
+    assert not list((tmp_path / "out").glob("*/manifest.json"))
+    out = run("--on_bad_record", "skip", source=source)
+    manifest = json.loads((out / "train" / "manifest.json").read_bytes())
+    assert manifest["totals"]["documents"] == 198
+    assert manifest["excluded"]["bad_records"] == 2
+    bad = [
+        json.loads(line)
+        for path in sorted(out.glob("bad_records/*"))
+        for line in path.read_text().splitlines()
+    ]
+    assert [record["content"] for record in bad] == [lines[17], lines[150]]
+    assert "no key 'text'" in bad[1]["reason"]
+    with pytest.raises(
+        DataError, match=r"2 of 200 records are bad, a share of 0.01, above --max_bad_ratio 0.001"
+    ):
+        run("--on_bad_record", "skip", "--max_bad_ratio", "0.001", output="strict", source=source)
+    assert not list((tmp_path / "strict").glob("*/manifest.json"))
+
+
+def test_without_attention_mask_the_pad_id_marks_padding(run):
+    out = run("--no_attention_mask")
+    manifest, columns = read_split(out / "train")
+    assert manifest["features"] == ["input_ids"]
+    assert (columns["input_ids"] == 1).sum() == manifest["totals"]["padding"] > 0
+    assert defects(out) == []
+
+
+def test_an_output_folder_in_use_is_refused(run):
+    out = run()
+    before = content(out)
+    with pytest.raises(UsageError, match="contains the same dataset, finished"):
+        run()
+    for more in ([], ["--resume"]):
+        with pytest.raises(UsageError, match=r"contains another run's dataset; .*--overwrite"):
+            run("--seed", "1", *more)
+    assert content(out) == before
+    run("--resume")
+    assert content(out) == before
+    run("--seed", "1", "--overwrite", "--shard_size", "100")
+    assert set(content(out)) != set(before) and defects(out) == []
+
+
+def test_resume_keeps_good_shards_and_makes_the_others(run, monkeypatch, tmp_path):
+    expected = content(run(output="whole"))
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped before the manifests"):
+        patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
+        run(output="again")
+    again = tmp_path / "again"
+    shards = sorted((again / "train").glob("*.tfrecord"))
+    assert len(shards) > 3
+    damaged = bytearray(shards[0].read_bytes())
+    damaged[100] ^= 1
+    shards[0].write_bytes(damaged)
+    shards[1].unlink()
+    kept = {path: path.stat().st_ino for path in shards[2:]}
+    run("--resume", output="again")
+    assert content(again) == expected
+    assert {path: path.stat().st_ino for path in shards[2:]} == kept
+
+
+def test_there_are_just_as_many_shards_as_asked_for(tmp_path, corpus, tokenizer_folder, capsys):
+    out = tmp_path / "out"
+    options = ["--splits", "train=0.98,few=0.02", "--num_shards", "200", "--max_length", "32"]
+    prepare.main(arguments(corpus, tokenizer_folder, out, *options, "--packing", "pad"))
+    printed = capsys.readouterr()
+    manifests = {name: json.loads((out / name / "manifest.json").read_bytes()) for name in ("train", "few")}
+    counts = [shard["records"] for shard in manifests["train"]["shards"]]
+    assert len(counts) == 200 and 1 <= max(counts) - 1 <= min(counts)
+    few = manifests["few"]["num_records"]
+    assert 0 < few == len(manifests["few"]["shards"]) < 200
+    assert f"few: WARNING: --num_shards 200: this split has only {few} rows" in printed.out
+    assert "a document is a line (--document paragraph or file changes it)" in printed.err
+    assert defects(out) == []
+
+
+def test_an_empty_split_causes_a_warning(run, tmp_path, capsys):
+    source = tmp_path / "one.txt"
+    source.write_text("only one document\n")
+    out = run("--splits", "train=0.5,validation=0.5", source=source)
+    assert "WARNING: this split is empty" in capsys.readouterr().out
+    assert defects(out) == []
+
+
+def test_documents_that_nothing_would_separate_are_announced_with_the_remedy(
+    run, tmp_path, tokenizer_folder, capsys
+):
+    plain = tmp_path / "plain"
+    shutil.copytree(tokenizer_folder, plain)
+    described = json.loads((plain / "tokenizer.json").read_text())
+    (plain / "tokenizer.json").write_text(json.dumps(described | {"post_processor": None}))
+    source = tmp_path / "two.txt"
+    source.write_text("one document\nanother document\n")
+
+    def announced(*options: str) -> bool:
+        run(*options, "--overwrite", source=source)
+        return "rows join documents with nothing between them" in capsys.readouterr().err
+
+    assert not announced()  # <s> and </s> are around every document
+    assert announced("--tokenizer", str(plain))
+    for options in (["--append_eos"], ["--segment_ids"], ["--packing", "pad"]):
+        assert not announced("--tokenizer", str(plain), *options)
+
+
+RUNNERS = {
+    "three worker processes": ["--direct_running_mode", "multi_processing", "--direct_num_workers", "3"],
+    "the runner Beam picks": ["--runner", "DirectRunner"],
+}
+
+
+def test_the_bytes_do_not_depend_on_the_runner(run):
+    options = ("--splits", "train=0.8,validation=0.2", "--dedup", "exact", "--segment_ids")
+    expected = content(run(*options, output="here"))
+    for name, runner in RUNNERS.items():
+        assert content(run(*options, *runner, output=name)) == expected, name
+
+
+def test_no_byte_depends_on_threads_or_on_how_rows_are_gathered(run, monkeypatch):
+    expected = content(run("--splits", "train=0.9,test=0.1"))
+    ways = [(1, 1, 1 / 16), (2, 1, 0.0), (3, 1 << 30, 2.0), (3, 1 << 30, 0.0), (2, 60_000, 1 / 16)]
+    for number, (threads, gathered, share) in enumerate(ways):
+        monkeypatch.setattr(beam_options, "process_threads", lambda _, threads=threads: threads)
+        monkeypatch.setattr(memory, "for_rows", lambda gathered=gathered: gathered)
+        monkeypatch.setattr(route, "_WORTH_READING", share)
+        made = run("--splits", "train=0.9,test=0.1", output=f"out-{number}")
+        assert content(made) == expected

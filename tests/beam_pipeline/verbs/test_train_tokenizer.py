@@ -1,0 +1,192 @@
+"""The verb train-tokenizer, as users run it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from transformers import AutoTokenizer
+
+from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.hashing import place_hashes
+from beam_pipeline.tokenization.tokenizer_folder import RECORD, lock_folder
+from beam_pipeline.verbs import corpus_sample, train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def corpus_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files: text, jsonl, and an empty one."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(500)]
+    lines = [" ".join(rng.choices(words, k=rng.randint(3, 30))) for _ in range(1500)]
+    (folder / "a.txt").write_text("\n".join(lines[:700]) + "\n\n")
+    (folder / "b.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines[700:]))
+    (folder / "empty.txt").write_text("")
+    return folder
+
+
+def run(corpus_files: Path, output: Path, *options: str) -> None:
+    inputs = [str(corpus_files / name) for name in ("a.txt", "b.jsonl", "empty.txt")]
+    train_tokenizer.main(["--input", *inputs, "--output", str(output), "--vocab_size", "400", *options])
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("model", ["unigram", "bpe", "wordpiece"])
+def test_a_tokenizer_and_what_it_was_made_from(
+    model: str, corpus_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    output = tmp_path / "deep" / "tokenizer"
+    run(corpus_files, output, "--model", model)
+    assert len(AutoTokenizer.from_pretrained(output)) == 400
+    record = json.loads((output / RECORD).read_text())
+    assert record["sample"]["documents"] == 1500
+    assert record["config"]["model"] == model
+    size = sum(path.stat().st_size for path in corpus_files.iterdir())
+    assert record["inputs"] == {"files": 3, "bytes": size}
+    summary, log = capsys.readouterr()
+    assert f"{model} tokenizer of 400 tokens from 1,500 documents" in summary
+    assert f"{record['bytes_per_token']:.2f} bytes per token" in summary
+    assert "in text files, a document is a line (--document paragraph or file changes it)" in log
+    assert [path.name for path in output.parent.iterdir()] == ["tokenizer"]  # nothing else is left
+
+
+def test_runner_and_bundling_change_nothing(corpus_files: Path, tmp_path: Path):
+    sampled = ["--sample_bytes", "40000", "--allow_smaller_vocab"]
+    run(corpus_files, tmp_path / "one", *sampled, "--unit_bytes", "5000")
+    inputs = [str(corpus_files / name) for name in ("b.jsonl", "empty.txt", "a.txt", "*.txt")]
+    options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400", *sampled]
+    workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
+    train_tokenizer.main([*options, *workers, "--unit_bytes", "5000"])
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    run(corpus_files, tmp_path / "three", *sampled, "--unit_bytes", "1000000")
+    assert files_of(tmp_path / "one")["tokenizer.json"] == files_of(tmp_path / "three")["tokenizer.json"]
+    run(corpus_files, tmp_path / "four", *sampled, "--seed", "1")
+    assert files_of(tmp_path / "one")["tokenizer.json"] != files_of(tmp_path / "four")["tokenizer.json"]
+
+
+def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
+    """Takes about a fifth of 2000 documents, or all of them, in order and with their bytes."""
+    names, places = ["x.txt", "y.txt"], np.arange(0, 40_000, 40)
+    texts = {name: [f"{name} {place} é\n" for place in places.tolist()] for name in names}
+    for number, name in enumerate(names):
+        hashes = place_hashes("sample", 3, name, places)
+        chosen = np.flatnonzero(hashes < np.uint64(int(0.4 * 2**64)))
+        sampled = pa.record_batch([hashes[chosen], [texts[name][i] for i in chosen]], names=["hash", "text"])
+        sampled = sampled.cast(corpus_sample._SCHEMA)
+        corpus_sample.write_file((number, [(number, sampled)]), str(tmp_path))
+    everything = corpus_sample.Sample(str(tmp_path), 0.4, 10**9)
+    assert 700 < everything.documents < 900
+    read = list(everything.texts())
+    assert len(read) == everything.documents and sum(len(text.encode()) for text in read) == everything.bytes
+    order = texts["x.txt"] + texts["y.txt"]
+    assert [order.index(text) for text in read] == sorted(order.index(text) for text in read)
+    # A sample that came out too large is thinned: to about what is wanted, and to a part of what it was.
+    thinned = corpus_sample.Sample(str(tmp_path), 0.4, everything.bytes // 2)
+    assert 0.4 < thinned.bytes / everything.bytes < 0.6
+    assert set(thinned.texts()) < set(read)
+
+
+def test_a_folder_in_use(corpus_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    output = tmp_path / "out"
+    output.mkdir()  # an empty folder is fine
+    run(corpus_files, output, "--model", "bpe")
+    made = files_of(output)
+    with pytest.raises(
+        UsageError, match="already contains this tokenizer; use --resume to keep it, or --overwrite"
+    ):
+        run(corpus_files, output, "--model", "bpe")
+    capsys.readouterr()
+    run(corpus_files, output, "--model", "bpe", "--resume")
+    assert "nothing to do" in capsys.readouterr().out
+    for again in ([], ["--resume"]):
+        with pytest.raises(UsageError, match="made from other input or with other options"):
+            run(corpus_files, output, "--model", "bpe", "--seed", "1", *again)
+    assert files_of(output) == made
+    run(corpus_files, output, "--model", "wordpiece", "--overwrite")
+    assert files_of(output)["tokenizer.json"] != made["tokenizer.json"]
+    (output / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"would delete \['thesis.txt'\]"):
+        run(corpus_files, output, "--model", "bpe", "--overwrite")
+    with pytest.raises(UsageError, match="contradict each other"):
+        run(corpus_files, output, "--overwrite", "--resume")
+
+
+def test_a_folder_of_others_is_left_alone(corpus_files: Path, tmp_path: Path):
+    (tmp_path / RECORD).write_text('{"format": "something else"}')
+    for options in ([], ["--overwrite"], ["--resume"]):
+        with pytest.raises(UsageError, match="contains files that train-tokenizer did not write"):
+            run(corpus_files, tmp_path, *options)
+    assert (tmp_path / RECORD).read_text() == '{"format": "something else"}'
+
+
+def test_a_run_that_fails_leaves_what_was_there(
+    corpus_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    output = tmp_path / "out"
+    run(corpus_files, output, "--model", "bpe")
+    made = files_of(output)
+    with pytest.raises(DataError, match="--vocab_size 90000"):
+        run(corpus_files, output, "--model", "bpe", "--vocab_size", "90000", "--overwrite")
+    real, calls = Path.replace, []
+
+    def replace(self: Path, target: Path | str) -> Path:
+        calls.append(str(target))
+        if str(target) == str(output) and len(calls) == len(set(calls)):
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(OSError, match="No space left"):
+        run(corpus_files, output, "--model", "wordpiece", "--overwrite")
+    assert files_of(output) == made
+    assert not Path(lock_folder(str(output))).exists()
+
+
+def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Path):
+    output = tmp_path / "out"
+    left = Path(lock_folder(str(output)), "0123456789abcdef")
+    left.mkdir(parents=True)
+    (left / "sample-07.arrow").write_bytes(b"half a sample")
+    run(corpus_files, output, "--model", "bpe")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--vocab_size", "299"], "must be from 300"),
+        (["--sample_bytes", "0"], "must be at least 1"),
+        (["--lowercase"], "requires --model wordpiece"),
+        (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c: "),
+        (["--colour", "red"], "--colour"),
+    ],
+)
+def test_wrong_options(options: list[str], message: str, corpus_files: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match=message):
+        run(corpus_files, tmp_path / "out", *options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_without_text(tmp_path: Path):
+    (tmp_path / "blank.txt").write_text("\n \n\t\n")
+    with pytest.raises(DataError, match=r"nothing to train on: .* of the input \(1 file, 5 bytes\)"):
+        train_tokenizer.main(["--input", str(tmp_path / "blank.txt"), "--output", str(tmp_path / "out")])
+    assert [path.name for path in tmp_path.iterdir()] == ["blank.txt"]
+
+
+def test_bad_records(corpus_files: Path, tmp_path: Path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text((corpus_files / "b.jsonl").read_text() + "{broken\n")
+    options = ["--input", str(bad), "--output", str(tmp_path / "out"), "--vocab_size", "400"]
+    with pytest.raises(DataError, match=r"bad.jsonl, line 801 \(byte \d+\): broken JSON"):
+        train_tokenizer.main(options)
+    train_tokenizer.main([*options, "--on_bad_record", "skip"])
+    assert json.loads((tmp_path / "out" / RECORD).read_text())["sample"]["documents"] == 800

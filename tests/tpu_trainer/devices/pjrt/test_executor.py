@@ -1,0 +1,174 @@
+"""Steps by PJRT, on CPU devices: every plan gives TensorFlow's losses and weights."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tpu_trainer import cpu_devices
+from tests.tpu_trainer.pjrt_plans import PLANS, TESTED
+from tests.tpu_trainer.step.test_task import task_of
+from tests.tpu_trainer.step_digests import CONFIGS, step_digest
+from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
+from tpu_trainer.config import MeshConfig
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
+from tpu_trainer.devices.pjrt.mesh import DeviceMesh
+from tpu_trainer.devices.pjrt.stablehlo import Lowered, Program
+from tpu_trainer.support.errors import UsageError
+
+# Of float32. The order of sums differs between plans.
+TOLERANCE = 1e-5
+# `make test-sharding` makes 50 steps by all plans.
+EXTENT = os.environ.get("PLANS", "")
+COMPARED = {case: tuple(PLANS) if EXTENT == "all" else plans for case, plans in TESTED.items()}
+
+
+@pytest.fixture(scope="module")
+def report(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The results of pjrt_plans.py on rows of two documents."""
+    dataset = tmp_path_factory.mktemp("documents")
+    for name, count in (("train", 120), ("validation", 20)):
+        rows = sequences(count, seed=len(name))
+        mask = np.ones_like(rows)
+        rows[-1, 8:], mask[-1, 8:] = 1, 0
+        segments = np.broadcast_to(np.arange(MAX_LENGTH) >= 9, rows.shape).astype(np.int64)
+        positions = np.where(segments > 0, np.arange(MAX_LENGTH) - 9, np.arange(MAX_LENGTH))
+        write_split(
+            dataset / name,
+            rows,
+            tokenizer=tokenizer_folder,
+            attention_mask=mask,
+            position_ids=positions,
+            segment_ids=segments,
+        )
+    found = cpu_devices.run_module("pjrt_plans", dataset, tmp_path_factory.mktemp("cache"), EXTENT)
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("case", "plan"), [(case, plan) for case in ("mlm", "clm") for plan in COMPARED[case]]
+)
+def test_every_plan_trains_like_tensorflow(report: dict[str, Any], case: str, plan: str) -> None:
+    found = report[case]["plans"][plan]
+    assert report[case]["final"] != report[case]["first"]  # the weights change
+    print(f"{case}, {plan}: {found}")
+    assert found["losses"] < TOLERANCE
+    assert found["state"] < TOLERANCE, found["worst"]
+    assert found["average"] < TOLERANCE
+
+
+def test_mixed_precision_trains_like_tensorflow_up_to_its_rounding(report: dict[str, Any]) -> None:
+    for found in report["bfloat16"]["plans"].values():
+        assert 0 <= found["losses"] < 0.01
+        assert found["state"] < 0.1, found["worst"]
+
+
+def test_plans_with_as_many_groups_of_devices_share_a_lowered_program(report: dict[str, Any]) -> None:
+    hits, misses = report["cache"]
+    compared = [report[case]["plans"].keys() for case in TESTED]
+    # The programs to train and to evaluate.
+    different = [{(PLANS[plan].data, PLANS[plan].model) for plan in plans} for plans in compared]
+    assert misses == 2 * sum(map(len, different))
+    assert hits + misses == 2 * sum(map(len, compared))
+
+
+def test_another_process_with_another_past_has_the_same_hashes_of_steps(
+    report: dict[str, Any], vocabulary: Vocabulary
+) -> None:
+    assert report["digests"] == {name: step_digest(config, vocabulary) for name, config in CONFIGS.items()}
+
+
+def test_a_damaged_or_unwritable_cache_does_not_matter(
+    vocabulary: Vocabulary, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("jax")
+    specs = {"x": tf.TensorSpec([4], tf.float32)}
+    variable = tf.Variable(1.0)
+
+    def function(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        return tf.reduce_sum(variable.assign_add(1.0) * batch["x"])
+
+    first = LoweringCache(tmp_path).lower(Program(function, specs))
+    assert first.aliases == {1: 1}
+    cache = LoweringCache(tmp_path)
+    assert cache.lower(Program(function, specs)) == first
+    assert (cache.hits, cache.misses) == (1, 0)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    foreign = io.BytesIO()
+    with zipfile.ZipFile(foreign, "w") as archive:
+        archive.writestr("signature.json", "[]")
+        archive.writestr("program.mlirbc", b"")
+    garbled = [whole[:at] + bytes(32) + whole[at + 32 :] for at in range(0, len(whole) - 32, 97)]
+    damaged = [b"", whole[:100], foreign.getvalue(), *garbled]
+    for number, data in enumerate(damaged, 1):
+        path.write_bytes(data)
+        # TensorFlow's names of functions, which differ, are in the artifact.
+        assert cache.lower(Program(function, specs)).arguments == first.arguments
+        assert (cache.hits, cache.misses) == (1, number)
+    assert "the program is lowered again" in caplog.text
+    # Another constant is another program.
+    assert Program(lambda batch: 2 * function(batch), specs).digest() != Program(function, specs).digest()
+    (tmp_path / "file").write_text("")
+    assert LoweringCache(tmp_path / "file").lower(Program(function, specs)).aliases == first.aliases
+    assert "cannot be written" in caplog.text
+    assert sorted(tmp_path.iterdir()) == sorted([path, tmp_path / "file"])
+
+
+def test_any_damaged_bit_of_a_cached_program_makes_it_lowered_again(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    lowered = Lowered(
+        artifact=bytes(range(256)) * 4, arguments=(((4,), "float32"),), results=(((), "float32"),), aliases={}
+    )
+    program = SimpleNamespace(digest=lambda: "", lower=lambda: lowered)
+    cache = LoweringCache(tmp_path)
+    cache.lower(program)
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    for bit in np.random.default_rng(0).permutation(8 * len(data))[:2000].tolist():
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert cache.lower(program) == lowered
+
+
+def test_a_mesh_that_is_larger_than_the_machine_is_rejected() -> None:
+    pytest.importorskip("jax")
+    with pytest.raises(
+        UsageError, match=r"--mesh.data 4 times --mesh.model 2 are 8 devices, but JAX finds 1"
+    ):
+        DeviceMesh(MeshConfig(data=4, model=2))
+
+
+def test_processes_with_different_numbers_of_devices_are_rejected() -> None:
+    pytest.importorskip("jax")
+    devices = [SimpleNamespace(platform="gpu", device_kind="x", process_index=number) for number in (0, 1, 1)]
+    with pytest.raises(UsageError, match="process 0 has 1 and process 1 2"):
+        DeviceMesh(MeshConfig(), devices)
+
+
+def test_without_jax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(UsageError, match=r"needs the package jax .*install tokenmill-trainer\[pjrt\]"):
+        DeviceMesh(MeshConfig())
+
+
+def test_heads_that_the_model_axis_does_not_divide_are_rejected(vocabulary: Vocabulary) -> None:
+    from tpu_trainer.devices.pjrt.sharding import check_heads
+
+    with pytest.raises(
+        UsageError, match=r"--mesh.model is 4: it must divide the model's num_attention_heads, 2"
+    ):
+        check_heads(task_of(vocabulary).network.config, 4)

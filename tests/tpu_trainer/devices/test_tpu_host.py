@@ -1,0 +1,170 @@
+"""Detecting the TPU with a stand-in for Compute Engine's metadata server, and loading its library."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.google_cloud.loopback import Loopback, Request, Response
+from tests.tpu_trainer.devices.test_cluster import free_ports
+from tests.tpu_trainer.small_runs import fit_arguments, metrics
+from tpu_trainer.config import DataConfig, FitConfig, TpuConfig, TrainConfig
+from tpu_trainer.devices import tpu_host, utilization
+from tpu_trainer.devices.tpu_host import UnknownTpuError, tpu_generation, uses_local_tpu
+from tpu_trainer.network.attention_kernel import kernel_dtype
+from tpu_trainer.support.errors import UsageError
+from tpu_trainer.training import build, train
+
+GOOGLE = {"Metadata-Flavor": "Google"}
+PLACE = "/computeMetadata/v1/instance/attributes/accelerator-type"
+
+
+class Metadata(Loopback):
+    """The metadata server of a TPU VM: gives its answers in order, then repeats the last one."""
+
+    def __init__(self, *answers: Response, seconds: float = 0) -> None:
+        super().__init__()
+        self.answers, self.seconds, self.asked = list(answers), seconds, 0
+
+    def serve(self, request: Request) -> Response:
+        self.asked += 1
+        time.sleep(self.seconds)
+        assert request.headers["Metadata-Flavor"] == "Google"
+        if request.path != PLACE:
+            return Response(404, b"no such attribute", GOOGLE)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Metadata], Metadata]:
+    monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
+
+    def use(server: Metadata) -> Metadata:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.url.removeprefix("http://"))
+        return server
+
+    return use
+
+
+def answer(text: str, status: int = 200, headers: dict[str, str] = GOOGLE) -> Response:
+    return Response(status, text.encode(), headers)
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "expected"),
+    [("v3-8", "v3"), ("v5litepod-8", "v5e"), ("v5p-16", "v5p"), ("v2-8", "v2"), ("v6e-256", "v6e")],
+)
+def test_the_metadata_server_knows_the_generation(serving: Any, accelerator_type: str, expected: str) -> None:
+    with serving(Metadata(answer("busy", 503), answer(f"{accelerator_type}\n"))) as server:
+        assert tpu_generation(TpuConfig()) == expected
+    assert server.asked == 2
+
+
+def test_options_and_environment_come_first(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Metadata(answer("v4-8"))) as server:
+        monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v6e-8")
+        assert tpu_generation(TpuConfig()) == "v6e"
+        assert tpu_generation(TpuConfig(accelerator_type="v5p-8")) == "v5p"
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (answer("no such attribute", 404), "status 404, 'no such attribute'"),
+        (answer("busy", 503), "status 503, 'busy'"),
+        (answer("<html>please log in</html>"), "status 200, '<html>please log in"),
+        (answer("v3-8", headers={}), "the answer is not a metadata server's"),
+        (answer("tpu7x-8"), "is 'tpu7x-8': the known generations are v2, v3, v4, v5e, v5p, v6e"),
+    ],
+)
+def test_an_invalid_answer_is_shown(serving: Any, given: Response, message: str) -> None:
+    with serving(Metadata(given)), pytest.raises(UnknownTpuError, match=message) as error:
+        tpu_generation(TpuConfig())
+    assert "--tpu.accelerator_type" in str(error.value)
+
+
+def test_a_slow_or_missing_metadata_server_times_out(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tpu_host, "_TIMEOUT", 0.05)
+    slow = Metadata(answer("v3-8"), seconds=0.5)
+    with serving(slow), pytest.raises(UnknownTpuError, match=r"cannot be read .*timed out"):
+        tpu_generation(TpuConfig())
+    monkeypatch.setenv("GCE_METADATA_HOST", f"localhost:{free_ports(1)[0]}")
+    with pytest.raises(UnknownTpuError, match=r"cannot be read .*refused"):
+        tpu_generation(TpuConfig())
+
+
+def test_the_attention_kernel_needs_the_generation(serving: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = FitConfig(output_dir="run", data=DataConfig(train="d/train"))
+    with serving(Metadata(answer("", 404))):
+        assert train._generation(plain) is None
+        assert "fit: without mfu: the TPU's generation is unknown: http://" in capsys.readouterr().err
+        kernel = FitConfig(output_dir="run", data=plain.data, train=TrainConfig(attention_kernel=True))
+        with pytest.raises(UsageError, match=r"--train.attention_kernel: the TPU's generation is unknown"):
+            train._generation(kernel)
+    with serving(Metadata(answer("v3-8"))):
+        assert kernel_dtype("mixed_bfloat16", train._generation(kernel)) == tf.float32
+
+
+def test_a_mesh_tells_the_generation_and_refuses_kernels_for_others() -> None:
+    kernel = FitConfig(output_dir="run", data=DataConfig(train="d"), train=TrainConfig(attention_kernel=True))
+    for kind, expected in (("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU7x", "tpu7x")):
+        assert train._mesh_generation(kernel, SimpleNamespace(platform="tpu", kind=kind)) == expected
+    assert train._mesh_generation(kernel, SimpleNamespace(platform="cpu", kind="cpu")) is None
+    later = SimpleNamespace(platform="tpu", kind="TPU9")
+    with pytest.raises(
+        UsageError, match=r"--train.attention_kernel: for this TPU, 'TPU9', there is no kernel"
+    ):
+        train._mesh_generation(kernel, later)
+    plain = FitConfig(output_dir="run", data=DataConfig(train="d"))
+    assert train._mesh_generation(plain, later) is None
+
+
+def test_a_tpu_vms_log_has_its_mfu(
+    serving: Any, run_verb: Any, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (train, build, utilization):
+        monkeypatch.setattr(module, "is_tpu", lambda strategy: True)
+    monkeypatch.setitem(utilization._TPUS, "v3", 1e6)  # slow enough for a tiny model
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    options = {f"model.config.{name}": value for name, value in small.items()}
+    options |= {"train.steps": 2, "train.batch_size": 8, "train.log_every": 1, "schedule.warmup_steps": 0}
+    with serving(Metadata(answer("v3-8"))) as server:
+        assert run_verb(*fit_arguments(dataset, tmp_path / "run", options)) == 0
+    assert server.asked == 1
+    assert metrics(tmp_path / "run")[1]["mfu"] > 0
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_only_processes_that_use_a_tpu_or_its_compiler_load_its_library(
+    here: bool, run_verb: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tpu_host, "tpu_is_here", lambda: here)
+
+    def loads(*arguments: str) -> bool:
+        monkeypatch.setenv("TPU_LOAD_LIBRARY", "unset")
+        monkeypatch.delenv("TPU_LOAD_LIBRARY")
+        # Each of them is rejected right after.
+        assert run_verb(*arguments) != 0
+        return os.environ.get("TPU_LOAD_LIBRARY") != "0"
+
+    missing = str(tmp_path / "missing")
+    fit = ["fit", "--output_dir", missing, "--data.train", missing]
+    assert loads(*fit) == here
+    assert loads(*fit, "--strategy", "tpu") == here
+    assert loads("evaluate", "--run", missing) == here
+    assert not loads(*fit, "--strategy", "cpu")
+    assert not loads(*fit, "--strategy", "tpu", "--tpu.name", "grpc://10.0.0.2:8470")
+    assert not loads("evaluate", "--run", missing, "--strategy", "cpu")
+    assert not loads("export", "--run", missing, "--output", missing)
+    assert not loads("fill-mask", "--model", missing, "--text", "w1")
+    assert not loads("generate", "--model", missing, "--text", "w1")
+    assert loads("compile-check", "--topology", "v0:1x1")  # its compiler
+    assert uses_local_tpu("host-server", object())

@@ -1,0 +1,78 @@
+"""What a terminal shows while nothing else can be shown, and that a file or pipe gets nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tqdm import tqdm
+
+from tpu_trainer.support import elapsed as module
+from tpu_trainer.support.elapsed import elapsed, ticking
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[Callable[[], str]]:
+    """Makes stderr a terminal in this context; yields a function that returns what it has shown."""
+    master, slave = os.openpty()
+    termios.tcsetwinsize(slave, (40, 120))
+    os.set_blocking(master, False)
+
+    def shown() -> str:
+        try:
+            return os.read(master, 1 << 16).decode()
+        except BlockingIOError:
+            return ""
+
+    with os.fdopen(slave, "w", buffering=1) as stream, contextlib.redirect_stderr(stream):
+        yield shown
+    os.close(master)
+
+
+def waits_for(pattern: str, shown: Callable[[], str]) -> str:
+    """Returns what is shown until the pattern is, however busy the machine is."""
+    text, end = "", time.monotonic() + 60
+    while not re.search(pattern, text):
+        assert time.monotonic() < end, text
+        time.sleep(0.05)
+        text += shown()
+    return text
+
+
+def test_long_work_shows_its_time_in_a_line_that_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOMENT", 0.1)
+    with terminal() as shown:
+        with elapsed("compiling"):
+            waits_for(r"compiling \[00:\d\d\]", shown)
+        assert shown().endswith("\r")
+
+
+def test_short_work_shows_nothing() -> None:
+    with terminal() as shown:
+        with elapsed("compiling"):
+            pass
+        assert shown() == ""
+
+
+def test_the_time_of_a_bar_advances_while_no_step_ends() -> None:
+    with (
+        terminal() as shown,
+        tqdm(total=10, desc="fit", disable=not sys.stderr.isatty()) as bar,
+        ticking(bar),
+    ):
+        waits_for(r"0/10 \[00:0[1-9]<\?", shown)
+
+
+def test_a_file_or_pipe_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "MOMENT", 0.0)
+    with tqdm(total=10, disable=not sys.stderr.isatty()) as bar, elapsed("compiling"), ticking(bar):
+        time.sleep(1.3)
+    assert capsys.readouterr() == ("", "")

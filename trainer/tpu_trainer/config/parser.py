@@ -1,0 +1,170 @@
+"""The parser of options: YAML without surprises, and messages that name the option, its value and the remedy."""
+
+from __future__ import annotations
+
+import re
+from types import NoneType
+from typing import Any, NoReturn, get_args
+
+import yaml
+from jsonargparse import ArgumentParser, Namespace, _loaders_dumpers, set_loader
+
+from tpu_trainer.support.errors import suggestion
+from tpu_trainer.support.escaping import message
+
+_TYPES = {
+    "bool": "true or false",
+    "dict": "a mapping",
+    "float": "a finite number",
+    "int": "a whole number",
+    "list": "a list",
+    "str": "text",
+    "NoneType": "null",
+}
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """YAML with decimal numbers, and without repeated keys, tags of values and mappings that contain themselves.
+
+    In PyYAML, 1e-4 is text, 010 is 8, 10:15 is 615, and the last of several equal keys counts.
+    """
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Returns a mapping as it is written: before keys are merged into it (`<<: *other`)."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise yaml.YAMLError(
+                        f"line {line}: {key.value!r} is already set in line {lines[key.value]}; remove one"
+                    )
+                lines[key.value] = line
+        return node
+
+    def compose_scalar_node(self, anchor: str | None) -> yaml.ScalarNode:
+        """Returns a value; PyYAML's conversions of values with a tag, such as `!!int x`, raise any exception."""
+        event = self.peek_event()
+        if event.tag not in _VALUE_TAGS:
+            line = event.start_mark.line + 1
+            raise yaml.YAMLError(f"line {line}: {event.value!r} has the tag {event.tag!r}; remove it")
+        return super().compose_scalar_node(anchor)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Returns a value with all that it contains, which refuses one that contains itself (`&a [*a]`)."""
+        return super().construct_object(node, deep=True)
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """Returns a decimal number."""
+        return int(self.construct_scalar(node).replace("_", ""))
+
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_VALUE_TAGS = (None, "!", "tag:yaml.org,2002:str")
+_KEPT = {f"tag:yaml.org,2002:{name}" for name in ("bool", "merge", "null")}
+_YamlLoader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag in _KEPT]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_YamlLoader.add_implicit_resolver(_INT, re.compile(r"^[-+]?[0-9][0-9_]{0,99}$"), list("-+0123456789"))
+_YamlLoader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"""^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?
+        |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
+        |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$""",
+        re.VERBOSE,
+    ),
+    list("-+.0123456789"),
+)
+_YamlLoader.add_constructor(_INT, _YamlLoader.construct_integer)
+
+
+def _load_yaml(text: str, path: Any = "") -> Any:
+    """Parses a value of the command line, or a file if it has a path."""
+    try:
+        value = yaml.load(text, _YamlLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        place = f"{path}: " if str(path) else ""
+        raise yaml.YAMLError(f"{place}{error}".replace('in "<unicode string>", ', "in ")) from None
+    if str(path):
+        return {} if value is None else value
+    # As in jsonargparse's loader: `C:` and `{a, b}` are text.
+    no_values = isinstance(value, dict) and value and all(each is None for each in value.values())
+    return text if no_values else value
+
+
+set_loader("yaml", _load_yaml, exceptions=(yaml.YAMLError,))
+# For text where a number is expected; there is no public way to set it.
+_loaders_dumpers.yaml_default_loader = _YamlLoader
+
+
+class Parser(ArgumentParser):
+    """Names the option that was meant by a misspelt one, and says what values an option has."""
+
+    def parse_args(self, *arguments: Any, **options: Any) -> Namespace:
+        """Parses a command line and its files."""
+        try:
+            return super().parse_args(*arguments, **options)
+        except UnicodeDecodeError as error:
+            self.error(f"--config: the file is not UTF-8 text ({error})")
+
+    def error(self, text: str, ex: Exception | None = None) -> NoReturn:
+        """Prints or raises an error with a message for people."""
+        super().error(message(self._explained(text)), ex)
+
+    def values(self, parsed: Namespace) -> Namespace:
+        """Returns the values of parsed options, the sections as dataclasses.
+
+        Ends with an error if a section is no mapping, such as `train: 3`, or a value is null that cannot be.
+        """
+        for name in self.groups or ():
+            if name in parsed and not isinstance(parsed[name], Namespace):
+                value = "null" if parsed[name] is None else repr(parsed[name])
+                self.error(
+                    f"--{name} is {value}: must be a mapping of options to values; omit it for the defaults"
+                )
+        for action in self._actions:
+            kind = getattr(action, "_typehint", None)
+            # jsonargparse does not check the type of null, which `steps:` without a value is.
+            if (
+                kind is not None
+                and action.default is not None
+                and NoneType not in get_args(kind)
+                and parsed.get(action.dest, action.default) is None
+            ):
+                self.error(f"--{action.dest} is null: must have a value; omit it for the default")
+        return self.instantiate(parsed)
+
+    def _explained(self, text: str) -> str:
+        if match := re.match(r"unrecognized arguments: (--[\w.-]+)", text):
+            return text + suggestion(match[1], self._option_string_actions)
+        if match := re.match(r"(?:Group '([\w.]+)' does not accept option|Option) '([\w.-]+)'", text):
+            option = "--" + ".".join(filter(None, match.groups()))
+            return f"there is no option {option}{suggestion(option, self._option_string_actions)}"
+        if text.startswith("Problems parsing config: "):
+            return text.removeprefix("Problems parsing config: ")
+        if text.startswith("Unexpected config: "):
+            return "the configuration is not a mapping of options to values"
+        return _type_error(text) or text
+
+
+def _type_error(text: str) -> str | None:
+    """Returns jsonargparse's message about a value of a wrong type in words; None if it is another message."""
+    option = re.match(r'Parser key "([\w.]+)":', text)
+    value = re.search(r"Given value: (.*)", text, re.DOTALL) or re.search(r"Got value: (.*)", text, re.DOTALL)
+    types = re.search(r"Subtypes: (.*)", text) or re.search(r"Expected a (.*?)(?:\. Got|$)", text)
+    if not (option and value and types):
+        return None
+    rules, meant = [], ""
+    for class_name, generic, choices in re.findall(
+        r"<class '(\w+)'>|\b(dict|list)\[|Literal\[(.*?)\]", types[1]
+    ):
+        words = re.findall(r"'(.*?)'", choices)
+        rules += words or [_TYPES[class_name or generic]]
+        meant = meant or suggestion(value[1], words)
+    if re.fullmatch(r"-?\d+\.0", value[1]) and _TYPES["int"] in rules:
+        meant = f"; write {value[1].removesuffix('.0')}"
+    rule = " or ".join(filter(None, [", ".join(rules[:-1]), rules[-1]]))
+    return f"--{option[1]} is {value[1]!r}: must be {rule}{meant}"

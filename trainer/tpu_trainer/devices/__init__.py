@@ -1,0 +1,1 @@
+"""What executes steps: the interface, TensorFlow's strategies, PJRT's devices."""

@@ -1,0 +1,131 @@
+"""The interface between the training loop and the library that runs the devices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, SupportsFloat
+
+import numpy as np
+
+from tpu_trainer.data.batches import DatasetFunction
+from tpu_trainer.network.objectives import Sums
+from tpu_trainer.step.results import NonFinite, RunningSums
+from tpu_trainer.support.errors import UsageError
+
+
+class StepOutput(NamedTuple):
+    """Results of executed steps. Converting a value to a float may wait for the devices."""
+
+    input_wait: SupportsFloat
+    """Seconds the steps waited for their batches."""
+    end_requests: SupportsFloat
+    """Number of processes that called `request_end` before the last step."""
+    save_requests: SupportsFloat = 0.0
+    """Number of processes that called `request_save` since the step before."""
+
+
+class StepExecutor(ABC):
+    """Holds the training state on the devices and executes steps.
+
+    A new executor has the state of step 0. If several processes train together, each has an executor, and all must call
+    the same methods in the same order, except `request_end`, `request_save`, `sums`, `non_finite` and, unless the
+    executor gathers it, `state`.
+    """
+
+    hosts: int
+    """Number of input pipelines, each of which reads its own share of the rows."""
+    processes: int
+    """Number of processes that train together. A process may control several hosts."""
+    replicas: int
+    """Number of replicas that divide a batch."""
+    gathers_state = False
+    """Whether each process has only a part of the state, so that all must call `state`, which the first gets."""
+
+    @abstractmethod
+    def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
+        """Distributes the batches of `rows` to the devices. Each iterator starts at the first batch."""
+
+    @abstractmethod
+    def train(self, batches: Iterator[Any], steps: range) -> StepOutput:
+        """Executes training steps. May return before they are computed.
+
+        Args:
+            batches: Yields the batch of each step.
+            steps: Numbers of the steps, from 0: updates made before (`steps.start`) and after (`steps.stop`) them.
+        """
+
+    @abstractmethod
+    def evaluate(self, batch: Any) -> Sums:
+        """Returns the sums over a batch as floats. Call it in the context of `evaluated_weights` to use those."""
+
+    @abstractmethod
+    def evaluated_weights(self) -> AbstractContextManager[None]:
+        """In this context, `evaluate` uses the average of the weights, if there is one."""
+
+    @abstractmethod
+    def sums(self) -> RunningSums:
+        """Returns the sums since `clear_sums` as floats. Waits for all steps."""
+
+    @abstractmethod
+    def clear_sums(self) -> None:
+        """Sets the sums to zero."""
+
+    @abstractmethod
+    def non_finite(self) -> NonFinite | None:
+        """Returns the first step whose loss or gradient was not finite, if any. Waits for all steps.
+
+        The weights are unusable from that step on.
+        """
+
+    @abstractmethod
+    def request_end(self) -> None:
+        """Counts this process in `end_requests` of all later steps, in all processes."""
+
+    def request_save(self) -> None:
+        """Counts this process in `save_requests` of the next step, in all processes. Only if the state is gathered."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def same_in_all_processes(self, value: int) -> bool:
+        """Whether all processes call this with the same value."""
+
+    @abstractmethod
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns name → shape of the state: all values that affect later steps or lines of the log."""
+
+    @abstractmethod
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Copies the state to the host's memory, with the names of `state_shapes`."""
+
+    @abstractmethod
+    def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Sets the state to (name, value) pairs for all names of `state_shapes`."""
+
+    @abstractmethod
+    def profile(self, folder: str) -> AbstractContextManager[None]:
+        """Profiles this context into a folder for TensorBoard's profile plugin."""
+
+
+def check_batch_size(
+    batch_size: int, replicas: int, option: str, *, accumulation: int = 1, of: str | None = None
+) -> None:
+    """Checks that the micro-batches of all replicas have the same size.
+
+    Args:
+        batch_size: Rows in a step.
+        replicas: Number of replicas.
+        option: The option that sets the batch size, for the error message.
+        accumulation: Micro-batches per replica.
+        of: What has the replicas, for the error message.
+
+    Raises:
+        UsageError: If they do not.
+    """
+    if batch_size % (replicas * accumulation):
+        named = f"{replicas} replicas{'' if of is None else f' of {of}'}"
+        parts = f"the {named}"
+        if accumulation > 1:
+            parts = f"{replicas * accumulation}: {named} times --train.accumulation {accumulation}"
+        raise UsageError(f"--{option} is {batch_size}: it must be a multiple of {parts}")

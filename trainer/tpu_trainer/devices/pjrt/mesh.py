@@ -1,0 +1,263 @@
+"""The devices of --strategy pjrt: those that JAX finds, as a mesh that partitions a program.
+
+With partitioning.py, peers.py and stablehlo.py, the only file of --strategy pjrt that uses private interfaces of
+TensorFlow and JAX. Written for JAX 0.10; 0.11 has dropped one field of `jax.export.Exported`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
+from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.support.chips import CHIPS, KINDS
+from tpu_trainer.support.errors import UsageError
+
+if TYPE_CHECKING:
+    import jax
+
+    from tpu_trainer.devices.pjrt.stablehlo import Array, Lowered
+
+_SUPPORTED = ((0, 10), (0, 11))
+_REMEDY = "install tokenmill-trainer[pjrt], or use another --strategy"
+
+
+def import_jax() -> Any:
+    """Returns JAX, set up for the steps' 64-bit counters.
+
+    Raises:
+        UsageError: If it is not installed or its release is not supported.
+    """
+    try:
+        import jax
+    except ImportError as error:
+        raise UsageError(f"--strategy is 'pjrt', which needs the package jax ({error}); {_REMEDY}") from error
+    if jax.__version_info__[:2] not in _SUPPORTED:
+        names = " and ".join(".".join(map(str, release)) for release in _SUPPORTED)
+        raise UsageError(
+            f"--strategy is 'pjrt', which supports jax {names}; {jax.__version__} is installed; {_REMEDY}"
+        )
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+class DeviceMesh:
+    """The devices that divide rows (axis `data`) and layers (axis `model`)."""
+
+    def __init__(self, config: MeshConfig, devices: Sequence[Any] | None = None) -> None:
+        """
+        Args:
+            config: The mesh.
+            devices: JAX's devices; None: those of this machine.
+
+        Raises:
+            UsageError: If JAX is not installed, or there are too few devices, or not as many in each process.
+        """
+        self._jax = import_jax()
+        try:
+            found = self._jax.devices() if devices is None else devices
+        except RuntimeError as error:
+            raise UsageError(f"--strategy is 'pjrt', but JAX finds no device: {error}") from error
+        self.platform: str = found[0].platform
+        """cpu, gpu or tpu."""
+        self.kind: str = found[0].device_kind
+        """The vendor's name of a device."""
+        self.error: type[Exception] = self._jax.errors.JaxRuntimeError
+        """What the compiler and the devices raise."""
+        self.processes: int = self._jax.process_count()
+        """Processes whose devices are in the mesh."""
+        self._check_divided_equally(found)
+        self.data = config.data or max(1, len(found) // config.model)
+        self.model = config.model
+        self._keep = config.fsdp == "keep"
+        used = self.data * self.model
+        several = f" of {self.processes} processes" if self.processes > 1 else ""
+        if used > len(found) or (used < len(found) and several):
+            raise UsageError(
+                f"--mesh.data {self.data} times --mesh.model {self.model} are {used} devices, but JAX finds "
+                f"{len(found)}{several or ' here'} ({self.kind}); change the mesh"
+            )
+        self._mesh = self._jax.sharding.Mesh(
+            np.array(found[:used]).reshape(self.data, self.model), (DATA, MODEL)
+        )
+        self.devices = used
+        """Number of devices in use."""
+        self._summed = self._jax.jit(_sum, out_shardings=self.sharding((None,)))
+        # Several devices of a CPU that execute several programs at a time confuse Gloo's messages between processes.
+        self._waits = self.platform == "cpu" and self.processes > 1
+
+    def _check_divided_equally(self, found: Sequence[Any]) -> None:
+        counts = dict.fromkeys(range(self.processes), 0) | Counter(device.process_index for device in found)
+        if len(set(counts.values())) > 1:
+            least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+            raise UsageError(
+                f"--strategy pjrt needs the same number of devices in each process, but process {least} has "
+                f"{counts[least]} and process {most} {counts[most]} ({self.kind}); check the devices of these hosts"
+            )
+
+    def sharding(self, placement: Placement) -> Any:
+        """Returns JAX's form of a placement."""
+        return self._jax.sharding.NamedSharding(self._mesh, self._jax.sharding.PartitionSpec(*placement))
+
+    def put(self, value: np.ndarray, placement: Placement) -> jax.Array:
+        """Copies an array, which is the same in all processes, to the devices. May return before it has."""
+        sharding = self.sharding(placement)
+        if self.processes == 1:
+            # Without `may_alias`, a CPU would use the array's own memory, which a donating step then overwrites.
+            return self._jax.device_put(value, sharding, may_alias=False)
+        return self._jax.make_array_from_callback(value.shape, sharding, lambda part: np.array(value[part]))
+
+    def own_rows(self, rows: int) -> np.ndarray:
+        """Returns which rows of a batch of `rows` the devices of this process use, in ascending order, int64[n]."""
+        parts = self.sharding((DATA,)).addressable_devices_indices_map((rows,)).values()
+        return np.unique(np.concatenate([np.arange(rows)[part] for part in parts]))
+
+    def all_rows(self, own: int) -> int:
+        """Returns the rows of a batch of which this process has `own`."""
+        return own * self.data // self.own_rows(self.data).size
+
+    def put_rows(self, own: np.ndarray) -> jax.Array:
+        """Copies the `own_rows` of a batch to the devices. May return before it has."""
+        placement = rows_placement(own.ndim)
+        if self.processes == 1:
+            return self.put(own, placement)
+        shape = (self.all_rows(len(own)), *own.shape[1:])
+        return self._jax.make_array_from_process_local_data(self.sharding(placement), own, shape)
+
+    def get(self, value: jax.Array) -> np.ndarray:
+        """Copies an array to the host. All processes must call it for an array that a mesh axis divides."""
+        if not (value.is_fully_addressable or value.is_fully_replicated):
+            whole = self.sharding((None,) * value.ndim)
+            value = self._jax.jit(_identity, out_shardings=whole)(value)
+        # A copy: an array of a CPU's memory is donated to the next step.
+        return np.array(value)
+
+    def total(self, *counts: int) -> jax.Array:
+        """Returns the sums of counts over the processes, int32[n]. Does not wait for them."""
+        own = np.zeros((self._jax.local_device_count(), len(counts)), np.int32)
+        own[0] = counts
+        every = self._jax.sharding.NamedSharding(
+            self._mesh, self._jax.sharding.PartitionSpec((DATA, MODEL), None)
+        )
+        values = self._jax.make_array_from_process_local_data(every, own, (self.devices, len(counts)))
+        return self._finished(self._summed(values))
+
+    def from_first(self, data: bytes) -> bytes:
+        """Returns the bytes that process 0 calls this with."""
+        from jax.experimental.multihost_utils import broadcast_one_to_all
+
+        size = int(broadcast_one_to_all(np.array(len(data))))
+        buffer = np.zeros(size, np.uint8)
+        if self._jax.process_index() == 0:
+            buffer[:] = np.frombuffer(data, np.uint8)
+        return np.asarray(broadcast_one_to_all(buffer)).tobytes()
+
+    def _finished(self, results: Any) -> Any:
+        return self._jax.block_until_ready(results) if self._waits else results
+
+    def compile(
+        self,
+        lowered: Lowered,
+        arguments: Sequence[Placement],
+        *,
+        deterministic: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Compiles a program for the mesh. Results that replace an argument have its placement; others are whole.
+
+        Args:
+            lowered: The program, for the rows of all devices.
+            arguments: Placement of each argument.
+            deterministic: Whether a GPU is restricted to deterministic operations.
+            options: Further options of the compiler.
+
+        Returns:
+            A function of the placed arguments, which donates those that a result replaces.
+        """
+        from tpu_trainer.devices.pjrt.partitioning import partition  # imports TensorFlow
+
+        results: list[Placement] = [(None,) * len(shape) for shape, _ in lowered.results]
+        for argument, result in lowered.aliases.items():
+            results[result] = arguments[argument]
+        lowered = partition(lowered, arguments, data=self.data, model=self.model, keep=self._keep)
+        jitted = self._jax.jit(
+            _exported(lowered, platform=self.platform).call,
+            in_shardings=tuple(map(self.sharding, arguments)),
+            out_shardings=tuple(map(self.sharding, results)),
+            donate_argnums=tuple(lowered.aliases),
+        )
+        shapes = [self._jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in lowered.arguments]
+        options = dict(options or {})
+        if (chip := CHIPS.get(KINDS.get(self.kind, ""))) is not None:
+            options |= dict(chip.compiler_options)
+        if deterministic and self.platform == "gpu":
+            options["xla_gpu_deterministic_ops"] = True
+        compiled = jitted.lower(*shapes).compile(compiler_options=options)
+        return (lambda *values: self._finished(compiled(*values))) if self._waits else compiled
+
+    def wait(self, value: jax.Array) -> None:
+        """Waits until an array is computed."""
+        self._jax.block_until_ready(value)
+
+    def step_trace(self, step: int) -> Any:
+        """Returns a context whose operations the profiler groups as a step."""
+        return self._jax.profiler.StepTraceAnnotation("train", step_num=step)
+
+    def profile(self, folder: str) -> Any:
+        """Returns a context that is profiled into a local folder."""
+        return self._jax.profiler.trace(folder)
+
+
+def rows_placement(dimensions: int) -> Placement:
+    """Returns the placement of an array of a batch."""
+    return (DATA, *(None,) * (dimensions - 1))
+
+
+# Not lambdas, of which JAX would compile each anew.
+def _identity(value: jax.Array) -> jax.Array:
+    return value
+
+
+def _sum(values: jax.Array) -> jax.Array:
+    return values.sum(axis=0, dtype=values.dtype)
+
+
+def _exported(lowered: Lowered, *, platform: str) -> Any:
+    """Returns the program as if JAX had exported it, so that jax.jit can call, partition and donate."""
+    import jax
+    from jax import export
+    from jax._src import core
+
+    def avals(arrays: Sequence[Array]) -> tuple[Any, ...]:
+        return tuple(core.ShapedArray(shape, np.dtype(dtype)) for shape, dtype in arrays)
+
+    inputs, outputs = avals(lowered.arguments), avals(lowered.results)
+    values = {
+        "fun_name": "step",
+        "in_tree": jax.tree.structure((inputs, {})),
+        "in_avals": inputs,
+        "out_tree": jax.tree.structure(outputs),
+        "out_avals": outputs,
+        "_has_named_shardings": True,
+        "_in_named_shardings": (None,) * len(inputs),
+        "_out_named_shardings": (None,) * len(outputs),
+        "in_shardings_hlo": (None,) * len(inputs),
+        "out_shardings_hlo": (None,) * len(outputs),
+        "nr_devices": 1,
+        "platforms": (platform,),
+        "ordered_effects": (),
+        "unordered_effects": (),
+        "disabled_safety_checks": (export.DisabledSafetyCheck.platform(),),
+        "mlir_module_serialized": lowered.artifact,
+        "calling_convention_version": export.maximum_supported_calling_convention_version,
+        "module_kept_var_idx": tuple(range(len(inputs))),
+        "uses_global_constants": False,
+        "_get_vjp": None,
+    }
+    names = {field.name for field in dataclasses.fields(export.Exported)}
+    return export.Exported(**{name: value for name, value in values.items() if name in names})

@@ -1,0 +1,229 @@
+"""Marks in a StableHLO program how a mesh divides what XLA's partitioner alone would divide badly, or not at all.
+
+This file uses private interfaces, as pjrt.py says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpu_trainer.config.mesh import DATA, MODEL
+from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.stablehlo import FORMAT_VERSION, Lowered, attribute_names, main_function
+
+# Operations of the optimizer. Their operands are divided in the same way.
+_ELEMENTWISE = frozenset(
+    f"stablehlo.{name}" for name in ("add", "compare", "divide", "multiply", "return", "select", "subtract")
+) | {"func.return"}
+_KERNEL = "tpu_custom_call"
+# How the operands of network/attention_kernel.py's kernels are divided after the numbers of rows and of pairs of heads:
+# threshold and scale; seeds [B, H / 2, 8, L]; keys [B, 2, L]; then arrays like the results, [B, L, H · 64].
+_KERNEL_OPERANDS: tuple[Placement, ...] = ((None,), (None,), (DATA, MODEL, None, None), (DATA, None, None))
+_KERNEL_ARRAY: Placement = (DATA, None, MODEL)
+
+
+def partition(
+    lowered: Lowered, arguments: Sequence[Placement], *, data: int, model: int, keep: bool
+) -> Lowered:
+    """Returns a program that gathers divided weights where it uses them, and whose kernels process a device's part.
+
+    Args:
+        lowered: The program.
+        arguments: Placement of each argument.
+        data: Size of the axis.
+        model: Size of the other axis.
+        keep: Whether gathered weights are kept until the backward pass.
+    """
+    divided = {
+        number: placement
+        for number, placement in enumerate(arguments)
+        if DATA in placement and lowered.arguments[number][1] == "float32"  # arrays of a batch are integers
+    }
+    gathers = data > 1 and bool(divided)
+    kernels = data * model > 1 and _KERNEL.encode() in lowered.artifact
+    if not (gathers or kernels):
+        return lowered
+    from jax._src.interpreters import mlir
+    from jax._src.lib import _jax
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    axes = {DATA: data, MODEL: model}
+    with mlir.make_ir_context() as context, ir.Location.unknown():
+        module = stablehlo.deserialize_portable_artifact(context, lowered.artifact)
+        if gathers:
+            gather_weights_at_use(module, divided, axes, keep=keep)
+        if kernels:
+            divide_kernels(module, axes)
+        artifact = _jax.mlir.serialize_portable_artifact(module, FORMAT_VERSION, True)
+    return dataclasses.replace(lowered, artifact=artifact)
+
+
+def gather_weights_at_use(
+    module: Any, divided: Mapping[int, Placement], axes: Mapping[str, int], *, keep: bool
+) -> None:
+    """Makes devices gather their parts of a weight where the program multiplies with it or looks its rows up.
+
+    XLA alone may instead divide activations by the dimension that divides the weight, and exchange these. The
+    optimizer's elementwise operations stay divided.
+
+    Args:
+        module: The program.
+        divided: Number of a weight's argument → its placement, of which the axis `data` is gathered.
+        axes: Names and sizes of the mesh's axes.
+        keep: Whether a weight is gathered once and keeps its memory until the backward pass has used it, or is gathered
+            again for the backward pass.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy, stablehlo
+
+    main = main_function(module)
+    numbers = {main.regions[0].blocks[0].arguments[number]: number for number in divided}
+    uses = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        for place, value in enumerate(operation.operands):
+            if (number := numbers.get(value)) is None:
+                continue
+            if operation.name == "stablehlo.convert":
+                numbers[operation.results[0]] = number
+            elif operation.name == "stablehlo.while":
+                numbers[operation.regions[1].blocks[0].arguments[place]] = number
+            elif operation.name not in _ELEMENTWISE:
+                uses.append((number, value, operation, place))
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+
+    def constrained(value: ir.Value, placement: Placement) -> ir.Value:
+        return sdy.ShardingConstraintOp(value, _sharding(placement, axes)).result
+
+    forward = set()
+    later: dict[Any, ir.Value] = {}
+    for number, value, operation, place in uses:
+        whole = tuple(None if axis == DATA else axis for axis in divided[number])
+        key = (number, str(value.type), operation.block)
+        first = (number, operation.block) not in forward
+        forward.add((number, operation.block))
+        if (gathered := later.get(key)) is None:
+            with ir.InsertionPoint(operation):
+                if not (first or keep):
+                    # Without the barrier, XLA would merge this gather with the first one; without the placement of
+                    # its result, it would gather before the barrier.
+                    value = constrained(stablehlo.OptimizationBarrierOp([value]).results[0], divided[number])
+                gathered = constrained(value, whole)
+            if keep or not first:
+                later[key] = gathered
+        operation.operands[place] = gathered
+
+
+def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
+    """Makes each device run the attention kernels on its own rows and heads.
+
+    XLA cannot look into a kernel: alone, it would gather the operands and let each device process all.
+
+    Args:
+        module: The program, without other kernels.
+        axes: Names and sizes of the mesh's axes. `data` must divide the rows, and `model` the pairs of heads.
+    """
+    for kernel in kernels_of(module):
+        _divide(kernel, axes)
+
+
+def kernels_of(module: Any) -> list[Any]:
+    """Returns the calls of kernels in a program."""
+    from jaxlib.mlir import ir
+
+    kernels = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if (
+            operation.name == "stablehlo.custom_call"
+            and ir.StringAttr(operation.attributes["call_target_name"]).value == _KERNEL
+        ):
+            kernels.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return kernels
+
+
+def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy, stablehlo
+
+    def of_device(kind: ir.Type, placement: Placement) -> ir.Type:
+        tensor = ir.RankedTensorType(kind)
+        sides = [
+            side if axis is None else side // axes[axis]
+            for side, axis in zip(tensor.shape, placement, strict=True)
+        ]
+        return ir.RankedTensorType.get(sides, tensor.element_type)
+
+    def constant(kind: ir.Type, number: int) -> ir.Value:
+        value = ir.IntegerAttr.get(ir.RankedTensorType(kind).element_type, number)
+        return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, value)).result
+
+    rows, pairs, *arrays = kernel.operands
+    (result,) = kernel.results
+    several = str(result.type).startswith("tuple<")  # as which TensorFlow lowers several results
+    kinds = [result.type]
+    if several:
+        kinds = [ir.TupleType(result.type).get_type(i) for i in range(ir.TupleType(result.type).num_types)]
+    placements = [*_KERNEL_OPERANDS, *[_KERNEL_ARRAY] * (len(arrays) - len(_KERNEL_OPERANDS))]
+    with ir.InsertionPoint(kernel):
+        manual = sdy.ManualComputationOp(
+            kinds,
+            arrays,
+            sdy.TensorShardingPerValueAttr.get([_sharding(each, axes) for each in placements]),
+            sdy.TensorShardingPerValueAttr.get([_sharding(_KERNEL_ARRAY, axes)] * len(kinds)),
+            sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in axes]),
+        )
+    own = [of_device(each.type, placement) for each, placement in zip(arrays, placements, strict=True)]
+    block = ir.Block.create_at_start(manual.body, own)
+    with ir.InsertionPoint(block):
+        own_rows, own_pairs = ir.RankedTensorType(own[2]).shape[:2]
+        attributes = {
+            name: kernel.attributes[name] for name in attribute_names(kernel) if name != "xla_shape"
+        }
+        attributes["backend_config"] = _cost_of_device(attributes["backend_config"], axes)
+        divided = ir.Operation.create(
+            kernel.name,
+            results=[of_device(kind, _KERNEL_ARRAY) for kind in kinds],
+            operands=[constant(rows.type, own_rows), constant(pairs.type, own_pairs), *block.arguments],
+            attributes=attributes,
+        )
+        sdy.ReturnOp(divided.results)
+    if several:
+        for use in list(result.uses):
+            element = use.owner.operation  # get_tuple_element
+            number = ir.IntegerAttr(element.attributes["index"]).value
+            element.results[0].replace_all_uses_with(manual.results[number])
+            element.erase()
+    else:
+        result.replace_all_uses_with(manual.results[0])
+    kernel.erase()
+
+
+def _cost_of_device(backend_config: Any, axes: Mapping[str, int]) -> Any:
+    """Divides a kernel's estimate of its cost, which schedules and reports of the compiler use, by the devices."""
+    from jaxlib.mlir import ir
+
+    config = json.loads(ir.StringAttr(backend_config).value)
+    cost = config["custom_call_config"]["cost_estimate"]
+    devices = axes[DATA] * axes[MODEL]
+    config["custom_call_config"]["cost_estimate"] = {name: value // devices for name, value in cost.items()}
+    return ir.StringAttr.get(json.dumps(config))
+
+
+def _sharding(placement: Placement, axes: Mapping[str, int]) -> Any:
+    from jaxlib.mlir.dialects import sdy
+
+    mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
+    dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in placement]
+    return sdy.TensorShardingAttr.get(
+        mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
+    )

@@ -1,0 +1,324 @@
+"""The processes of --strategy pjrt that train together, usually one on each host.
+
+JAX's coordination service, in process 0, introduces them to each other, stores values, and notices which are lost. This
+file uses private interfaces, as pjrt.py says.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any, NamedTuple, NoReturn
+
+from tpu_trainer import __version__
+from tpu_trainer.config.mesh import MeshConfig
+from tpu_trainer.devices.pjrt.meeting import Meeting
+from tpu_trainer.devices.pjrt.mesh import import_jax
+from tpu_trainer.support.errors import DivergedError, ExitStatus, InterruptedRun, NotSavedError, UsageError
+from tpu_trainer.support.streams import write_to_stderr
+
+_log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 300
+"""Time to wait for all processes at the start."""
+LOST_AFTER_SECONDS = 60
+"""A process without a sign of life for this long is lost."""
+GRACE_SECONDS = 15
+"""Time in which the others may end with the same error as a process that has failed."""
+_WATCH_SECONDS = 0.5
+_ENDED = "ended/"
+_A_DAY = 24 * 3600
+
+
+class Peers:
+    """The processes that train together; by default, this one alone.
+
+    All must call `gather` and `check_same` in the same order.
+    """
+
+    def __init__(self, *, client: Any = None, index: int = 0, count: int = 1) -> None:
+        """
+        Args:
+            client: Of the coordination service; None if the process is alone.
+            index: This process's number.
+            count: Number of processes.
+        """
+        self.index = index
+        self.count = count
+        self._client = client
+        self._gathered = 0
+        self._leaving = self._stopped = False
+        self._alive = set(range(count))
+        self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
+        if client is not None:
+            self._watcher.start()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the run's files; the others only compute."""
+        return self.index == 0
+
+    def gather(self, value: str) -> list[str]:
+        """Returns the values of all processes, by number. Waits for all."""
+        if self._client is None:
+            return [value]
+        self._gathered += 1
+        folder = f"gathered/{self._gathered}/"
+        self._client.key_value_set(f"{folder}{self.index:06d}", value)
+        self._client.wait_at_barrier(f"{folder}set", 1000 * _A_DAY)
+        values = [found for _, found in sorted(self._client.key_value_dir_get(folder))]
+        self._client.wait_at_barrier(f"{folder}read", 1000 * _A_DAY)
+        if self.is_first:
+            self._client.key_value_delete(folder)
+        return values
+
+    def check_same(self, values: Mapping[str, Any], *, remedy: str) -> None:
+        """Checks that all processes have the same values.
+
+        Raises:
+            UsageError: In all processes, if they do not. The message names the values that differ.
+        """
+        texts = self.gather(json.dumps({name: repr(value) for name, value in values.items()}))
+        first, *others = map(json.loads, texts)
+        for number, other in enumerate(others, 1):
+            different = [
+                f"{name} is {first.get(name)} in process 0 and {other.get(name)} in process {number}"
+                for name in first | other
+                if first.get(name) != other.get(name)
+            ]
+            if different:
+                raise UsageError(f"the processes do not match: {'; '.join(different[:5])}; {remedy}")
+
+    def leave(self, error: BaseException | None) -> None:
+        """Tells the others that this process ends with `error`, and waits for them if they end in the same way."""
+        if self._client is None:
+            return
+        if error is None or isinstance(error, InterruptedRun | DivergedError | NotSavedError):
+            # All processes have made the same steps.
+            self._client.key_value_set(f"{_ENDED}{self.index}", "")
+            self._client.wait_at_barrier("end", 1000 * _A_DAY)
+        else:
+            self._client.key_value_set(f"{_ENDED}{self.index}", str(error) or type(error).__name__)
+        self._leaving = True
+        if not self.is_first:
+            self._stopped = True
+        # The service must outlive its clients: those that lose it abort.
+        end = time.monotonic() + 2 * GRACE_SECONDS
+        while self.is_first and len(self._alive) > 1 and time.monotonic() < end:
+            time.sleep(_WATCH_SECONDS / 2)
+        # The interpreter cannot end a thread that is in a call of the client.
+        self._stopped = True
+        self._watcher.join(timeout=2 * GRACE_SECONDS)
+
+    def wait_if_lost(self) -> None:
+        """After a failed collective operation, waits until the watching thread would have found a lost process."""
+        if self._client is not None:
+            time.sleep(LOST_AFTER_SECONDS + GRACE_SECONDS)
+
+    def _watch(self) -> None:
+        """Ends this process if another is lost or has failed: a collective operation would wait for it forever."""
+        failed_at = None
+        while not self._stopped:
+            try:
+                self._alive = set(self._client.get_live_nodes(list(range(self.count))))
+                ended = {
+                    int(key[len(_ENDED) :]): text for key, text in self._client.key_value_dir_get(_ENDED)
+                }
+            except RuntimeError as error:  # the service has ended
+                if self._leaving:
+                    return
+                self._end(f"lost process 0: {error}")
+            lost = sorted(set(range(self.count)) - self._alive - ended.keys())
+            failed = [f"process {number} has failed: {text}" for number, text in ended.items() if text]
+            if failed and failed_at is None:
+                failed_at = time.monotonic()
+            if lost and not self._leaving:
+                self._end(f"lost process {', '.join(map(str, lost))}")
+            # This process may be about to fail for the same reason.
+            if failed and not self._leaving and time.monotonic() - failed_at >= GRACE_SECONDS:
+                self._end(failed[0])
+            time.sleep(_WATCH_SECONDS)
+
+    def _end(self, reason: str) -> NoReturn:
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint":  # of BackgroundSaver
+                thread.join()
+        text = f"tpu_trainer: error: {reason}; the same command on all hosts continues from the last checkpoint\n"
+        write_to_stderr(text)
+        end = time.monotonic() + GRACE_SECONDS
+        while self.is_first and len(self._alive) > 1 and time.monotonic() < end:
+            self._alive = set(self._client.get_live_nodes(list(range(self.count))))
+            time.sleep(_WATCH_SECONDS)
+        if not self.is_first:
+            self._client.shutdown()
+        # In a regular exit of the interpreter, the main thread would wait for the lost process.
+        os._exit(ExitStatus.INTERRUPTED)
+
+
+@contextmanager
+def joined(config: MeshConfig, *, run: Mapping[str, str] | None = None) -> Iterator[Peers]:
+    """Joins the other processes, if there are any, before JAX uses a device. The context ends after all are done.
+
+    Args:
+        config: Names the processes.
+        run: Name → value of options that identify the run: processes with others are rejected.
+
+    Raises:
+        UsageError: If the options are inconsistent, or the processes do not match.
+        NotMetError: If a process did not come in time.
+    """
+    jax = import_jax()
+    place = _place(config)
+    if place is None:
+        yield Peers()
+        return
+    from jax._src import distributed
+
+    _log.info(f"pjrt: process {place.index} of {place.count}, which meet at {place.address}")
+    Meeting(
+        address=place.address,
+        count=place.count,
+        index=place.index,
+        run=dict(run or {}) | _releases() | _compiler_flags(),
+        seconds=CONNECT_SECONDS,
+    ).hold()
+
+    # Its handler of SIGTERM would replace ours.
+    jax.config.update("jax_enable_preemption_service", False)
+    # Without it, JAX aborts a process if another one is lost. Peers ends it with a message.
+    jax.config.update("jax_enable_recoverability", True)
+    try:
+        with _ends_after(
+            LOST_AFTER_SECONDS, "the processes have met, but one was lost before JAX connected them"
+        ):
+            jax.distributed.initialize(
+                place.address,
+                place.count,
+                place.index,
+                place.local_devices,
+                cluster_detection_method="deactivate",
+                initialization_timeout=LOST_AFTER_SECONDS + GRACE_SECONDS,
+                heartbeat_timeout_seconds=LOST_AFTER_SECONDS,
+            )
+    except RuntimeError as error:
+        raise UsageError(
+            f"--mesh.coordinator_address is {place.address!r}: process {place.index} cannot use it ({error})"
+        ) from error
+    peers = Peers(client=distributed.global_state.client, index=place.index, count=place.count)
+    try:
+        yield peers
+    except jax.errors.JaxRuntimeError as error:
+        peers.wait_if_lost()
+        peers.leave(error)
+        raise
+    except BaseException as error:
+        peers.leave(error)
+        raise
+    else:
+        peers.leave(None)
+    finally:
+        jax.distributed.shutdown()
+
+
+@contextmanager
+def _ends_after(seconds: float, problem: str) -> Iterator[None]:
+    """Ends the process with a message if the context takes longer: JAX would abort it."""
+
+    def end() -> None:
+        _exit(f"{problem}; the same command on all hosts tries again")
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _exit(reason: str) -> NoReturn:
+    # In a regular exit of the interpreter, the main thread would wait for the lost process.
+    write_to_stderr(f"tpu_trainer: error: {reason}\n")
+    os._exit(ExitStatus.INTERRUPTED)
+
+
+def _releases() -> dict[str, str]:
+    """Returns package → release, of those that determine the program and how processes talk to each other."""
+    found = {"tokenmill-trainer": __version__}
+    for package in ("jax", "jaxlib", "transformers"):
+        found[package] = metadata.version(package)
+    return found
+
+
+def _compiler_flags() -> dict[str, str]:
+    """Returns variable → flags of XLA's compilers, which determine the compiled program, without those of its dumps."""
+    return {
+        name: " ".join(
+            sorted(flag for flag in os.environ.get(name, "").split() if not flag.startswith("--xla_dump"))
+        )
+        for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+    }
+
+
+class _Place(NamedTuple):
+    """Where to meet the other processes, and what this one is."""
+
+    address: str
+    count: int
+    index: int
+    local_devices: Sequence[int] | None
+    """Numbers of the GPUs to use; None: all."""
+
+
+def _place(config: MeshConfig) -> _Place | None:
+    """Returns this process's place among several; None if it is alone."""
+    address = config.coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
+    count = _number(config.num_processes, "JAX_NUM_PROCESSES")
+    index = _number(config.process_id, "JAX_PROCESS_ID")
+    devices = None
+    if count == 1:
+        return None
+    if None in (address, count, index):
+        from jax._src.clusters import ClusterEnv
+
+        try:
+            address, count, index, devices = ClusterEnv.auto_detect_unset_distributed_params(
+                address, count, index, None, None, CONNECT_SECONDS
+            )
+        except (RuntimeError, OSError, ValueError) as error:
+            raise UsageError(
+                f"JAX cannot find the other processes ({error}); set --mesh.coordinator_address, "
+                "--mesh.num_processes and --mesh.process_id, or --mesh.num_processes 1 to train alone"
+            ) from error
+    found = {"coordinator_address": address, "num_processes": count, "process_id": index}
+    missing = [f"--mesh.{name}" for name, value in found.items() if value is None]
+    if len(missing) == len(found) or count == 1:
+        return None
+    if missing:
+        raise UsageError(
+            f"several processes need {' and '.join(missing)}, too; all three, or none to train alone"
+        )
+    port = re.fullmatch(r".+:(\d{1,5})", address)
+    if not port or not 0 < int(port[1]) < 1 << 16:
+        raise UsageError(
+            f"--mesh.coordinator_address is {address!r}: must be HOST:PORT, with a port from 1 to 65535"
+        )
+    if not 0 <= index < count:
+        raise UsageError(f"--mesh.process_id is {index}: must be less than --mesh.num_processes, {count}")
+    return _Place(address, count, index, devices)
+
+
+def _number(option: int | None, variable: str) -> int | None:
+    text = os.environ.get(variable)
+    if option is not None or not text:
+        return option
+    if not text.isdecimal():
+        raise UsageError(f"{variable} is {text!r}: not a number")
+    return int(text)

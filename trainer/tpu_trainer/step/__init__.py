@@ -1,0 +1,1 @@
+"""The training step: the task, its optimizer, schedule and guards."""

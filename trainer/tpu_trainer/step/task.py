@@ -1,0 +1,214 @@
+"""The train step and the evaluation step.
+
+Replicas return sums, not means. The loss and the gradient are divided by the number of targets in the whole batch, so
+that the mean is right if replicas have different numbers of targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from tpu_trainer.network.call_context import CallValues
+from tpu_trainer.network.objectives import Batch, Objective, Sums
+from tpu_trainer.network.random_bits import step_key
+from tpu_trainer.network.stateful_random import refuse_stateful_random
+from tpu_trainer.step.average import WeightAverage
+from tpu_trainer.step.results import NonFinite, RunningSums
+from tpu_trainer.step.spikes import SpikeGuard, restore
+
+# Purposes of the random keys derived from a seed.
+_TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
+
+
+class Task:
+    """The training step and its state: the network, the optimizer, and running sums for the log."""
+
+    def __init__(
+        self,
+        *,
+        objective: Objective,
+        optimizer: keras.optimizers.Optimizer,
+        seed: int,
+        clip_norm: float | None,
+        average: WeightAverage | None,
+        accumulation: int,
+        compile_gradients: bool,
+        skip_spikes: float | None = None,
+    ) -> None:
+        """
+        Args:
+            objective: The model and its loss.
+            optimizer: Built for the network's trainable variables.
+            seed: Determines masks and dropout.
+            clip_norm: The largest global norm of a gradient; None: no limit.
+            average: The running mean of the network's weights; None: no mean.
+            accumulation: Micro-batches per replica, processed one after the other.
+            compile_gradients: Compile only the replica's part of the step with XLA. For several replicas that are not
+                TPU cores: the whole step contains communication, which XLA cannot compile there.
+            skip_spikes: Standard deviations above the mean from which an update is skipped; None: skip none.
+        """
+        self.network = objective.model.network
+        self.average = average
+        self.objective = objective
+        self.optimizer = optimizer
+        self._seed = seed
+        self._clip_norm = clip_norm
+        self._accumulation = accumulation
+        self._spikes = None if skip_spikes is None else SpikeGuard(skip_spikes)
+        self._gradients = (
+            tf.function(self.gradients, jit_compile=True, autograph=False)
+            if compile_gradients
+            else self.gradients
+        )
+        # Sums since the last logged step. They are in the checkpoint, so that a resumed run logs the same figures.
+        self.running = self._record(tf.zeros([len(RunningSums._fields)]), "running_sums")
+        # Stored on the device, so that no step waits for the host to check its loss.
+        self.non_finite_record = (
+            self._record(tf.constant(0), "non_finite_step"),
+            self._record(tf.zeros([2]), "non_finite_figures"),
+        )
+        """The first step whose loss or gradient was not finite, 0 if there was none, and its loss and gradient norm."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns part of the checkpoint → value, for all that affects later steps or lines of the log."""
+        state = {"network": self.network, "optimizer": self.optimizer, "running": self.running}
+        if self.average is not None:
+            state["average"] = self.average.network
+        if self._spikes is not None:
+            state["spikes"] = self._spikes.state
+        return state
+
+    @staticmethod
+    def _record(initial: tf.Tensor, name: str) -> tf.Variable:
+        return tf.Variable(
+            initial,
+            trainable=False,
+            name=name,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
+        """Returns a replica's sums and the dense gradient of its summed loss, in the order of the trainable variables.
+
+        Does not communicate or update variables; all shapes are static.
+
+        Args:
+            batch: From batches.py.
+            step: Integer scalar: previous updates.
+        """
+        if self._accumulation == 1:
+            return self._micro_gradients(batch, step)
+        # Not the first rows in the first micro-batch: if devices divide the rows, each must keep its own.
+        micro = {
+            name: tf.reshape(values, [-1, self._accumulation, *values.shape[1:]])
+            for name, values in batch.items()
+        }
+
+        def add(
+            number: tf.Tensor, sums: Sums, gradients: list[tf.Tensor]
+        ) -> tuple[tf.Tensor, Sums, list[tf.Tensor]]:
+            more, their = self._micro_gradients(
+                {name: values[:, number] for name, values in micro.items()}, step
+            )
+            sums = Sums(*(a + b for a, b in zip(sums, more, strict=True)))
+            return number + 1, sums, [a + b for a, b in zip(gradients, their, strict=True)]
+
+        _, sums, gradients = tf.while_loop(
+            lambda number, *_: number < self._accumulation,
+            add,
+            (
+                tf.constant(0),
+                Sums(*(tf.zeros([]) for _ in Sums._fields)),
+                [tf.zeros(variable.shape) for variable in self.network.trainable_variables],
+            ),
+            maximum_iterations=self._accumulation,
+            parallel_iterations=1,
+        )
+        return sums, gradients
+
+    def _micro_gradients(self, batch: Batch, step: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
+        context = self.objective.model.context
+        call = CallValues(dropout_key=step_key(self._seed, _DROPOUT, step), row=batch["row"])
+        with context.using(call), tf.GradientTape() as tape:
+            sums = self.objective.sums(batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True)
+        gradients = tape.gradient(sums.loss, self.network.trainable_variables)
+        unused = [
+            variable.name
+            for variable, gradient in zip(self.network.trainable_variables, gradients, strict=True)
+            if gradient is None
+        ]
+        if unused:
+            raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
+        if not tf.executing_eagerly():
+            refuse_stateful_random(tf.compat.v1.get_default_graph())
+        # Dense, because the norm would count the slices of a tied or repeated embedding more than once.
+        return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def step(self, batch: Batch, *, all_reduce: Callable[[list[Any]], list[Any]]) -> dict[str, tf.Tensor]:
+        """Makes the optimizer step of one replica. compile-check compiles it with its own `all_reduce`.
+
+        Args:
+            batch: This replica's rows, from batches.py.
+            all_reduce: Sums a nest of tensors over all replicas.
+        """
+        sums, gradients = self._gradients(batch, self.optimizer.iterations)
+        sums, gradients = all_reduce([sums, gradients])
+        sums = Sums(*sums)
+        divisor = tf.maximum(sums.targets, 1.0)  # for batches without targets
+        gradients = [gradient / divisor for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients)
+        if self._clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=norm)
+        loss = sums.loss / divisor
+        self._note_non_finite(loss, norm)
+        skipped = self._update(gradients, loss)
+        self.running.assign_add(
+            tf.stack(RunningSums(*sums, gradient_norm=norm, steps=tf.ones([]), skipped=skipped))
+        )
+        if self.average is not None:
+            self.average.update(self.optimizer.iterations)
+        running = RunningSums(*tf.unstack(self.running))
+        targets = tf.maximum(running.targets, 1.0)
+        return {"loss": running.loss / targets, "accuracy": running.correct / targets}
+
+    def _update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> tf.Tensor:
+        """Applies the gradients unless `loss` is a spike; returns the number of skipped updates (float32, 0 or 1)."""
+        trained = self.network.trainable_variables
+
+        def apply() -> None:
+            self.optimizer.apply_gradients(
+                zip(gradients, trained, strict=True), skip_gradients_aggregation=True
+            )
+
+        if self._spikes is None:
+            apply()
+            return tf.zeros([])
+        spike = self._spikes.is_spike(loss)
+        # The step counter still advances, because the batch is used up.
+        kept = [*trained, *(v for v in self.optimizer.variables if v is not self.optimizer.iterations)]
+        before = [tf.identity(variable) for variable in kept]
+        apply()
+        restore(kept, before, where=spike)
+        return tf.cast(spike, tf.float32)
+
+    def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:
+        """Records the current step if it is the first whose loss or gradient is not finite."""
+        figures = tf.stack([loss, norm])
+        known_step, known_figures = self.non_finite_record
+        first = ~tf.reduce_all(tf.math.is_finite(figures)) & (known_step == 0)
+        step = tf.cast(self.optimizer.iterations, tf.int32) + 1
+        known_step.assign(tf.where(first, step, known_step))
+        known_figures.assign(tf.where(first, figures, known_figures))
+
+    def non_finite(self) -> NonFinite | None:
+        """Returns this process's first step whose loss or gradient was not finite, if any."""
+        return NonFinite.of(*(variable.numpy() for variable in self.non_finite_record))
+
+    def evaluation_sums(self, batch: Batch) -> Sums:
+        """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""
+        key = step_key(self._seed, _EVALUATION_MASKS, tf.constant(0))
+        return self.objective.sums(batch, key=key, training=False)

@@ -1,0 +1,1 @@
+"""Files, messages, errors and figures of chips: what all other packages use."""

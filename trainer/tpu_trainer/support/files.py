@@ -1,0 +1,248 @@
+"""File operations on local paths and on URLs such as gs://bucket/folder.
+
+Local paths do not need TensorFlow: importing it takes seconds, which would slow down argument checks. URLs go through
+tf.io.gfile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+
+def is_url(path: str) -> bool:
+    """Whether `path` is on an object store or another remote file system."""
+    return "://" in path
+
+
+def _gfile() -> Any:
+    import tensorflow as tf
+
+    return tf.io.gfile
+
+
+def join(folder: str, *names: str) -> str:
+    """Joins path components for local paths and URLs. Names may contain `..`; an empty folder is the current one."""
+    path = "/".join([folder.rstrip("/"), *names] if folder else names)
+    if not is_url(path) or ".." not in path.split("/"):
+        return path
+    scheme, _, rest = path.partition("://")
+    # Object stores do not resolve `..` in an object's name.
+    return f"{scheme}://{posixpath.normpath(rest)}"
+
+
+def is_file(path: str) -> bool:
+    """Whether `path` exists and is a file."""
+    return _gfile().exists(path) and not _gfile().isdir(path) if is_url(path) else Path(path).is_file()
+
+
+def is_dir(path: str) -> bool:
+    """Whether `path` exists and is a folder."""
+    return _gfile().isdir(path) if is_url(path) else Path(path).is_dir()
+
+
+def size(path: str) -> int:
+    """Returns the size of a file in bytes.
+
+    Raises:
+        OSError: If a local file does not exist. URLs raise TensorFlow's NotFoundError instead.
+    """
+    return _gfile().stat(path).length if is_url(path) else Path(path).stat().st_size
+
+
+def list_names(folder: str) -> list[str]:
+    """Returns the sorted names in `folder`, or an empty list if the folder does not exist."""
+    if not is_dir(folder):
+        return []
+    if is_url(folder):
+        return sorted(name.rstrip("/") for name in _gfile().listdir(folder))
+    return sorted(entry.name for entry in Path(folder).iterdir())
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file's entry in a listing."""
+
+    size: int
+    """Bytes."""
+    crc32c: str | None = None
+    """CRC-32C of the content as 8 hex digits; None if the listing does not include it."""
+
+
+def list_files(folder: str) -> dict[str, FileInfo]:
+    """Returns the files in `folder` by name, without subfolders. Empty if the folder does not exist.
+
+    On Cloud Storage this takes one request per thousand files; tf.io.gfile would need several per file.
+    """
+    if folder.startswith("gs://"):
+        from tpu_trainer.support.cloud_storage import list_objects
+
+        return {name: FileInfo(*found) for name, found in list_objects(folder).items()}
+    if is_url(folder):
+        names = [name for name in list_names(folder) if is_file(join(folder, name))]
+        return {name: FileInfo(size(join(folder, name))) for name in names}
+    if not is_dir(folder):
+        return {}
+    return {path.name: FileInfo(path.stat().st_size) for path in Path(folder).iterdir() if path.is_file()}
+
+
+def list_checksums(folder: str, names: Container[str] | None = None) -> dict[str, FileInfo]:
+    """Returns the files in `folder`, or those of `names`, as `list_files` does, each with its checksum.
+
+    On Cloud Storage the listing has the checksums; other files are read.
+    """
+    return {
+        name: info if info.crc32c else replace(info, crc32c=_crc32c(join(folder, name)))
+        for name, info in list_files(folder).items()
+        if names is None or name in names
+    }
+
+
+def _crc32c(path: str) -> str:
+    checksum = google_crc32c.Checksum()
+    with _gfile().GFile(path, "rb") if is_url(path) else Path(path).open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum.update(block)
+    return checksum.digest().hex()
+
+
+def make_dirs(folder: str) -> None:
+    """Creates `folder` and its parents if they do not exist."""
+    if is_url(folder):
+        _gfile().makedirs(folder)
+    else:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def remove_file(path: str) -> None:
+    """Removes a file, which must exist."""
+    if is_url(path):
+        _gfile().remove(path)
+    else:
+        Path(path).unlink()
+
+
+def remove_tree(folder: str) -> None:
+    """Removes `folder` and its contents. Does nothing if it does not exist."""
+    if not is_dir(folder):
+        return
+    if is_url(folder):
+        _gfile().rmtree(folder)
+    else:
+        shutil.rmtree(folder)
+
+
+def read_text(path: str) -> str:
+    """Returns the content of a UTF-8 text file."""
+    if is_url(path):
+        with _gfile().GFile(path) as file:
+            return file.read()
+    return Path(path).read_text(encoding="utf-8")
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the content of a file as bytes."""
+    if is_url(path):
+        with _gfile().GFile(path, "rb") as file:
+            return file.read()
+    return Path(path).read_bytes()
+
+
+def read_ends(path: str, count: int = 256) -> bytes:
+    """Returns the first and the last `count` bytes of a local file, or less of a shorter one."""
+    with Path(path).open("rb") as file:
+        first = file.read(count)
+        file.seek(max(count, file.seek(0, os.SEEK_END) - count))
+        return first + file.read(count)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file atomically: readers see either the old content or all of the new."""
+    if is_url(path):
+        with _gfile().GFile(path, "w") as file:  # object stores publish complete objects only
+            file.write(text)
+        return
+    temporary = Path(path + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # otherwise a crash may keep the new name but lose the text
+    temporary.replace(path)
+
+
+def check_writable(path: str) -> None:
+    """Checks that `write_text` can write a local file; does nothing for URLs.
+
+    Raises:
+        OSError: If it cannot.
+    """
+    if is_url(path):
+        return
+    if Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+    temporary = Path(path + ".tmp")
+    temporary.touch()
+    temporary.unlink()
+
+
+def append_text(path: str, text: str) -> None:
+    """Appends `text` to a file, which is created if it does not exist."""
+    if is_url(path):
+        with _gfile().GFile(path, "a") as file:
+            file.write(text)
+        return
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def flush_tree(folder: str) -> None:
+    """Flushes the files in `folder` to disk, so that later writes cannot survive a crash without them.
+
+    Does nothing for URLs: objects are durable once written.
+    """
+    if is_url(folder):
+        return
+    for path in [Path(folder), *Path(folder).rglob("*")]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copies the files and subfolders of `source` into `target`, each file atomically. Either may be a URL."""
+    make_dirs(target)
+    for name in list_names(source):
+        if is_dir(join(source, name)):
+            copy_tree(join(source, name), join(target, name))
+        elif is_url(source) or is_url(target):
+            _gfile().copy(join(source, name), join(target, name), overwrite=True)
+        else:
+            temporary = Path(join(target, name + ".tmp"))
+            shutil.copyfile(join(source, name), temporary)
+            temporary.replace(join(target, name))
+
+
+@contextmanager
+def local_copy(folder: str) -> Iterator[str]:
+    """Yields a local path of `folder`, for libraries that read only local files.
+
+    A URL is copied to a temporary folder, which is deleted when the context ends.
+    """
+    if not is_url(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
+        copy_tree(folder, temporary)
+        yield temporary

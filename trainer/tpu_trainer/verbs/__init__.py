@@ -1,0 +1,1 @@
+"""The verbs, a module each, and their command line."""

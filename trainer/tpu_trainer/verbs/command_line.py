@@ -1,0 +1,117 @@
+"""The command line: one parser per verb, generated from the verb's dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from argparse import SUPPRESS, Action, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jsonargparse import ActionConfigFile, DefaultHelpFormatter
+
+from tpu_trainer.cloud.config import HostServerConfig, LaunchConfig
+from tpu_trainer.config import (
+    CompileCheckConfig,
+    EvaluateConfig,
+    ExportConfig,
+    FillMaskConfig,
+    FitConfig,
+    GenerateConfig,
+)
+from tpu_trainer.config.files import add_options
+from tpu_trainer.config.parser import Parser
+from tpu_trainer.support.errors import ExitStatus, suggestion
+from tpu_trainer.support.escaping import message
+
+VERBS: dict[str, type] = {
+    "fit": FitConfig,
+    "evaluate": EvaluateConfig,
+    "fill-mask": FillMaskConfig,
+    "generate": GenerateConfig,
+    "export": ExportConfig,
+    "compile-check": CompileCheckConfig,
+    "launch": LaunchConfig,
+    "host-server": HostServerConfig,
+}
+
+
+def program() -> str:
+    """The name that the program was called by."""
+    return "tokenmill-trainer" if Path(sys.argv[0]).name == "tokenmill-trainer" else "tpu_trainer"
+
+
+def overview() -> str:
+    """The verbs, one per line."""
+    lines = "\n".join(f"  {verb:<14} {summary(config_class)}" for verb, config_class in VERBS.items())
+    return f"usage: {program()} VERB [options]\n\n{lines}\n\nVERB --help lists the options of a verb."
+
+
+def summary(config_class: type) -> str:
+    """The first line of the docstring."""
+    return inspect.cleandoc(config_class.__doc__).partition("\n")[0]
+
+
+class _HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Shows an option's help with its default, without its Python type, and the examples as they are written."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ""
+        if action.required:
+            text += " Required."
+        if isinstance(action.default, bool):
+            text += f" Default: {str(action.default).lower()}."
+        elif action.default not in (None, SUPPRESS, "", {}, []) and not isinstance(action, ActionConfigFile):
+            text += " Default: %(default)s."
+        return text
+
+
+def _verb_parser(verb: str) -> Parser:
+    config_class = VERBS[verb]
+    parser = Parser(
+        prog=f"{program()} {verb}",
+        usage="%(prog)s [options]",
+        description=inspect.cleandoc(config_class.__doc__),
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", action="config", help="YAML file of these options; later options override it."
+    )
+    add_options(parser, config_class)
+    sections = {field.name for field in dataclasses.fields(config_class)}
+    for action in parser._actions:
+        # A file for one section, --train FILE: --config FILE does the same.
+        if action.dest in sections and action.metavar == "CONFIG":
+            action.help = SUPPRESS
+    return parser
+
+
+def _no_verb(arguments: Sequence[str]) -> NoReturn:
+    print(overview(), file=sys.stderr)
+    if arguments:
+        meant = suggestion(arguments[0], VERBS)
+        print(message(f"{program()}: error: {arguments[0]!r} is not a verb{meant}"), file=sys.stderr)
+    raise SystemExit(ExitStatus.USAGE)
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
+    """Returns the verb and its config.
+
+    Args:
+        arguments: The command line; default: the process's.
+
+    Raises:
+        UsageError: If values are invalid or inconsistent.
+        SystemExit: With status 2, after printing the usage, if an option is unknown, missing or of the wrong type.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] not in VERBS:
+        _no_verb(arguments)
+    verb = arguments[0]
+    parser = _verb_parser(verb)
+    values = vars(parser.values(parser.parse_args(arguments[1:])))
+    values.pop("config")
+    return verb, VERBS[verb](**values)

@@ -1,0 +1,136 @@
+"""The evaluate verb: evaluates a run's newest checkpoint on a whole split."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from tpu_trainer.config import EvaluateConfig, FitConfig
+from tpu_trainer.data.dataset import Split, open_split
+from tpu_trainer.devices.pjrt.peers import Peers, joined
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support import files
+from tpu_trainer.support.elapsed import elapsed
+from tpu_trainer.support.errors import NotSavedError, UsageError
+
+if TYPE_CHECKING:
+    from tpu_trainer.data.vocabulary import Vocabulary
+    from tpu_trainer.devices.executor import StepExecutor
+    from tpu_trainer.runs.checkpoint import Checkpoints
+
+
+def main(config: EvaluateConfig) -> None:
+    """Prints the figures as JSON and writes them to a file.
+
+    Raises:
+        UsageError: If run, split and options are inconsistent.
+        NotSavedError: If the file cannot be written.
+    """
+    if config.strategy != "pjrt":
+        _evaluate(config, Peers())
+        return
+    with joined(config.mesh, run={"--run": config.run}) as peers:
+        _evaluate(replace(config, mesh=config.mesh.without_processes()), peers)
+
+
+def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
+    folder = RunFolder(config.run)
+    run = folder.config()
+    data = config.data or run.data.validation
+    if data is None:
+        raise UsageError(f"{config.run}: the run has no validation split; set --data")
+    split = open_split(data, tokenizer=folder.tokenizer)
+    # TensorFlow takes seconds to import: the checks above come first.
+    with elapsed("evaluate: starting TensorFlow"):
+        from tpu_trainer.data.faults import check_records
+        from tpu_trainer.data.vocabulary import load_vocabulary
+        from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
+        from tpu_trainer.training.evaluation import Evaluator
+
+    checkpoints = Checkpoints(folder.checkpoints)
+    step = checkpoints.latest()
+    max_length = checkpoints.metadata(step)["max_length"]
+    if split.max_length != max_length:
+        raise UsageError(
+            f"{data}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
+        )
+    batch_size = config.batch_size or run.train.evaluation_batch_size or run.train.batch_size
+    peers.check_same(
+        {"the split": split.fingerprint, "the step of the checkpoint": step, "--batch_size": batch_size}
+        | {f"--mesh.{name}": value for name, value in asdict(config.mesh).items()},
+        remedy="start all with the same options, split and run",
+    )
+    vocabulary = load_vocabulary(split, run.objective)
+    check_records(split, vocabulary)
+    figures = Evaluator(
+        _executor(
+            config, run, checkpoints=checkpoints, step=step, split=split, vocabulary=vocabulary, peers=peers
+        ),
+        split=split,
+        vocabulary=vocabulary,
+        batch_size=batch_size,
+        batch_size_option="batch_size",
+    ).run()
+    if peers.is_first:
+        text = json.dumps({"step": step, "data": data} | figures.to_json(), indent=1)
+        print(text)
+        path = config.output or files.join(config.run, "evaluation.json")
+        try:
+            files.write_text(path, text + "\n")
+        except WriteErrors as error:
+            raise NotSavedError(f"{path}: cannot be written ({error}); set another --output") from error
+
+
+def _executor(
+    config: EvaluateConfig,
+    run: FitConfig,
+    *,
+    checkpoints: Checkpoints,
+    step: int,
+    split: Split,
+    vocabulary: Vocabulary,
+    peers: Peers,
+) -> StepExecutor:
+    """Returns an executor with the weights of the checkpoint of `step`."""
+    from tpu_trainer.devices.pjrt.executor import PjrtExecutor
+    from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
+    from tpu_trainer.devices.pjrt.mesh import DeviceMesh
+    from tpu_trainer.devices.strategy import build_strategy
+    from tpu_trainer.devices.tf_executor import TensorFlowExecutor
+    from tpu_trainer.network.initial_values import InitialValues
+    from tpu_trainer.training.build import build_task
+
+    mesh = DeviceMesh(config.mesh) if config.strategy == "pjrt" else None
+    strategy = build_strategy("cpu" if mesh else config.strategy)
+    initial = InitialValues()
+    postponed = initial.postponed() if mesh else nullcontext()
+    with elapsed("evaluate: building the model"), strategy.scope(), postponed:
+        # Build only the weights to evaluate, not a second set for the average.
+        task = build_task(
+            replace(run, optimizer=replace(run.optimizer, ema=None)),
+            vocabulary=vocabulary,
+            max_length=split.max_length,
+            strategy=strategy,
+            shards=mesh.data if mesh else 1,
+            column_groups=mesh.model if mesh else 1,
+            initial=initial,
+        )
+    part = run.optimizer.evaluated
+    if mesh is None:
+        checkpoints.restore(step, **{part: task.network})
+        return TensorFlowExecutor(task, strategy)
+    executor = PjrtExecutor(
+        task,
+        mesh,
+        mesh=config.mesh,
+        cache=LoweringCache(cache_folder("pjrt")),
+        peers=peers,
+        state={"network": task.network},
+        initial=initial,
+    )
+    names = {name.replace("network/", f"{part}/", 1): name for name in executor.state_shapes()}
+    shapes = {saved: executor.state_shapes()[name] for saved, name in names.items()}
+    executor.load_state((names[saved], value) for saved, value in checkpoints.read(step, shapes))
+    return executor

@@ -1,0 +1,74 @@
+"""The export verb: writes a checkpoint as a Hugging Face model folder."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpu_trainer.config import ExportConfig
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support import files, quiet
+from tpu_trainer.support.elapsed import elapsed
+from tpu_trainer.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpu_trainer.runs.checkpoint import Checkpoints
+
+
+def main(config: ExportConfig) -> None:
+    """Runs the verb.
+
+    Raises:
+        UsageError: If the run lacks the checkpoint, or the output folder contains something else.
+    """
+    folder = RunFolder(config.run)
+    folder.config()
+    names = files.list_names(config.output)
+    if names and not {"config.json", "model.safetensors"} <= set(names):
+        raise UsageError(
+            f"--output is {config.output!r}: it contains {names[0]!r} but no exported model; use a new or empty folder"
+        )
+    # TensorFlow takes seconds to import: the checks above come first.
+    with elapsed("export: starting TensorFlow"):
+        from tpu_trainer.exports.checkpoint_export import export_checkpoint
+        from tpu_trainer.runs.checkpoint import Checkpoints
+
+        quiet.silence_abseil()
+    step = chosen_step(Checkpoints(folder.checkpoints), config.checkpoint)
+    with (
+        elapsed("export: writing the model"),
+        tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary,
+    ):
+        export_checkpoint(folder, step, Path(temporary))
+        files.copy_tree(temporary, config.output)
+    print(f"{config.output}: the model after {step} steps")
+
+
+def chosen_step(checkpoints: Checkpoints, choice: str) -> int:
+    """Returns the step of a checkpoint.
+
+    Args:
+        checkpoints: The run's.
+        choice: latest, best, or a step.
+
+    Raises:
+        UsageError: If there is no such checkpoint, or it is damaged. `latest` is the newest that is not.
+    """
+    if choice == "latest":
+        return checkpoints.latest()
+    if choice == "best":
+        best = checkpoints.best()
+        if best is None:
+            raise UsageError(
+                "--checkpoint is 'best', but no checkpoint of the run has a validation loss; use 'latest' or a step"
+            )
+        checkpoints.check(best)
+        return best
+    steps = checkpoints.steps()
+    if int(choice) not in steps:
+        raise UsageError(
+            f"--checkpoint is {choice}, but the run has checkpoints of the steps {', '.join(map(str, steps)) or 'none'}"
+        )
+    checkpoints.check(int(choice))
+    return int(choice)

@@ -1,0 +1,160 @@
+"""The fit verb: checks options, data and output folder, then trains or continues a run."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, is_dataclass, replace
+
+from tpu_trainer import __version__
+from tpu_trainer.config import FitConfig
+from tpu_trainer.data.dataset import open_split, same_rows
+from tpu_trainer.data.mixture import check_same_rows, open_mixture
+from tpu_trainer.data.vocabulary import load_vocabulary
+from tpu_trainer.devices.cluster import Cluster, cluster_from_environment
+from tpu_trainer.devices.pjrt.peers import Peers, joined
+from tpu_trainer.exports.initial_weights import resolve_init_from
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.run_lock import FolderLock, held
+from tpu_trainer.support import files
+from tpu_trainer.support.elapsed import elapsed
+from tpu_trainer.support.errors import UsageError
+
+_log = logging.getLogger(__name__)
+
+
+def main(config: FitConfig) -> None:
+    """Runs the verb.
+
+    Raises:
+        UsageError: If options, data and output folder are inconsistent. `train_run` has further exceptions.
+    """
+    if not config.output_dir:
+        raise UsageError("--output_dir is '': name a folder; a variable of the shell may be unset")
+    config = replace(config, model=resolve_init_from(config.model))
+    from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
+
+    check_model(config.model, config.objective)
+    cluster = cluster_from_environment()
+    if config.strategy != "pjrt":
+        _fit(config, cluster=cluster, peers=None)
+        return
+    if cluster.workers > 1:
+        raise UsageError(
+            "TF_CONFIG has several workers, which --strategy pjrt does not use: unset it, and set "
+            "--mesh.coordinator_address, --mesh.num_processes and --mesh.process_id instead"
+        )
+    with joined(config.mesh, run={"--output_dir": config.output_dir}) as peers:
+        config = replace(config, mesh=config.mesh.without_processes())
+        _fit(config, cluster=Cluster(workers=peers.count, index=peers.index), peers=peers)
+
+
+def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
+    folder = RunFolder(config.output_dir, writable=cluster.is_chief)
+    earlier = folder.check_continues(config)
+    if earlier is not None and earlier.train.steps != config.train.steps:
+        _report_steps(earlier.train.steps, config)
+    if config.hub_model_id is not None:
+        from tpu_trainer.exports.hub import HubPusher, check_model_id  # half a second to import
+
+        check_model_id(config.hub_model_id)
+    strategy = None
+    if cluster.workers > 1 and peers is None:
+        # TensorFlow can join the other workers only before it computes, and reading shards without a manifest uses it.
+        from tpu_trainer.devices.strategy import build_strategy
+
+        strategy = build_strategy(config.strategy, config.tpu)
+    train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
+    found = [split.fingerprint.partition("/")[0] for split in train.splits]
+    if config.data.fingerprint is not None and found != [config.data.fingerprint]:
+        raise UsageError(
+            f"--data.fingerprint is {config.data.fingerprint!r}, but {train.path} has {', '.join(found)!r}: "
+            "use the data with that fingerprint"
+        )
+    validation = None
+    if config.data.validation is not None:
+        validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)
+        check_same_rows(train.splits[0], validation)
+    summary = folder.summary()
+    if peers is not None:
+        found = {
+            "the data": train.fingerprint,
+            "the validation data": None if validation is None else validation.fingerprint,
+            "the last step of a finished run in --output_dir": None if summary is None else summary["steps"],
+            "tokenmill-trainer": __version__,
+        }
+        peers.check_same(
+            _options(config) | found,
+            remedy="start all with the same options, data and releases, and --output_dir on a shared disk or in a "
+            "bucket",
+        )
+    if summary is not None:
+        if not same_rows(summary["data"], train.fingerprint):
+            raise UsageError(
+                f"--output_dir is {folder.path!r}: that run was trained on other data than {train.path}; "
+                "use another folder"
+            )
+        if summary["steps"] >= config.train.steps:
+            _log.info(f"fit: {folder.path}: already finished, with {summary['steps']} steps; nothing to do")
+            if config.hub_model_id is not None and folder.writable:
+                HubPusher(config.hub_model_id, private=config.hub_private, folder=folder).finish(
+                    summary["steps"]
+                )
+            return
+    from tpu_trainer.network.hf_config import network_config
+
+    vocabulary = load_vocabulary(train.splits[0], config.objective)
+    network_config(
+        config.model, objective=config.objective, vocabulary=vocabulary, max_length=train.max_length
+    )
+    with _locked(folder.path) if folder.writable else nullcontext():
+        folder.check_continues(config)  # again: another `fit` may have written there meanwhile
+        # TensorFlow takes seconds to import: the checks above come first.
+        with elapsed("fit: starting TensorFlow"):
+            from tpu_trainer.training.train import train_run
+
+        train_run(
+            config,
+            folder=folder,
+            train=train,
+            validation=validation,
+            vocabulary=vocabulary,
+            strategy=strategy,
+            peers=peers,
+        )
+
+
+def _locked(folder: str) -> AbstractContextManager[None]:
+    """Returns a context that holds the lock of a run's folder."""
+    if folder.startswith("gs://"):
+        from tpu_trainer.cloud.api import connect_storage  # a second to import
+        from tpu_trainer.cloud.run_lease import RunLease
+
+        return held(RunLease(folder, connect_storage()))
+    path = folder.removeprefix("file://")
+    if files.is_url(path):
+        _log.warning(f"fit: {folder}: not locked there; no other `fit` may train in this folder")
+        return nullcontext()
+    return held(FolderLock(path))
+
+
+def _report_steps(earlier: int, config: FitConfig) -> None:
+    """Prints that a run continues with another number of steps, and what that changes."""
+    message = f"fit: --train.steps was {earlier:,} and is {config.train.steps:,}"
+    if config.schedule.depends_on_steps:
+        message += (
+            f": the learning rate continues with the {config.schedule.name} schedule of a run of "
+            f"{config.train.steps:,} steps, which differs from that of the steps until now"
+        )
+    _log.warning(message)
+
+
+def _options(config: FitConfig) -> dict[str, object]:
+    """Returns --name → value."""
+    found: dict[str, object] = {}
+    for name, value in asdict(config).items():
+        if is_dataclass(getattr(config, name)):
+            found |= {f"--{name}.{key}": item for key, item in value.items()}
+        else:
+            found[f"--{name}"] = value
+    return found
