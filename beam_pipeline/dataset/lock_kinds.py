@@ -12,7 +12,7 @@ from pathlib import Path
 
 from beam_pipeline.dataset.lock_holder import Holder, Lock
 from beam_pipeline.support import buckets, filesystem
-from beam_pipeline.support.errors import DataError, LockLost, UsageError
+from beam_pipeline.support.errors import DataError, FileError, LockLost, UsageError
 from beam_pipeline.support.file_errors import plain_errors
 
 STALE_AFTER = timedelta(minutes=10)
@@ -211,7 +211,7 @@ class ObjectLock(Lock):
                 self._generation = written.generation
                 if written.data == data:
                     return
-        raise OSError(f"{self.path}: cannot be written")
+        raise FileError(f"{self.path}: cannot be written")
 
     def _renew(self) -> None:
         if self.holder.job and not filesystem.exists(self.path):  # the job has ended and deleted the lock

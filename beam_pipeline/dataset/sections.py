@@ -29,10 +29,6 @@ _READ_AHEAD = 64 << 10  # reads small sections that are close together with one 
 _MAGIC = b"TMSECT1\n"
 
 
-class SectionError(DataError):
-    """A file of sections is truncated or damaged, or is not a file of sections."""
-
-
 class Section(NamedTuple):
     """A section's location in its file, in bytes, and its CRC-32C."""
 
@@ -95,7 +91,7 @@ def read_if_intact(
         with open_sections(path) as file:
             index = read_index(file, path)
             return read(file, index) if identity.items() <= index.items() else None
-    except SectionError:
+    except DataError:
         return None
 
 
@@ -103,19 +99,19 @@ def read_index(file: BinaryIO, path: str) -> dict[str, Any]:
     """Reads the index of a file of sections.
 
     Raises:
-        SectionError: If the index or the footer is missing or damaged.
+        DataError: If the index or the footer is missing or damaged.
     """
     size = file.seek(0, os.SEEK_END)
     if size < _FOOTER.size:
-        raise SectionError(f"{path}: truncated to {size} bytes")
+        raise DataError(f"{path}: truncated to {size} bytes")
     file.seek(size - _FOOTER.size)
     length, crc, magic = _FOOTER.unpack(file.read(_FOOTER.size))
     if magic != _MAGIC or length > size - _FOOTER.size:
-        raise SectionError(f"{path}: the footer of a file of sections is missing or damaged")
+        raise DataError(f"{path}: the footer of a file of sections is missing or damaged")
     file.seek(size - _FOOTER.size - length)
     data = file.read(length)
     if google_crc32c.value(data) != crc:
-        raise SectionError(f"{path}: the checksum of its index is wrong")
+        raise DataError(f"{path}: the checksum of its index is wrong")
     return json.loads(data)
 
 
@@ -123,12 +119,12 @@ def read_section(file: BinaryIO, section: Section, path: str) -> bytes:
     """Reads the bytes of one section.
 
     Raises:
-        SectionError: If they are damaged.
+        DataError: If they are damaged.
     """
     file.seek(section.offset)
     data = file.read(section.size)
     if len(data) != section.size or google_crc32c.value(data) != section.crc:
-        raise SectionError(
+        raise DataError(
             f"{path}: the {section.size} bytes at {section.offset} are damaged; --resume recomputes them"
         )
     return data

@@ -14,10 +14,11 @@ import numpy as np
 
 from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.engines.fallbacks import EngineUse
-from beam_pipeline.engines.sample_check import EngineMismatch, SampleCheck
+from beam_pipeline.engines.sample_check import SampleCheck
 from beam_pipeline.engines.token_arrays import Documents, id_dtype
 from beam_pipeline.engines.unknown_text import dropped_characters
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
+from beam_pipeline.support.errors import EngineMismatch
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.library_errors import (
     EncodingError,
@@ -162,10 +163,10 @@ class DocumentTokenizer:
             place = int(found.argmax())
             number = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
             raise EngineMismatch(
-                batch.name,
-                int(batch.places[number]),
                 f"the engine {self._engine.name} encoded text to the control token with id {ids[place]}; use "
                 "--engine hf, or --parse_special_tokens if you trust the text",
+                batch.name,
+                int(batch.places[number]),
             )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from beam_pipeline.engines.engine import Engine
 from beam_pipeline.engines.suspects import find_suspects
 from beam_pipeline.sources.units import DocumentBatch
-from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.errors import EngineMismatch
 from beam_pipeline.support.hashing import mix64, place_hashes
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
@@ -29,20 +29,6 @@ _MAX_CHARS = 16 << 10
 # The share of the batches in which excerpts are checked, if the input is large. Finding and encoding those of a batch
 # takes 30 to 90 ms per megabyte, so this takes about 1 ms per megabyte of the input.
 _SHARE_OF_BATCHES = 1 / 64
-
-
-class EngineMismatch(DataError):
-    """An engine's ids are not HF's, or include a control token.
-
-    Attributes:
-        name: The document's file, see `DocumentBatch`.
-        place: The document's place in the file, see `DocumentBatch`.
-    """
-
-    def __init__(self, name: str, place: int, message: str):
-        super().__init__(message)
-        self.name = name
-        self.place = place
 
 
 class SampleCheck:
@@ -96,14 +82,14 @@ class SampleCheck:
                 wanted = self._engine.reference.encode(text, add_special_tokens=False).ids
         except EncodingError as error:
             raise EngineMismatch(
-                batch.name,
-                int(batch.places[number]),
                 f"the engine {self._engine.name} encodes this document, and HF's tokenizer does not: {error}; use "
                 "--engine hf",
+                batch.name,
+                int(batch.places[number]),
             ) from None
         if not np.array_equal(found, wanted):
             raise EngineMismatch(
-                batch.name, int(batch.places[number]), _difference(self._engine.name, found, wanted)
+                _difference(self._engine.name, found, wanted), batch.name, int(batch.places[number])
             )
 
 

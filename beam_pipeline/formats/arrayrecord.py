@@ -22,6 +22,7 @@ from beam_pipeline.dataset.records import RecordError, decode_frames, max_record
 from beam_pipeline.formats.base import RowFormat
 from beam_pipeline.formats.tfrecord import TFRecord
 from beam_pipeline.rows.blocks import RowBlock
+from beam_pipeline.support.errors import FileError
 
 # All options that determine the bytes, so that they do not depend on the library's defaults.
 _OPTIONS = "group_size:1,transpose:false,zstd:3,window_log:20,pad_to_block_boundary:false,max_parallelism:1"
@@ -54,7 +55,7 @@ class ArrayRecord(RowFormat):
                     writer.write(record)
             writer.close()
         except RuntimeError as error:  # e.g. a full disk
-            raise OSError(f"{path}: {error}") from error
+            raise FileError(f"{path}: {error}") from error
 
     def decode(
         self, file: BinaryIO, path: str, first: int = 0, count: int | None = None

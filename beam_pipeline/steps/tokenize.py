@@ -22,7 +22,6 @@ from beam_pipeline.dataset.finished_units import (
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.engines.documents import DocumentTokenizer
-from beam_pipeline.engines.sample_check import EngineMismatch
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.reading import describe, describe_place, read_unit
@@ -32,7 +31,7 @@ from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.errors import DataError, EngineMismatch
 from beam_pipeline.support.progress import Reporter
 
 BLOCKS, TAILS, COUNTS, STATISTICS = "blocks", "tails", "counts", "statistics"

@@ -9,7 +9,7 @@ import glob
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from apache_beam.io.filesystems import FileSystems
@@ -46,7 +46,7 @@ def match(pattern: str) -> list[tuple[str, int]]:
     try:
         found = _file_systems().match([pattern])[0].metadata_list
     except BeamIOError as error:
-        raise OSError(f"{pattern}: {error}") from error
+        raise FileError(f"{pattern}: {error}") from error
     return [(file.path, file.size_in_bytes) for file in found]
 
 
@@ -87,7 +87,7 @@ def rename(source: str, target: str) -> None:
     """
     _file_systems().rename([source], [target])
     if not exists(target):
-        raise OSError(f"{source} was renamed to {target}, but {target} does not exist")
+        raise FileError(f"{source} was renamed to {target}, but {target} does not exist")
 
 
 def delete(paths: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, BinaryIO
 
+from beam_pipeline.support.errors import FileError
 from beam_pipeline.support.file_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def delete_objects(urls: Sequence[str]) -> None:
             failed = [(url, status) for url, status in statuses if status]
             if failed:
                 url, status = failed[0]
-                raise OSError(f"{url}: cannot be deleted: Cloud Storage returns status {status}")
+                raise FileError(f"{url}: cannot be deleted: Cloud Storage returns status {status}")
 
 
 @contextlib.contextmanager
@@ -133,7 +134,7 @@ def read_version(url: str) -> ObjectVersion | None:
         except PreconditionFailed:  # replaced between the two requests
             continue
         return ObjectVersion(data, blob.generation, blob.updated)
-    raise OSError(f"{url}: is replaced faster than it can be read")
+    raise FileError(f"{url}: is replaced faster than it can be read")
 
 
 def delete_if(url: str, generation: int) -> bool:
@@ -157,7 +158,7 @@ def service_time(beside: str) -> datetime:
     if probe is None:  # the response to the first attempt was lost, but the object exists
         probe = read_version(url)
     if probe is None:
-        raise OSError(f"{url}: was written, but does not exist")
+        raise FileError(f"{url}: was written, but does not exist")
     delete_if(url, probe.generation)
     return probe.updated
 

@@ -1,4 +1,7 @@
-"""The errors that a user can fix. Any other exception is a bug and shows its traceback."""
+"""The errors that a user can fix. Any other exception is a bug and shows its traceback.
+
+A runner gives the launcher a worker's error as the text of its traceback, where the name of this module marks them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,38 @@ import re
 from collections.abc import Iterable, Sequence
 
 
-class UsageError(Exception):
+class UserError(Exception):
+    """Base class of the errors that a user can fix, which are all in this module."""
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ != __name__:
+            raise TypeError(f"{cls.__name__} must be in {__name__}, or runners could not recognize it")
+
+
+class UsageError(UserError):
     """The options, the input, the tokenizer or the output folder are wrong. Raised before long work starts."""
 
 
-class DataError(Exception):
+class DataError(UserError):
     """The data are wrong. The message gives the file and the place in it."""
+
+
+class FileError(UserError, OSError):
+    """A file cannot be read or written, according to a service or a library. The message names the file."""
+
+
+class EngineMismatch(DataError):
+    """An engine's ids are not HF's, or include a control token.
+
+    Attributes:
+        name: The document's file, see `DocumentBatch`.
+        place: The document's place in the file, see `DocumentBatch`.
+    """
+
+    def __init__(self, message: str, name: str, place: int):
+        super().__init__(message)
+        self.name = name
+        self.place = place
 
 
 class WorkerDied(DataError):
@@ -32,15 +61,13 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM asked the process to end. A plain KeyboardInterrupt is Ctrl-C."""
 
 
-# Finds the messages in a worker's traceback, as a runner quotes it: of our own errors, or of errors of the operating
-# system (a full disk) and Cloud Storage (no permission to write).
+# Finds the messages in a worker's traceback, as a runner quotes it: of `UserError`s, by the name of this module, and of
+# errors of the operating system (a full disk), by their number.
 _IN_TRACEBACK = re.compile(
-    r"(?:beam_pipeline\.[\w.]+\.(?:DataError|UsageError|LockLost|SectionError|EngineMismatch): "
-    r"|\b\w*Error: (?=\[Errno|gs://))"
+    rf"(?:\b{re.escape(__name__)}\.\w+: |\b\w*Error: (?=\[Errno))"
     r"(.*?)(?: \[while running|\n\n|\nTraceback|\Z)",
     re.DOTALL,
 )
-
 
 _STEP = re.compile(r" \[while running '[^']*'\]\Z")  # Beam appends this to a step's error
 
@@ -53,11 +80,11 @@ def one_line(error: BaseException) -> str:
 def user_message(error: BaseException) -> str | None:
     """Returns the message of an error that a user can fix, even if a runner has wrapped it in a worker's traceback.
 
-    These are `UsageError`, `DataError`, and errors of the operating system that name a file. Returns None for others.
+    These are `UserError`s, and errors of the operating system that name a file. Returns None for others.
     """
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, UsageError | DataError):
+        if isinstance(seen, UserError):
             return _STEP.sub("", str(seen))
         if isinstance(seen, OSError) and seen.errno is not None and seen.filename is not None:
             return str(seen)

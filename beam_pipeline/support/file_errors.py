@@ -1,21 +1,23 @@
-"""Turns errors of file systems and of Google's clients into OSErrors that name the file."""
+"""Turns errors of file systems and of Google's clients into errors that name the file."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 
+from beam_pipeline.support.errors import FileError
+
 
 @contextlib.contextmanager
 def plain_errors(path: str) -> Iterator[None]:
-    """Turns errors of Google's clients (missing permissions or credentials, time-outs) into OSErrors with the path."""
+    """Turns errors of Google's clients (missing permissions or credentials, time-outs) into FileErrors of the path."""
     try:
         with path_in_errors(path):
             yield
     except Exception as error:
         if not is_service_error(error):
             raise
-        raise OSError(f"{path}: {_service_message(error)}") from error
+        raise FileError(f"{path}: {_service_message(error)}") from error
 
 
 def is_service_error(error: Exception) -> bool:

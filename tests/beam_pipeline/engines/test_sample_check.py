@@ -14,9 +14,9 @@ import pytest
 from beam_pipeline.dataset.manifest import MANIFEST
 from beam_pipeline.engines import cores, sample_check
 from beam_pipeline.engines.engine import make_engine
-from beam_pipeline.engines.sample_check import EngineMismatch, SampleCheck
+from beam_pipeline.engines.sample_check import SampleCheck
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
-from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.errors import DataError, EngineMismatch
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import PROGRAM, arguments, content
 

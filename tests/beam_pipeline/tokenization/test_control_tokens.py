@@ -13,9 +13,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.engine import check_engine, make_engine
-from beam_pipeline.engines.sample_check import EngineMismatch
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
-from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.errors import EngineMismatch, UsageError
 from beam_pipeline.tokenization.control_tokens import find_control_ids, tokenizer_for_text
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, load_tokenizer
