@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that `--help` is fast.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,6 +27,7 @@ from beam_pipeline.support.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_
 
 _SHARD_SIZE = 5000
 _SHARD_BYTES = 256 << 20
+_OPTIONS_OF_ROWS = ("max_length", "segment_ids", "position_ids", "attention_mask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,19 +202,15 @@ class PrepareConfig(Options):
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
-        """See `Options.complete`: refuses options of rows if there are none."""
+        """See `Options.complete`. Without rows, refuses their options, and sets those to nothing."""
         if given.get("packing") == "none":
-            for name in ("max_length", "segment_ids", "position_ids", "attention_mask"):
-                if name in given:
-                    flag = name if name != "attention_mask" else "no_attention_mask"
-                    raise UsageError(
-                        f"--{flag}: does not apply to --packing none, which makes no rows; omit it"
-                    )
-            if given.get("shuffle", "none") != "none":
-                raise UsageError(
-                    "--shuffle global: --packing none keeps the order of the input; omit it, since programs like "
-                    "Megatron-LM shuffle documents themselves"
-                )
+            _refuse_options_of_rows(given)
+            given |= {"max_length": None, "attention_mask": False, "shuffle": "none"}
+        if not given.get("splits"):
+            given["splits"] = ((check_split_name(given.get("split", cls.split)), 1.0),)
+        if given.keys().isdisjoint({"shard_size", "num_shards"}):
+            of_rows = given.get("packing") != "none"
+            given |= {"shard_size": cls._default_shard_size(given)} if of_rows else {"num_shards": 1}
 
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
@@ -223,21 +221,11 @@ class PrepareConfig(Options):
                 "--packing none makes whole documents, any other rows"
             )
         check_ids_column(self.ids_column, self.output_format)
-        if self.packing == "none":
-            without = {"max_length": None, "attention_mask": False, "shuffle": "none"}
-            if self.shard_size is None and self.num_shards is None:
-                without["num_shards"] = 1
-            for name, value in without.items():
-                object.__setattr__(self, name, value)
-        elif not self.attention_mask and self.packing != "concat":
+        if not self.attention_mask and self.packing not in ("concat", "none"):
             raise UsageError(
                 f"--no_attention_mask with --packing {self.packing}: rows need padding, and so the mask. Use --packing "
                 "concat, where all rows except the last are full, or omit --no_attention_mask"
             )
-        if not self.splits:
-            object.__setattr__(self, "splits", ((check_split_name(self.split), 1.0),))
-        if self.shard_size is None and self.num_shards is None:
-            object.__setattr__(self, "shard_size", self._default_shard_size())
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -257,11 +245,13 @@ class PrepareConfig(Options):
                 del found[name]
         return found
 
-    def _default_shard_size(self) -> int:
+    @classmethod
+    def _default_shard_size(cls, given: Mapping[str, Any]) -> int:
         """Returns `_SHARD_SIZE`, or fewer if a shard of so many records might exceed `_SHARD_BYTES`."""
+        values = {name: given.get(name, getattr(cls, name)) for name in _OPTIONS_OF_ROWS}
         # Upper estimates: an id has up to three bytes, a position mostly two, a value of a mask or segment one.
-        value_bytes = 3 + self.attention_mask + self.segment_ids + 2 * self.position_ids
-        return max(1, min(_SHARD_SIZE, _SHARD_BYTES // (self.max_length * value_bytes)))
+        value_bytes = 3 + values["attention_mask"] + values["segment_ids"] + 2 * values["position_ids"]
+        return max(1, min(_SHARD_SIZE, _SHARD_BYTES // (values["max_length"] * value_bytes)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,3 +404,15 @@ VERBS: dict[str, type[Options]] = {
 def _refuse_overwrite_and_resume(config: TrainTokenizerConfig | PrepareConfig | ConvertConfig) -> None:
     if config.overwrite and config.resume:
         raise UsageError("--overwrite and --resume contradict each other; use only one of them")
+
+
+def _refuse_options_of_rows(given: Mapping[str, Any]) -> None:
+    for name in _OPTIONS_OF_ROWS:
+        if name in given:
+            flag = name if name != "attention_mask" else "no_attention_mask"
+            raise UsageError(f"--{flag}: does not apply to --packing none, which makes no rows; omit it")
+    if given.get("shuffle", "none") != "none":
+        raise UsageError(
+            "--shuffle global: --packing none keeps the order of the input; omit it, since programs like Megatron-LM "
+            "shuffle documents themselves"
+        )
