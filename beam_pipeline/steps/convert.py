@@ -119,13 +119,7 @@ class ConvertShard(beam.DoFn):
                 )
             job.record_shard(info)
 
-        place = {
-            "path": filesystem.join(job.split_folder(split), name),
-            "temporary": job.temporary_path(name),
-            "split": split,
-            "shard": shard,
-            "before_publishing": publish,
-        }
+        place = job.place_of_shard(split, shard, name) | {"before_publishing": publish}
         blocks = _read(path, entry, source)
         if isinstance(made, DocumentFormat):
             return write_documents(blocks, write=made.write, has_index=made.has_index, **place)

@@ -55,7 +55,13 @@ from beam_pipeline.steps.tokenize import (
     MergeStatistics,
     TokenizeUnit,
 )
-from beam_pipeline.steps.write import CommitDataset, GatherDocuments, GatherShards, WriteShard
+from beam_pipeline.steps.write import (
+    CommitDataset,
+    WriteShards,
+    write_gathered,
+    write_gathered_documents,
+    write_grouped,
+)
 from beam_pipeline.support import filesystem
 
 
@@ -115,7 +121,7 @@ def _gather(
     job: Job,
 ) -> PCollection[ShardInfo]:
     """Writes shards whose rows are read from the units' files."""
-    gather = GatherDocuments if job.config.packing == "none" else GatherShards
+    write = WriteShards(job, write_gathered_documents if job.config.packing == "none" else write_gathered)
     block_table = (
         blocks
         | "ListBlocks" >> beam.combiners.ToList()
@@ -125,7 +131,7 @@ def _gather(
         row_table
         | "ListShards" >> beam.FlatMap(list_shards, AsSingleton(_kept_table(kept)), job)
         | "SpreadShards" >> beam.Reshuffle()
-        | "WriteShards" >> beam.ParDo(gather(job), AsSingleton(row_table), AsSingleton(block_table))
+        | "WriteShards" >> beam.ParDo(write, AsSingleton(row_table), AsSingleton(block_table))
     )
 
 
@@ -140,7 +146,7 @@ def _group(
         blocks
         | "Route" >> beam.ParDo(RouteRows(job), AsSingleton(row_table), AsSingleton(_kept_table(kept)))
         | "GroupByShard" >> beam.GroupByKey()
-        | "WriteShards" >> beam.ParDo(WriteShard(job), AsSingleton(row_table))
+        | "WriteShards" >> beam.ParDo(WriteShards(job, write_grouped), AsSingleton(row_table))
     )
 
 

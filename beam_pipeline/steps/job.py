@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.finished_units import count_finished
@@ -93,6 +94,16 @@ class OutputJob:
         """Writes the record of a shard before the shard appears, so that a later run may delete or keep it."""
         self.write(self.shard_record(info.name), json.dumps(asdict(info)).encode())
         self.check_lock()
+
+    def place_of_shard(self, split: int, shard: int, name: str) -> dict[str, Any]:
+        """Returns the arguments of `write_shard` and `write_documents` that do not depend on what is written."""
+        return {
+            "path": filesystem.join(self.split_folder(split), name),
+            "temporary": self.temporary_path(name),
+            "split": split,
+            "shard": shard,
+            "before_publishing": self.record_shard,
+        }
 
     def shard_record(self, name: str) -> str:
         """Returns the path of the record of the shard with this name."""

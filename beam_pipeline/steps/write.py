@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
@@ -16,6 +16,7 @@ from beam_pipeline.dataset.finished_units import BlockPlace
 from beam_pipeline.dataset.shards import Assembly, ShardInfo, assemble, shard_name, write_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse
+from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.rows.tails import TailTable
@@ -23,17 +24,23 @@ from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.route import find_rows, gather_documents, layout_of, open_block, read_rows
 from beam_pipeline.steps.tables import BlockTable
-from beam_pipeline.support import filesystem
 from beam_pipeline.support.progress import Reporter
 
 MOST_THREADS = 4  # a third of writing a shard needs Python's lock
 
 
-class WriteShard(beam.DoFn):
-    """All rows of a shard → the ShardInfo of the file that it writes, for the manifest."""
+class WriteShards(beam.DoFn):
+    """Some shards → the ShardInfo of each file that it writes, for the manifest.
 
-    def __init__(self, job: Job):
+    Args:
+        job: The run.
+        write: Writes the shards of an element: `write_grouped`, `write_gathered` or `write_gathered_documents`. It gets
+            the job, the format of the shards, the element and the side inputs.
+    """
+
+    def __init__(self, job: Job, write: Callable[..., Iterator[ShardInfo]]):
         self._job = job
+        self._write = write
 
     def setup(self) -> None:
         self._format = self._job.make_format()
@@ -41,86 +48,82 @@ class WriteShard(beam.DoFn):
         self._records = Metrics.counter("prepare", "records_written")
         self._bytes = Metrics.counter("prepare", "bytes_written")
 
-    def process(
-        self, element: tuple[tuple[int, int], Iterable[RowBlock]], table: RowTable
-    ) -> Iterator[ShardInfo]:
-        (split, shard), blocks = element
-        layout = layout_of(self._job, split, table)
-        rows = assemble(blocks, layout.records_in(shard), f"shard {shard} of {layout.split}")
-        yield self._count(self._write_rows(rows, **self._place(layout, split, shard)))
-
-    def _place(self, layout: Layout, split: int, shard: int) -> dict[str, Any]:
-        """Returns the arguments of `write_shard` and `write_documents` that do not depend on what is written."""
-        job = self._job
-        name = shard_name(layout.split, shard, layout.records_in(shard), job.config.output_format)
-        return {
-            "path": filesystem.join(job.split_folder(split), name),
-            "temporary": job.temporary_path(name),
-            "split": split,
-            "shard": shard,
-            "before_publishing": job.record_shard,
-        }
-
-    def _write_rows(self, rows: RowBlock, **place: Any) -> ShardInfo:
-        return write_shard(rows, encode=self._format.encode, with_offsets=self._format.has_offsets, **place)
-
-    def _count(self, info: ShardInfo) -> ShardInfo:
-        self._records.inc(info.records)
-        self._bytes.inc(info.bytes)
-        self._reporter.add("write", info.records)
-        return info
-
-
-class GatherShards(WriteShard):
-    """A split and some of its shards → the ShardInfos of the files that it writes, several at the same time.
-
-    The rows are read from the local files of the units.
-    """
-
-    def process(
-        self, element: tuple[int, list[int]], table: RowTable, blocks: BlockTable
-    ) -> Iterator[ShardInfo]:
-        split, shards = element
-        layout = layout_of(self._job, split, table)
-        with ThreadPoolExecutor(min(len(shards), self._job.threads, MOST_THREADS)) as threads:
-            write = self._writer(threads, layout, split, shards, table=table, blocks=blocks)
-            for info in threads.map(write, shards):
-                yield self._count(info)
-
-    def _writer(
-        self, threads: Executor, layout: Layout, split: int, shards: list[int], **tables: Any
-    ) -> Callable[[int], ShardInfo]:
-        """Returns a function that writes one of the shards."""
-        ends = np.cumsum([layout.records_in(shard) for shard in shards]).tolist()
-        spans = dict(zip(shards, map(slice, [0, *ends], ends), strict=False))
-        gathered = Assembly(ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
-
-        def gather(found: tuple[BlockPlace, np.ndarray, np.ndarray]) -> None:
-            gathered.add(read_rows(self._job, *found))
-
-        for _ in threads.map(gather, find_rows(self._job, split, shards, **tables)):
-            pass
-        rows = gathered.rows()
-        return lambda shard: self._write_rows(rows.take(spans[shard]), **self._place(layout, split, shard))
+    def process(self, element: Any, *tables: Any) -> Iterator[ShardInfo]:
+        for info in self._write(self._job, self._format, element, *tables):
+            self._records.inc(info.records)
+            self._bytes.inc(info.bytes)
+            self._reporter.add("write", info.records)
+            yield info
 
     def teardown(self) -> None:
         open_block.cache_clear()
 
 
-class GatherDocuments(GatherShards):
-    """As GatherShards, for files of documents, which it reads from the units' files, wherever these are."""
+def write_grouped(
+    job: Job,
+    made: RowFormat,
+    element: tuple[tuple[int, int], Iterable[RowBlock]],
+    table: RowTable,
+) -> Iterator[ShardInfo]:
+    """Writes the shard whose rows the runner has grouped."""
+    (split, shard), blocks = element
+    layout = layout_of(job, split, table)
+    rows = assemble(blocks, layout.records_in(shard), f"shard {shard} of {layout.split}")
+    yield _write_rows(job, made, layout, split, shard, rows)
 
-    def _writer(
-        self, threads: Executor, layout: Layout, split: int, shards: list[int], **tables: Any
-    ) -> Callable[[int], ShardInfo]:
-        def write(shard: int) -> ShardInfo:
-            documents = gather_documents(self._job, split, shard, **tables)
-            place = self._place(layout, split, shard)
-            return write_documents(
-                documents, write=self._format.write, has_index=self._format.has_index, **place
-            )
 
-        return write
+def write_gathered(
+    job: Job, made: RowFormat, element: tuple[int, list[int]], table: RowTable, blocks: BlockTable
+) -> Iterator[ShardInfo]:
+    """Writes some shards of a split, several at the same time. Their rows are read from the units' local files."""
+    split, shards = element
+    layout = layout_of(job, split, table)
+    ends = np.cumsum([layout.records_in(shard) for shard in shards]).tolist()
+    spans = dict(zip(shards, map(slice, [0, *ends], ends), strict=False))
+    gathered = Assembly(ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
+
+    def gather(found: tuple[BlockPlace, np.ndarray, np.ndarray]) -> None:
+        gathered.add(read_rows(job, *found))
+
+    with _threads(job, shards) as threads:
+        for _ in threads.map(gather, find_rows(job, split, shards, table=table, blocks=blocks)):
+            pass
+        rows = gathered.rows()
+        yield from threads.map(
+            lambda shard: _write_rows(job, made, layout, split, shard, rows.take(spans[shard])), shards
+        )
+
+
+def write_gathered_documents(
+    job: Job, made: DocumentFormat, element: tuple[int, list[int]], table: RowTable, blocks: BlockTable
+) -> Iterator[ShardInfo]:
+    """Writes some shards of documents, several at the same time, from the units' files, wherever these are."""
+    split, shards = element
+    layout = layout_of(job, split, table)
+
+    def write(shard: int) -> ShardInfo:
+        documents = gather_documents(job, split, shard, table=table, blocks=blocks)
+        place = _place(job, layout, split, shard)
+        return write_documents(documents, write=made.write, has_index=made.has_index, **place)
+
+    with _threads(job, shards) as threads:
+        yield from threads.map(write, shards)
+
+
+def _write_rows(
+    job: Job, made: RowFormat, layout: Layout, split: int, shard: int, rows: RowBlock
+) -> ShardInfo:
+    place = _place(job, layout, split, shard)
+    return write_shard(rows, encode=made.encode, with_offsets=made.has_offsets, **place)
+
+
+def _place(job: Job, layout: Layout, split: int, shard: int) -> dict[str, Any]:
+    name = shard_name(layout.split, shard, layout.records_in(shard), job.config.output_format)
+    return job.place_of_shard(split, shard, name)
+
+
+def _threads(job: Job, shards: list[int]) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(len(shards), job.threads, MOST_THREADS))
 
 
 class CommitDataset(beam.DoFn):
