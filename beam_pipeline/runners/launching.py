@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -24,8 +23,6 @@ from beam_pipeline.sources.plan import Plan, describe_plan, plan
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import LockLost, StillRunning
 from beam_pipeline.support.progress import Address, ProgressDisplay
-
-Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -61,46 +58,50 @@ class Launch:
         job_runs = partial(is_active, self.options)
         return lock.hold(folder, verb=self.verb, fingerprint=fingerprint, job_runs=job_runs)
 
-    def claim_and_run(
-        self,
-        folder: str,
-        fingerprint: str,
-        *,
-        is_kept: Callable[[], bool],
-        make: Callable[[lock.Lock], Result],
-    ) -> Result | None:
-        """Claims the output and makes it, while this launch holds the lock.
-
-        Args:
-            folder: The staging folder, which holds the lock.
-            fingerprint: Of what is made.
-            is_kept: Deletes what the run would replace. Returns True if the finished output is kept instead.
-            make: Makes the output.
-
-        Returns:
-            What `make` returns. None if the output is kept.
-        """
-        with self.hold(folder, fingerprint) as held:
-            return None if is_kept() else make(held)
-
+    @contextlib.contextmanager
     def claim_dataset(
         self,
         config: PrepareConfig | ConvertConfig,
         splits: Sequence[str],
         fingerprint: str,
-        make: Callable[[lock.Lock], bool],
-    ) -> bool | None:
-        """Claims the output and makes a dataset in it, as `claim_and_run` does."""
+        *,
+        num_units: int = 0,
+    ) -> Iterator[lock.Lock | None]:
+        """Claims the output for a dataset: holds its lock, deletes what the run replaces, and cleans up if the block
+        fails. An error is only logged if the dataset is finished all the same.
+
+        Args:
+            config: Has the options `overwrite` and `resume`.
+            splits: The names of the splits.
+            fingerprint: Of the dataset.
+            num_units: The number of work units.
+
+        Yields:
+            The lock. None if the output already contains the dataset, finished, and is kept.
+        """
         if config.resume and output_folder.is_finished(self.output, splits, fingerprint):
-            return None
-        return self.claim_and_run(
-            filesystem.join(self.output, STAGING),
-            fingerprint,
-            is_kept=lambda: output_folder.claim(
+            yield None
+            return
+        with self.hold(filesystem.join(self.output, STAGING), fingerprint) as held:
+            if output_folder.claim(
                 self.output, splits, fingerprint, overwrite=config.overwrite, resume=config.resume
-            ),
-            make=make,
-        )
+            ):
+                yield None
+                return
+            try:
+                yield held
+            except StillRunning:
+                raise
+            except KeyboardInterrupt as interrupt:
+                if held.holder.job:
+                    interrupt.args = (f"{held.holder.job} may still be active: see `follow`",)
+                else:
+                    interrupt.args = ("run the same command with --resume to continue",)
+                raise
+            except Exception as error:
+                if not self._clean_up(held, splits, num_units):
+                    raise
+                _log.warning("the job failed after it had finished the dataset: %s", error)
 
     @contextlib.contextmanager
     def progress(self, stages: list[tuple[str, str, float]], total: int) -> Iterator[Address | None]:
@@ -129,36 +130,6 @@ class Launch:
     ) -> bool:
         """Runs a pipeline that writes the output. See `run.run`."""
         return run.run(build, self.options, lock=held, wait=wait, finished=finished)
-
-    def make_dataset(
-        self, run: Callable[[], bool], *, held: lock.Lock, splits: Sequence[str], num_units: int = 0
-    ) -> bool:
-        """Runs what makes a dataset, and cleans up if it fails.
-
-        Args:
-            run: Makes the dataset, and returns False if its job was only submitted.
-            held: The lock of the output folder.
-            splits: The names of the splits.
-            num_units: The number of work units.
-
-        Returns:
-            What `run` returns, or True if it failed after the dataset was finished.
-        """
-        try:
-            return run()
-        except StillRunning:
-            raise
-        except KeyboardInterrupt as interrupt:
-            if held.holder.job:
-                interrupt.args = (f"{held.holder.job} may still be active: see `follow`",)
-            else:
-                interrupt.args = ("run the same command with --resume to continue",)
-            raise
-        except Exception as error:
-            if not self._clean_up(held, splits, num_units):
-                raise
-            _log.warning("the job failed after it had finished the dataset: %s", error)
-            return True
 
     def _clean_up(self, held: lock.Lock, splits: Sequence[str], num_units: int) -> bool:
         """Cleans up after a failed run. Logs a cleanup failure without masking the original error.

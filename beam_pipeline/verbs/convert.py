@@ -45,17 +45,17 @@ def main(argv: Sequence[str]) -> None:
     splits = _check(config, source, launch)
     names = tuple(split.name for split in splits)
     fingerprint = converted(splits[0].manifest, config.format_options())["fingerprint"]
-    staging = filesystem.join(launch.output, STAGING)
-    done = launch.claim_dataset(
-        config, names, fingerprint, lambda held: _make(launch, held, config, source, splits)
-    )
-    if done is False:
+    is_done = True
+    with launch.claim_dataset(config, names, fingerprint) as held:
+        if held is not None:
+            is_done = _make(launch, held, config, source, splits)
+    if not is_done:
         print(f"{config.output} will be complete when the job is done")
         return
-    if done is None:
+    if held is None:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
     if not filesystem.exists(filesystem.join(launch.output, manifest.REPORT)):
-        with launch.hold(staging, fingerprint):
+        with launch.hold(filesystem.join(launch.output, STAGING), fingerprint):
             write_report(launch.output)
     for split in splits:
         shards = counted(len(split.manifest["shards"]), "shard")
@@ -115,24 +115,19 @@ def _make(launch: Launch, held: Lock, config: ConvertConfig, source: str, splits
             names=tuple(split.name for split in splits),
         )
         folder, files = splits[0].tokenizer_folder, splits[0].manifest["tokenizer"]["files"]
-
         inputs = inputs_entry(splits[0].manifest)
-
-        def run() -> bool:
-            if inputs:
-                job.write_recorded("inputs", {INPUTS: read_listed(source, inputs)})
-            job.write_recorded(
-                "tokenizer",
-                {f"{manifest.TOKENIZER}/{file['path']}": read_listed(folder, file) for file in files},
-            )
-            return launch.run(
-                lambda pipeline: build(pipeline, job),
-                held=held,
-                wait=config.wait,
-                finished=job.describe_finished,
-            )
-
-        return launch.make_dataset(run, held=held, splits=job.names)
+        if inputs:
+            job.write_recorded("inputs", {INPUTS: read_listed(source, inputs)})
+        job.write_recorded(
+            "tokenizer",
+            {f"{manifest.TOKENIZER}/{file['path']}": read_listed(folder, file) for file in files},
+        )
+        return launch.run(
+            lambda pipeline: build(pipeline, job),
+            held=held,
+            wait=config.wait,
+            finished=job.describe_finished,
+        )
 
 
 def build(pipeline: beam.Pipeline, job: ConvertJob) -> None:

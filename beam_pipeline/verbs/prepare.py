@@ -116,21 +116,20 @@ def main(argv: Sequence[str]) -> None:
     output_place.refuse_overlap(
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
     )
-    staging = filesystem.join(output, STAGING)
-    done = launch.claim_dataset(
-        config, config.split_names, fingerprint, lambda held: _make(launch, held, checked)
-    )
-    if done is False:
+    is_done, units = True, len(checked.planned.units)
+    with launch.claim_dataset(config, config.split_names, fingerprint, num_units=units) as held:
+        if held is not None:
+            is_done = _make(launch, held, checked)
+    if not is_done:
         print(f"{config.output} will be complete when the job is done")
         return
-    kept = done is None
     seconds = time.monotonic() - began
-    if kept:
+    if held is None:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
     if any(_missing_views(config, output)):
-        with launch.hold(staging, fingerprint):
+        with launch.hold(filesystem.join(output, STAGING), fingerprint):
             _add_views(config, output)
-    print_summary(config, output, None if kept else seconds)
+    print_summary(config, output, None if held is None else seconds)
 
 
 def _check(config: PrepareConfig, launch: Launch) -> _Checked:
@@ -224,17 +223,13 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
             gathered_bytes=memory.for_rows(),
             progress=address,
         )
-
-        def run() -> bool:
-            _stage(job, checked)
-            return launch.run(
-                lambda pipeline: graph.build(pipeline, job),
-                held=held,
-                wait=config.wait,
-                finished=job.describe_finished,
-            )
-
-        return launch.make_dataset(run, held=held, splits=config.split_names, num_units=len(planned.units))
+        _stage(job, checked)
+        return launch.run(
+            lambda pipeline: graph.build(pipeline, job),
+            held=held,
+            wait=config.wait,
+            finished=job.describe_finished,
+        )
 
 
 def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:

@@ -54,15 +54,12 @@ def main(argv: Sequence[str]) -> None:
     made_from = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))
-    summary = launch.claim_and_run(
-        tokenizer_folder.lock_folder(output),
-        fingerprint,
-        is_kept=lambda: tokenizer_folder.claim(
+    with launch.hold(tokenizer_folder.lock_folder(output), fingerprint) as held:
+        is_kept = tokenizer_folder.claim(
             output, fingerprint, overwrite=config.overwrite, resume=config.resume
-        ),
-        make=lambda held: _make(launch, held, config, planned, made_from),
-    )
-    if summary is None:
+        )
+        summary = "" if is_kept else _make(launch, held, config, planned, made_from)
+    if is_kept:
         print(f"{config.output} already contains this tokenizer: nothing to do")
     else:
         print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
