@@ -14,7 +14,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
     package_data={"beam_pipeline.report_page": ["page.css", "page.html.jinja"]},
-    # Without a C compiler, it is left out, with a warning: NumPy and Arrow then do its work.
+    # Without a C compiler, it is left out, with a warning: protobuf and NumPy then do its work.
     ext_modules=[
         Extension(
             "beam_pipeline.native._rows",

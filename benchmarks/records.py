@@ -23,7 +23,7 @@ import tensorflow as tf
 from measure import table
 from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
-from beam_pipeline.dataset.encoders import ArrowEncoder, make_encoder
+from beam_pipeline.dataset.encoders import ProtobufEncoder, make_encoder
 from beam_pipeline.rows.blocks import RowBlock
 
 FEATURES = ("attention_mask", "input_ids")
@@ -40,8 +40,8 @@ def main() -> None:
     ids = np.array([record["input_ids"] for record in records(str(shard))])
     rows, max_length = ids.shape
     block = RowBlock(ids.astype(np.uint16), np.full(rows, max_length, np.uint32))
-    form = {"max_length": max_length, "max_value": int(ids.max()), "features": FEATURES}
-    ours, portable = make_encoder(**form), ArrowEncoder(**form)
+    form = {"max_length": max_length, "features": FEATURES}
+    ours, portable = make_encoder(**form, max_value=int(ids.max())), ProtobufEncoder(**form)
 
     def tfx(path: str) -> None:
         mask = np.ones(ids.size, np.int64)

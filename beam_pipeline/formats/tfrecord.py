@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from beam_pipeline.dataset.encoders import ArrowEncoder, CompiledEncoder, make_encoder
+from beam_pipeline.dataset.encoders import CompiledEncoder, ProtobufEncoder, make_encoder
 from beam_pipeline.dataset.records import decode_frames, max_record_bytes, read_frames
 from beam_pipeline.formats.base import RowFormat
 from beam_pipeline.rows.blocks import RowBlock
@@ -23,7 +23,7 @@ class TFRecord(RowFormat):
     has_offsets = True
 
     @cached_property
-    def _encoder(self) -> CompiledEncoder | ArrowEncoder:
+    def _encoder(self) -> CompiledEncoder | ProtobufEncoder:
         form = self.form
         has_positions = not {"segment_ids", "position_ids"}.isdisjoint(form.features)
         return make_encoder(

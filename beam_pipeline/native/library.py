@@ -1,7 +1,7 @@
 """The compiled inner loops of writing records (rows.c), called by ctypes, which releases Python's lock.
 
-Installing the package compiles them if there is a C compiler. Without it, `rows_library` returns None, and Arrow and
-Python give the same bytes in four times the CPU.
+Installing the package compiles them if there is a C compiler. Without it, `rows_library` returns None, and protobuf
+gives the same bytes in 25 times the CPU.
 """
 
 from __future__ import annotations

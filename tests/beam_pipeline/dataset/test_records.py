@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from beam_pipeline.dataset.encoders import ArrowEncoder, CompiledEncoder, make_encoder
+from beam_pipeline.dataset.encoders import CompiledEncoder, ProtobufEncoder, make_encoder
 from beam_pipeline.dataset.records import (
     RecordError,
     decode_examples,
@@ -29,7 +29,7 @@ PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False
 def encode(block: RowBlock, features, max_value=2**31 - 1) -> bytes:
     """Returns the bytes that all encoders of this installation give."""
     form = {"max_length": block.ids.shape[1], "features": features}
-    data = ArrowEncoder(max_value=max_value, **form).encode(block)
+    data = ProtobufEncoder(**form).encode(block)
     if native.rows_library() is not None:
         assert CompiledEncoder(native.rows_library(), max_value=max_value, **form).encode(block) == data
     return data
@@ -128,29 +128,9 @@ def test_errors_name_wrong_features():
         decode_examples([empty.SerializeToString()], max_length=8, features=PLAIN)
 
 
-def test_masks_of_long_rows_are_not_cached():
-    import tracemalloc
-
-    max_length = 1 << 17
-    encoder = ArrowEncoder(max_length=max_length, max_value=300, features=PLAIN)
-    row = np.zeros((1, max_length), np.uint16)
-    encoder.encode(RowBlock(row, np.array([1], np.uint32)))
-    tracemalloc.start()
-    for length in range(2, 18):
-        encoder.encode(RowBlock(row, np.array([length], np.uint32)))
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < max_length  # of 16 masks of 128 KiB
-
-
 def test_values_above_31_bits_are_rejected():
     with pytest.raises(ValueError, match="2147483647"):
         make_encoder(max_length=8, max_value=2**31, features=PLAIN)
-
-
-def test_encoders_with_and_without_a_table_give_the_same_bytes():
-    block = RowBlock(np.arange(2**14 - 9, 2**14 + 7, dtype=np.uint32).reshape(2, 8), np.full(2, 8, np.uint32))
-    assert encode(block, PLAIN, 2**15) == encode(block, PLAIN, 2**31 - 1)
 
 
 def test_long_rows_are_decoded_a_few_at_a_time():
