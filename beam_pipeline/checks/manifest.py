@@ -17,7 +17,6 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     for key, value in expected.items():
         if manifest.get(key) != value:
             yield f"{key} is {manifest.get(key)!r}, but {value!r} follows from the rest of the manifest"
-    yield from _offsets_defects(manifest)
     totals, excluded = manifest["totals"], manifest["excluded"]
     if totals["rows"] != manifest["num_records"]:
         yield f"totals.rows is {totals['rows']}, num_records is {manifest['num_records']}"
@@ -46,10 +45,8 @@ def documents_read(excluded: Mapping[str, int]) -> int:
 
 
 def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Checks the counts of what the engines have encoded, which datasets of earlier releases lack."""
-    engines = manifest.get("engines")
-    if engines is None:
-        return
+    """Checks the counts of what the engines have encoded."""
+    engines = manifest["engines"]
     keys = [(engine["name"], engine["version"]) for engine in engines]
     if keys != sorted(set(keys)):
         yield f"engines: {keys} are not sorted, or not different"
@@ -89,10 +86,3 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
         ),
     }
     return expected
-
-
-def _offsets_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Checks that either all shards have offsets or, in a dataset of an earlier release, none."""
-    have = sum("offsets_crc32c" in shard for shard in manifest["shards"])
-    if 0 < have < len(manifest["shards"]):
-        yield f"only {have} of the {len(manifest['shards'])} shards have an offsets_crc32c"

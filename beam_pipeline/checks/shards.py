@@ -138,7 +138,7 @@ def _check_shard(
 
 
 def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iterator[str]:
-    """Yields a message if the file with a shard's offsets is missing or wrong. Earlier releases did not write it."""
+    """Yields a message if the file with a shard's offsets is missing or wrong."""
     folder, _, name = path.rpartition("/")
     offsets = filesystem.join(folder, offsets_name(name))
     try:

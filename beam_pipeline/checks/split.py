@@ -188,8 +188,7 @@ def _check_units(dataset: str | None, data: bytes, manifest: Mapping[str, Any]) 
 def _check_inputs(found: SplitFindings) -> bool:
     """Checks the list of inputs. Returns whether it is whole."""
     above = _dataset_of(found.folder)
-    entry = inputs_entry(found.manifest)
-    defects = list(_check_file(above, entry)) if entry else []
+    defects = list(_check_file(above, inputs_entry(found.manifest)))
     if not defects:
         try:
             for _ in read_inputs(above, found.manifest):

@@ -185,9 +185,7 @@ def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
     return found
 
 
-def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedUnit | None:
-    if "use" not in index:
-        return None  # an earlier release of this program wrote it
+def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedUnit:
     blocks = tuple(
         BlockPlace(split, index["unit"], first, rows, Section(*section))
         for split, first, rows, *section in index["blocks"]

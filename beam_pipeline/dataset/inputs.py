@@ -44,20 +44,10 @@ def describe_inputs(data: bytes, *, files: int, input_bytes: int) -> dict[str, A
     }
 
 
-def inputs_entry(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the entry of inputs.jsonl as in a list of files; None if the manifest has the inputs itself."""
+def inputs_entry(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entry of inputs.jsonl as in a list of files."""
     inputs = manifest["inputs"]
-    if isinstance(inputs, list):  # up to version 2
-        return None
     return {"path": INPUTS, "bytes": inputs["bytes"], "crc32c": inputs["crc32c"]}
-
-
-def count_inputs(manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the number of input files, and the size of all of them."""
-    inputs = manifest["inputs"]
-    if isinstance(inputs, list):
-        return len(inputs), sum(file["bytes"] for file in inputs)
-    return inputs["files"], inputs["input_bytes"]
 
 
 def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -71,9 +61,6 @@ def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str
         DataError: If inputs.jsonl is missing, or is not what the manifest describes.
     """
     inputs = manifest["inputs"]
-    if isinstance(inputs, list):
-        yield from ((file["path"], file["bytes"]) for file in inputs)
-        return
     path = filesystem.join(dataset, INPUTS)
     if not filesystem.exists(path):
         raise DataError(f"{path}: missing; copy the dataset again, or prepare it again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import google_crc32c
@@ -19,7 +19,6 @@ from beam_pipeline.support.parsing import parse_own_json
 
 FORMAT = "tokenmill-dataset"
 VERSION = 3
-VERSIONS = (2, 3)  # that can be read
 MANIFEST = "manifest.json"
 STATISTICS = "statistics.json"
 UNITS = "units.jsonl"
@@ -49,7 +48,7 @@ def describe_file(path: str, data: bytes) -> dict[str, Any]:
     return {"path": path, "bytes": len(data), "crc32c": f"{google_crc32c.value(data):08x}"}
 
 
-def fingerprint(bytes_version: int, config: Mapping, inputs: Mapping | Sequence, tokenizer: Mapping) -> str:
+def fingerprint(bytes_version: int, config: Mapping, inputs: Mapping, tokenizer: Mapping) -> str:
     """Returns the fingerprint of a run. Runs with equal fingerprints write equal shards.
 
     Args:
@@ -154,10 +153,9 @@ def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path}: not the manifest of a {FORMAT}")
     version = manifest.get("version")
-    if type(version) is not int or version not in VERSIONS:
+    if type(version) is not int or version != VERSION:
         raise DataError(
-            f"{path}: has version {version!r:.80} of the format; this program reads "
-            f"{' and '.join(map(str, VERSIONS))}"
+            f"{path}: has version {version!r:.80} of the format; this program reads version {VERSION}"
         )
     return data, manifest
 

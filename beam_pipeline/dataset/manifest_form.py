@@ -81,23 +81,20 @@ _MANIFEST = {
             "bytes": _POSITIVE,
             "crc32c": HEX_8,
             "rows_checksum": HEX_16,
-            "offsets_crc32c": Optional(HEX_8),
         }
     ],
     "files": _FILES,
     "totals": dict.fromkeys(("documents", "bytes", "tokens", "rows", "padding"), COUNT),
     "excluded": dict.fromkeys(("records", "blank_documents", "bad_records", "duplicate_documents"), COUNT),
-    "engines": Optional(
-        [
-            {
-                "name": str,
-                "version": str,
-                "documents": COUNT,
-                "left_to_hf": {"documents": COUNT, "bytes": COUNT, "reasons": dict},
-                "dropped": Optional({"documents": COUNT, "characters": COUNT}),
-            }
-        ]
-    ),
+    "engines": [
+        {
+            "name": str,
+            "version": str,
+            "documents": COUNT,
+            "left_to_hf": {"documents": COUNT, "bytes": COUNT, "reasons": dict},
+            "dropped": Optional({"documents": COUNT, "characters": COUNT}),
+        }
+    ],
     "rows_checksum": HEX_16,
     "tokenizer": {
         "path": re.compile(r"\.\./tokenizer"),
@@ -110,20 +107,16 @@ _MANIFEST = {
         "files": _FILES,
     },
     "config": {**_CONFIG, "splits": [[SPLIT_NAME, Share()]]},
-    "bytes_version": COUNT,
-    "converted_from": Optional({"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": HEX_64}),
-    "versions": {"tokenmill": str, "tokenizers": str},
-    "fingerprint": HEX_64,
-}
-
-_INPUTS = {
-    2: [{"path": str, "bytes": COUNT}],
-    3: {
+    "inputs": {
         "path": re.compile(r"\.\./inputs\.jsonl"),
         **dict.fromkeys(("files", "input_bytes", "bytes"), COUNT),
         "crc32c": HEX_8,
         "sha256": HEX_64,
     },
+    "bytes_version": COUNT,
+    "converted_from": Optional({"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": HEX_64}),
+    "versions": {"tokenmill": str, "tokenizers": str},
+    "fingerprint": HEX_64,
 }
 
 STATISTICS_FORM = {
@@ -152,8 +145,8 @@ TAILS_FORM = {"unit": COUNT, "rows": COUNT}
 
 
 def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a message for each deviation of a manifest from the form of its version."""
-    yield from mismatches(manifest, {**_MANIFEST, "inputs": _INPUTS[manifest["version"]]}, "")
+    """Yields a message for each deviation of a manifest from its form."""
+    yield from mismatches(manifest, _MANIFEST, "")
     yield from _format_defects(manifest)
     yield from _config_defects(manifest)
 
@@ -176,8 +169,9 @@ def _config_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
 def _format_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Checks what depends on the format of the shards."""
     output_format = manifest.get("output_format", "tfrecord")
-    if output_format == "megatron":
-        yield from mismatches(manifest.get("shards"), [{"index_crc32c": HEX_8}], "shards")
+    checksum = {"tfrecord": "offsets_crc32c", "megatron": "index_crc32c"}.get(output_format)
+    if checksum:  # of a shard's second file
+        yield from mismatches(manifest.get("shards"), [{checksum: HEX_8}], "shards")
     of_documents = manifest.get("max_length", 0) is None
     if "max_length" in manifest and output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
         yield f"max_length is {manifest['max_length']!r:.80}, which is impossible for {output_format!r:.80}"

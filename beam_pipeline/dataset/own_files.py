@@ -137,9 +137,7 @@ def _of_manifest(
 def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
     """Returns the files that a manifest lists."""
     shards = {path: sums for shard in found["shards"] for path, sums in _of_shard(split, shard).items()}
-    others = _entries(split, found["files"])
-    if entry := inputs_entry(found):
-        others |= _entries("", [entry])
+    others = _entries(split, found["files"]) | _entries("", [inputs_entry(found)])
     return shards | others | _entries(TOKENIZER, found["tokenizer"]["files"])
 
 

@@ -7,8 +7,6 @@ import re
 import google_crc32c
 
 _HEAD = b'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '
-# Identifies the pages of earlier versions, which are not signed.
-_TITLE = b"<title>Dataset report</title>"
 _END = re.compile(rb"<!-- tokenmill: crc32c ([0-9a-f]{8}) of all lines above -->\n\Z")
 
 
@@ -20,9 +18,7 @@ def signed_page(page: bytes) -> bytes:
 def is_own_page(page: bytes) -> bool:
     """Returns whether this program wrote the page, and it is unchanged."""
     end = _END.search(page)
-    if end:
-        return f"{google_crc32c.value(page[: end.start()]):08x}".encode() == end[1]
-    return page.startswith(_HEAD) and _TITLE in page
+    return end is not None and f"{google_crc32c.value(page[: end.start()]):08x}".encode() == end[1]
 
 
 def is_unfinished_page(page: bytes) -> bool:

@@ -243,7 +243,7 @@ def files_of_shard(shard: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
     folder.
 
     Args:
-        shard: Its entry in the manifest. One of an earlier release, or of another format than TFRecord, has no offsets.
+        shard: Its entry in the manifest. Only one of the format TFRecord has offsets.
     """
     files = {shard["name"]: (shard["bytes"], shard["crc32c"])}
     if shard.get("offsets_crc32c"):

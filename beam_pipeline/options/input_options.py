@@ -178,7 +178,7 @@ class InputConfig(Options):
         """See `Options.identity`. The fingerprint contains the list of files and the run's seed separately."""
         found = super().identity() | {"mix": sorted(map(list, self.mix))}
         del found["input"], found["seed"]
-        # Defaults are absent, as in datasets from before there was a choice.
+        # Manifests and fingerprints have these only if they are not the default.
         for name in NOT_IN_ALL_MANIFESTS:
             if found[name] == getattr(InputConfig, name):
                 del found[name]

@@ -241,7 +241,7 @@ class PrepareConfig(Options):
         found = super().identity()
         del found["tokenizer"], found["split"]
         for name, default in FORMAT_DEFAULTS.items():
-            if found[name] == default:  # as in datasets from before there was a choice
+            if found[name] == default:
                 del found[name]
         return found
 

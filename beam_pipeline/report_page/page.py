@@ -17,7 +17,6 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from beam_pipeline.dataset.inputs import count_inputs
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
@@ -51,7 +50,6 @@ def render(splits: Sequence[Split]) -> bytes:
         "one_line": lambda text: visible(text, one_line=True),
     }
     decoder = splits[0].decoder()
-    num_inputs, input_bytes = count_inputs(splits[0].manifest)
     shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
     return (
         environment.get_template("page.html.jinja")
@@ -64,8 +62,6 @@ def render(splits: Sequence[Split]) -> bytes:
             quantiles=_quantiles(shown),
             tokens=_tokens(shown, decoder),
             charts=_charts(shown),
-            num_inputs=num_inputs,
-            input_bytes=input_bytes,
             first_inputs=list(islice(splits[0].inputs(), _MAX_INPUTS)),
             rows=shown_rows(splits, decoder),
         )

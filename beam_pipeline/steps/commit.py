@@ -12,7 +12,7 @@ import numpy as np
 
 from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.bad_records import Excluded
-from beam_pipeline.dataset.inputs import inputs_entry
+from beam_pipeline.dataset.inputs import INPUTS
 from beam_pipeline.dataset.output_folder import clear_staging
 from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -140,9 +140,7 @@ def publish(
 
 def copied_files(run: Mapping[str, Any]) -> list[str]:
     """Returns the files beside the folders of the splits that a manifest lists, below the output folder."""
-    entry = inputs_entry(run)
-    tokenizer = [f"{manifest.TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]]
-    return tokenizer + ([entry["path"]] if entry else [])
+    return [*(f"{manifest.TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]), INPUTS]
 
 
 def finish(job: OutputJob) -> None:

@@ -116,8 +116,7 @@ def _make(launch: Launch, held: Lock, config: ConvertConfig, source: str, splits
         )
         folder, files = splits[0].tokenizer_folder, splits[0].manifest["tokenizer"]["files"]
         inputs = inputs_entry(splits[0].manifest)
-        if inputs:
-            job.write_recorded("inputs", {INPUTS: read_listed(source, inputs)})
+        job.write_recorded("inputs", {INPUTS: read_listed(source, inputs)})
         job.write_recorded(
             "tokenizer",
             {f"{manifest.TOKENIZER}/{file['path']}": read_listed(folder, file) for file in files},

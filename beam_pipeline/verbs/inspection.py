@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from beam_pipeline.dataset.inputs import count_inputs
 from beam_pipeline.dataset.manifest import output_format_of
 from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import InspectConfig
@@ -47,19 +46,18 @@ def _summary(splits: Sequence[Split]) -> Iterator[str]:
     """Yields the lines of the summary."""
     first = splits[0].manifest
     tokenizer = first["tokenizer"]
-    sources, size = count_inputs(first)
-    yield f"inputs     {counted(sources, 'file')}, {size:,} bytes"
+    inputs = first["inputs"]
+    yield f"inputs     {counted(inputs['files'], 'file')}, {inputs['input_bytes']:,} bytes"
     yield f"tokenizer  {splits[0].tokenizer_folder}, {tokenizer['vocab_size']:,} tokens"
     if first["max_length"] is None:
         yield "rows       whole documents, in the order of the input"
     else:
         yield f"rows       {first['max_length']} tokens: {', '.join(first['features'])}"
     yield f"format     {output_format_of(first)}"
-    excluded = {name.replace("_", " "): count for name, count in first.get("excluded", {}).items()}
-    if excluded:
-        records = excluded.pop("records", 0)
-        left_out = ", ".join(f"{count:,} {name}" for name, count in excluded.items() if count)
-        yield f"records    {records:,} read, left out: {left_out or 'none'}"
+    excluded = {name.replace("_", " "): count for name, count in first["excluded"].items()}
+    records = excluded.pop("records")
+    left_out = ", ".join(f"{count:,} {name}" for name, count in excluded.items() if count)
+    yield f"records    {records:,} read, left out: {left_out or 'none'}"
     yield ""
     header = (
         "split",

@@ -46,7 +46,7 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
     if left_out:
         counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items())
         print(f"left out of {found['excluded']['records']:,} records: {counts}")
-    for engine in found.get("engines", ()):
+    for engine in found["engines"]:
         for line in _describe_engine(engine, total_bytes):
             print(line)
     if seconds is not None:

@@ -15,7 +15,7 @@ from tokenmill_reader.files import Folder
 from tokenmill_reader.manifest import checksum_of, parse_manifest
 
 MANIFEST = "manifest.json"
-_FORMAT, _VERSIONS = "tokenmill-dataset", (2, 3)
+_FORMAT, _VERSION = "tokenmill-dataset", 3
 _SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{1,9})-(?P<count>\d{1,12})\.tfrecord")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{,99}")
 _MAX_LENGTH = 1 << 24
@@ -108,10 +108,10 @@ def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
 
 def _check_version(manifest: dict[str, Any], data: bytes, path: str) -> None:
     found = manifest.get("format"), manifest.get("version")
-    if found[0] != _FORMAT or type(found[1]) is not int or found[1] not in _VERSIONS:
+    if found[0] != _FORMAT or type(found[1]) is not int or found[1] != _VERSION:
         raise DatasetError(
             f"{path}: format and version are {str(found[0])[:80]!r} and {str(found[1])[:80]!r}; this reader supports "
-            f"{_FORMAT!r}, {' and '.join(map(str, _VERSIONS))}; install a newer tokenmill-reader"
+            f"{_FORMAT!r}, {_VERSION}; install a newer tokenmill-reader"
         )
     actual = checksum_of(data)
     if manifest.get("checksum") != actual:

@@ -10,7 +10,7 @@ import pytest
 
 from beam_pipeline.dataset.manifest import MANIFEST, read_manifest, with_checksum
 from beam_pipeline.steps.tokenize import TokenizeUnit
-from beam_pipeline.verbs import prepare, verify
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runners.test_portable import EMBEDDED
 from tests.beam_pipeline.runs import arguments, content, defects
 
@@ -185,13 +185,3 @@ def test_verify_rejects_engines_that_differ_between_splits(finished: Path, tmp_p
     dataset = Path(shutil.copytree(finished, tmp_path / "dataset"))
     edit(dataset, lambda m: m["engines"][0].update(version=m["split"]))
     assert any("its engines differ from" in defect for defect in defects(dataset))
-
-
-def test_a_dataset_of_an_earlier_release_has_no_engines_and_is_whole(finished: Path, tmp_path: Path, capsys):
-    dataset = Path(shutil.copytree(finished, tmp_path / "dataset"))
-    edit(dataset, lambda manifest: manifest.pop("engines"))
-    assert defects(dataset) == []
-    prepare.write_report(str(dataset))
-    assert "Encoded by" not in (dataset / "report.html").read_text(encoding="utf-8")
-    verify.main([str(dataset)])
-    assert capsys.readouterr().out.count(": whole") == 2

@@ -1,4 +1,4 @@
-"""The same command gives the same bytes as earlier versions of this code, and their datasets can still be read.
+"""The same command gives the same bytes as earlier versions of this code.
 
 `python -m tests.beam_pipeline.test_stored_bytes` writes `stored/bytes.json`: only after raising `_BYTES_VERSION`,
 unless nothing but the manifests changes.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -16,10 +15,9 @@ import pytest
 
 from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.inputs import INPUTS, describe_inputs
-from beam_pipeline.verbs import convert, inspection, prepare, report, verify
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments
 from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
-from tokenmill_reader import Dataset
 
 STORED = Path(__file__).with_name("stored")
 
@@ -111,22 +109,6 @@ def prepared(folder: Path, name: str) -> dict:
 def test_the_same_command_gives_the_stored_bytes(name: str, tmp_path: Path):
     write_corpus(tmp_path)
     assert prepared(tmp_path, name) == json.loads((STORED / "bytes.json").read_text())[name]
-
-
-def test_a_dataset_of_version_2_is_still_read_and_converted(tmp_path: Path, capsys):
-    dataset = tmp_path / "out"
-    shutil.copytree(STORED / "version-2", dataset)
-    verify.main([str(dataset)])
-    assert capsys.readouterr().out.count(": whole") == 2
-    inspection.main([str(dataset), "--record", "train:0:3", "--trace", "never"])
-    assert "/data/corpus.txt" in capsys.readouterr().out
-    report.main([str(dataset)])
-    assert "/data/corpus.txt" in (dataset / "report.html").read_text(encoding="utf-8")
-    convert.main([str(dataset), "--output", str(tmp_path / "parquet"), "--output_format", "parquet"])
-    verify.main([str(tmp_path / "parquet")])
-    assert capsys.readouterr().out.count(": whole") == 2
-    assert not (tmp_path / "parquet" / INPUTS).exists()
-    assert len(Dataset.open(dataset / "train")) == 156
 
 
 if __name__ == "__main__":

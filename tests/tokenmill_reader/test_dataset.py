@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pickle
 import re
@@ -25,7 +24,6 @@ from tokenmill_reader import Dataset, DatasetError
 
 IDS = random_rows(95, 12)
 MASK = (np.arange(12) < np.arange(95)[:, None] % 13).astype(np.int64)
-STORED = Path(__file__).parents[1] / "beam_pipeline" / "stored" / "version-2"
 
 
 @pytest.fixture(scope="module", params=["manifest", "names", "memory"])
@@ -179,16 +177,6 @@ def test_reading_ahead_loads_the_shards_in_the_background(tmp_path: Path) -> Non
     assert sorted(shards) == [1, 3]
     assert shards[1].result(timeout=30).data.size == (folder / "train-00001-10.tfrecord").stat().st_size
     np.testing.assert_array_equal(dataset[10:40]["input_ids"], IDS[10:40])
-
-
-def test_a_stored_dataset_of_version_2_is_read() -> None:
-    dataset = Dataset.open(STORED / "train")
-    manifest = json.loads((STORED / "train" / "manifest.json").read_text())
-    assert len(dataset) == manifest["num_records"] == 156
-    rows = dataset[:]
-    assert int(rows["attention_mask"].sum()) == manifest["totals"]["tokens"]
-    assert dataset.tokenizer_path == str(STORED / "tokenizer")
-    dataset.verify()
 
 
 def test_the_folder_of_all_splits(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def describe(folder: Path, paths: Sequence[Path], features: list[str], length: i
     ]
     return {
         "format": "tokenmill-dataset",
-        "version": 2,
+        "version": 3,
         "split": folder.name,
         "splits": [folder.name],
         "max_length": length,

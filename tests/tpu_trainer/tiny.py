@@ -66,7 +66,7 @@ def write_split(
             shutil.copytree(tokenizer, beside)
         manifest = {
             "format": "tokenmill-dataset",
-            "version": 2,
+            "version": 3,
             "split": folder.name,
             "max_length": rows.shape[1],
             "features": sorted(features),

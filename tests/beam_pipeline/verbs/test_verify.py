@@ -124,7 +124,7 @@ DAMAGE = {
     ),
     "offsets of some shards": (
         lambda d: edit(d / "train" / MANIFEST, lambda m: m["shards"][1].pop("offsets_crc32c")),
-        "shards have an offsets_crc32c",
+        "shards[1].offsets_crc32c is missing",
     ),
     "no manifest": (
         lambda d: (d / "validation" / "manifest.json").unlink(),
@@ -137,7 +137,7 @@ DAMAGE = {
     ),
     "a later version": (
         train_manifest(version=4),
-        "version 4 of the format; this program reads 2 and 3",
+        "version 4 of the format; this program reads version 3",
     ),
     "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 differs"),
     "no tokenizer": (lambda d: shutil.rmtree(d / "tokenizer"), "tokenizer.json: missing"),

@@ -206,23 +206,6 @@ def test_any_changed_bit_of_the_marker_is_noticed(tmp_path: Path) -> None:
             Marker.parse(bytes(changed).decode(), step=1)
 
 
-def test_checkpoints_of_earlier_releases_are_read(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(str(tmp_path), keep=2)
-    value = tf.Variable([1.0, 2.0])
-    save(checkpoints, 1, {"value": value}, data="d")
-    (tmp_path / "step-00000001" / "complete.json").write_text('{\n "step": 1,\n "data": "d"\n}\n')
-    assert checkpoints.latest() == 1
-    assert checkpoints.metadata(1) == {"step": 1, "data": "d"}
-    checkpoints.record(1, validation_loss=2.0)
-    checkpoints.restore(1, value=value)
-    damage(checkpoints, 1, "another byte")
-    with pytest.raises(UsageError, match=r"state: cannot be read .*Checksum.* remove .*step-00000001"):
-        checkpoints.restore(1, value=value)
-    damage(checkpoints, 1, "truncated data")
-    with pytest.raises(UsageError, match=r"state: cannot be read .*less bytes.* remove .*step-00000001"):
-        checkpoints.restore(1, value=value)
-
-
 def test_a_run_without_checkpoints_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no complete checkpoint"):
         Checkpoints(str(tmp_path / "checkpoints")).latest()

@@ -1,13 +1,10 @@
-"""complete.json, a checkpoint's last file: its metadata, the size and CRC-32C of its other files, and its own CRC-32C.
-
-Checkpoints of earlier releases have only the metadata there.
-"""
+"""complete.json, a checkpoint's last file: its metadata, sizes and CRC-32C of its other files, and its own CRC-32C."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import google_crc32c
@@ -25,8 +22,8 @@ class Marker:
 
     metadata: dict[str, Any]
     """Includes the step."""
-    files: Mapping[str, FileInfo] = field(default_factory=dict)
-    """The other files by name; empty in checkpoints of earlier releases."""
+    files: Mapping[str, FileInfo]
+    """The other files by name."""
 
     def to_text(self) -> str:
         """Returns the file's text."""
@@ -47,8 +44,6 @@ class Marker:
             raise ValueError(str(error)) from error
         if not isinstance(values, dict) or values.get("step") != step:
             raise ValueError(f"it is not of step {step}")
-        if _FILES not in values and _CHECKSUM not in values:
-            return cls(values)
         try:
             listed = {name: FileInfo(**info) for name, info in values[_FILES].items()}
             marker = cls({k: v for k, v in values.items() if k not in (_FILES, _CHECKSUM)}, listed)
