@@ -213,6 +213,7 @@ def test_the_programs_accept_the_options_of_the_build(
         {"_SERVICE": "gke", "_CLUSTER": "c", "_ACCELERATOR_TYPE": "v6e-16"},
         {"_FIT_OPTIONS": "--strategy pjrt --seed 1"},
         {"_FIT_OPTIONS": "--seed 1 --strategy=pjrt"},
+        {"_ACCELERATOR_TYPE": "v5litepod-16"},
     ],
 )
 def test_a_tag_can_train_with_pjrt(tmp_path: Path, values: dict[str, str]) -> None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 import tpu_trainer.cloud
-from tests.tpu_trainer.devices.test_cluster import free_ports
-from tpu_trainer.devices.hosts import silent
 from tpu_trainer.verbs.command_line import parse
 
 SCRIPT = Path(tpu_trainer.cloud.__file__).with_name("host_start.sh")
@@ -52,14 +47,11 @@ if sys.argv[1] == "login":
     assert sys.stdin.read().strip() == "ya29.t-_"
 if sys.argv[1] == "run" and "CANNOT_RUN" in os.environ:
     print("docker: Error response from daemon: no such device: /dev/accel0", file=sys.stderr)
-elif sys.argv[1] == "run" and "--detach" not in sys.argv:
+elif sys.argv[1] == "run":
     print("step 1/1")
 if sys.argv[1] == "pull" and "STATUS_OF_PULL" in os.environ:
     print("Error response from daemon: no space left on device", file=sys.stderr)
-key = "STATUS_OF_" + ("SERVER" if "--detach" in sys.argv else sys.argv[1].upper())
-if "--detach" in sys.argv and key in os.environ:
-    print("no such device: /dev/accel0", file=sys.stderr)
-sys.exit(int(os.environ.get(key, 0)))
+sys.exit(int(os.environ.get("STATUS_OF_" + sys.argv[1].upper(), 0)))
 """
 
 
@@ -72,11 +64,10 @@ class Host:
     uploads: list[list]
     config: str
 
-    def ran(self, name: str) -> list[str] | None:
-        """The arguments of `docker run --name NAME`."""
-        return next(
-            (call for call in self.calls if call[0] == "run" and call[call.index("--name") + 1] == name), None
-        )
+    @property
+    def ran(self) -> list[str] | None:
+        """The arguments of `docker run`."""
+        return next((call for call in self.calls if call[0] == "run"), None)
 
 
 def start(folder: Path, metadata: dict[str, str], **environment: str) -> Host:
@@ -108,10 +99,9 @@ def start(folder: Path, metadata: dict[str, str], **environment: str) -> Host:
 def test_one_host_trains_and_reports_how_it_ended(tmp_path: Path, status: int) -> None:
     host = start(tmp_path, {}, STATUS_OF_RUN=str(status))
     assert host.status == 0
-    run = host.ran("tokenmill")
+    run = host.ran
     assert run[run.index(IMAGE) :] == [IMAGE, "fit", "--config", "/config.yaml"]
     assert f"{tmp_path}/tokenmill/fit.yaml:/config.yaml:ro" in run and host.config == "seed: 3\n"
-    assert host.ran("tokenmill-host") is None
     place = "https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=media"
     assert host.uploads == [[f"{place}&name=runs%2Ffirst%2Flaunch%2F1a2b.txt", True, f"{status}\nstep 1/1\n"]]
 
@@ -125,50 +115,20 @@ def test_a_container_that_docker_cannot_run_is_reported_with_dockers_message(
     assert [upload[2] for upload in host.uploads] == [f"{status}\n{message}"]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_on_a_slice_every_host_runs_the_image_and_the_first_one_trains(tmp_path: Path, number: int) -> None:
-    hosts = {"attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"}
-    host = start(
-        tmp_path,
-        hosts | {"attributes/agent-worker-number": str(number)},
-        STATUS_OF_RUN=str(137 if number else 0),
-    )
-    serves = host.ran("tokenmill-host")
-    addresses = "10.0.0.2:8470,10.0.0.3:8470"
-    assert serves[serves.index(IMAGE) + 1 :] == [
-        "host-server",
-        "--addresses",
-        addresses,
-        "--index",
-        str(number),
-    ]
-    trains = host.ran("tokenmill")
-    if number:
-        # It serves until the end, and reports that under its number.
-        assert trains is None and "--detach" not in serves
-        assert [upload[0].rpartition("%2F")[2] for upload in host.uploads] == ["1a2b-1.txt"]
-        assert host.uploads[0][2].startswith("137\n")
-    else:
-        assert trains[-2:] == ["--tpu.name", "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"]
-        assert "TPU_LOAD_LIBRARY=0" in trains
-        assert host.uploads[0][2].startswith("0\n")
-
-
 @pytest.mark.parametrize("endpoints", ["a:b:10.0.0.2,a:b:10.0.0.3", "10.0.0.2,10.0.0.3"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_with_pjrt_every_host_of_a_slice_trains(tmp_path: Path, number: int, endpoints: str) -> None:
+def test_every_host_of_a_slice_trains(tmp_path: Path, number: int, endpoints: str) -> None:
     metadata = {"worker-network-endpoints": endpoints, "agent-worker-number": str(number)}
     metadata |= {"tokenmill-strategy": "pjrt"}
     host = start(
         tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}, STATUS_OF_RUN="75"
     )
-    run = host.ran("tokenmill")
+    run = host.ran
     command = run[run.index(IMAGE) + 1 :]
     assert command == [
         *("fit", "--config", "/config.yaml", "--mesh.num_processes", "2"),
         *("--mesh.coordinator_address", "10.0.0.2:8476", "--mesh.process_id", str(number)),
     ]
-    assert host.ran("tokenmill-host") is None
     name = "1a2b-1.txt" if number else "1a2b.txt"
     assert [(upload[0].rpartition("%2F")[2], upload[2]) for upload in host.uploads] == [
         (name, "75\nstep 1/1\n")
@@ -183,26 +143,26 @@ def test_with_pjrt_every_host_of_a_slice_trains(tmp_path: Path, number: int, end
 def test_a_host_of_compute_engine_knows_how_many_there_are(tmp_path: Path, number: int) -> None:
     metadata = {"worker-network-endpoints": "10.0.0.2,10.0.0.3", "agent-worker-number": str(number)}
     metadata |= {"tokenmill-strategy": "pjrt", "tokenmill-hosts": "2"}
-    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran("tokenmill")
+    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran
     assert run[-2:] == ["--mesh.process_id", str(number)] and "10.0.0.2:8476" in run
 
 
 def test_a_single_host_of_compute_engine_needs_no_addresses(tmp_path: Path) -> None:
     metadata = {"worker-network-endpoints": "", "agent-worker-number": "", "tokenmill-strategy": "pjrt"}
     metadata["tokenmill-hosts"] = "1"
-    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran("tokenmill")
+    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran
     assert run[-2:] == ["--mesh.num_processes", "1"]
 
 
 def test_a_host_that_is_not_told_of_the_others_reports_it(tmp_path: Path) -> None:
     metadata = {"attributes/worker-network-endpoints": "10.0.0.2", "attributes/tokenmill-hosts": "4"}
     host = start(tmp_path, metadata, TOKENMILL_CHECKS="2")
-    assert host.ran("tokenmill") is None
+    assert host.ran is None
     assert "worker-network-endpoints is 10.0.0.2: must name 4 hosts" in host.uploads[0][2]
 
 
 def test_with_pjrt_one_host_trains_alone(tmp_path: Path) -> None:
-    run = start(tmp_path, {"attributes/tokenmill-strategy": "pjrt"}).ran("tokenmill")
+    run = start(tmp_path, {"attributes/tokenmill-strategy": "pjrt"}).ran
     assert run[run.index(IMAGE) + 1 :] == ["fit", "--config", "/config.yaml", "--mesh.num_processes", "1"]
 
 
@@ -211,77 +171,14 @@ def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path, number: int)
     host = start(tmp_path, {"attributes/agent-worker-number": str(number)}, STATUS_OF_PULL="1")
     assert host.status != 0
     assert [call[0] for call in host.calls].count("pull") == 5
-    assert host.ran("tokenmill") is None
+    assert host.ran is None
     [report] = [upload[2] for upload in host.uploads]
     assert report.startswith("1\n") and "no space left on device" in report
-
-
-def test_the_first_host_reports_that_it_cannot_serve_its_own_chips(tmp_path: Path) -> None:
-    hosts = {"attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"}
-    host = start(tmp_path, hosts, STATUS_OF_SERVER="125")
-    assert host.status != 0 and host.ran("tokenmill") is None
-    [report] = [upload[2] for upload in host.uploads]
-    assert report.startswith("1\n") and "no such device" in report
 
 
 def test_a_host_that_is_told_too_little_reports_it(tmp_path: Path) -> None:
     host = start(tmp_path, {"attributes/worker-network-endpoints": ""})
     assert host.status != 0
-    assert host.ran("tokenmill") is None
+    assert host.ran is None
     [report] = [upload[2] for upload in host.uploads]
     assert report.startswith("1\n") and "404: http://metadata.google.internal" in report
-
-
-def test_tensorflow_takes_the_addresses_of_a_slice() -> None:
-    name = "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"
-    cluster = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name).cluster_spec()
-    assert cluster.as_dict()["worker"] == ["10.0.0.2:8470", "10.0.0.3:8470"]
-
-
-def test_a_process_elsewhere_computes_on_a_host_server() -> None:
-    [port] = free_ports(1)
-    address = f"localhost:{port}"
-    command = [sys.executable, "-m", "tpu_trainer", "host-server", "--addresses", address, "--index", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert "number 0 of 1" in server.stdout.readline()
-        code = (
-            "import sys, tensorflow as tf\n"
-            "tf.config.experimental_connect_to_host(sys.argv[1])\n"
-            "with tf.device('/job:worker/replica:0/task:0/device:CPU:0'):\n"
-            "    total = tf.reduce_sum(tf.ones([3]))\n"
-            "print(total.device, float(total))"
-        )
-        result = subprocess.run(
-            [sys.executable, "-c", code, address], capture_output=True, text=True, check=False, timeout=120
-        )
-        assert result.stdout == "/job:worker/replica:0/task:0/device:CPU:0 3.0\n", result.stderr
-    finally:
-        server.kill()
-        server.wait()
-
-
-def test_a_host_server_that_is_stopped_serves_until_the_first_host_has_saved() -> None:
-    """As the first process of a container, for which the kernel drops signals that it does not wait for."""
-    [port] = free_ports(1)
-    code = (
-        "from tpu_trainer.verbs import host_server as verb; from tpu_trainer.cloud.config import HostServerConfig\n"
-        f"verb.GRACE_SECONDS = 2; verb.main(HostServerConfig(addresses='localhost:{port}', index=0))"
-    )
-    server = subprocess.Popen(
-        ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        if "number 0 of 1" not in server.stdout.readline():
-            pytest.skip(f"needs process namespaces, which need root: {server.stderr.read().strip()}")
-        [child] = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGTERM)
-        assert "SIGTERM" in server.stdout.readline()
-        assert silent([f"localhost:{port}"]) == []
-        assert server.wait(timeout=60) == 128 + signal.SIGTERM
-    finally:
-        server.kill()
-        server.wait()

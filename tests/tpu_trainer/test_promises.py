@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.tpu_trainer.devices import test_cluster
+from tests.tpu_trainer import test_pjrt_hosts
 from tests.tpu_trainer.model_types import ALL, DROPOUT, other_configs, small_config
 from tests.tpu_trainer.small_runs import fit_arguments
-from tests.tpu_trainer.training import test_every_model_type, test_slice
+from tests.tpu_trainer.training import test_every_model_type
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 from tpu_trainer.verbs.command_line import parse
 
@@ -18,17 +18,10 @@ HEADER = [
 ]
 
 
-def on_several_hosts() -> set[tuple[str, str | None]]:
-    """Returns (objective, type) of the tests' runs on several hosts."""
-    configs = [
-        parse([str(item) for item in fit_arguments(Path("dataset"), "run", options)])[1]
-        for options in (test_cluster.OPTIONS, test_slice.OPTIONS, test_slice.CAUSAL)
-    ]
-    return {(config.objective, config.model.type) for config in configs}
-
-
 def test_the_docs_table_of_model_types_matches_the_tests() -> None:
-    hosts = on_several_hosts()
+    arguments = fit_arguments(Path("dataset"), "run", test_pjrt_hosts.OPTIONS)
+    on_several_hosts = parse([str(item) for item in arguments])[1]
+    hosts = [(on_several_hosts.objective, on_several_hosts.model.type)]
     lines = [
         f"| {objective} | {model_type} | tested"
         f" | {'refused' if model_type in test_every_model_type.WITHOUT_CHECKPOINTING else 'tested'}"

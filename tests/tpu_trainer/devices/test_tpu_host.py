@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 from tests.google_cloud.loopback import Loopback, Request, Response
-from tests.tpu_trainer.devices.test_cluster import free_ports
+from tests.tpu_trainer.ports import free_ports
 from tests.tpu_trainer.small_runs import fit_arguments, metrics
 from tpu_trainer.config import DataConfig, FitConfig, TpuConfig, TrainConfig
 from tpu_trainer.devices import tpu_host, utilization
-from tpu_trainer.devices.tpu_host import UnknownTpuError, tpu_generation, uses_local_tpu
+from tpu_trainer.devices.tpu_host import UnknownTpuError, tpu_generation
 from tpu_trainer.network.attention_kernel import kernel_dtype
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training import build, train
@@ -161,10 +161,9 @@ def test_only_processes_that_use_a_tpu_or_its_compiler_load_its_library(
     assert loads(*fit, "--strategy", "tpu") == here
     assert loads("evaluate", "--run", missing) == here
     assert not loads(*fit, "--strategy", "cpu")
-    assert not loads(*fit, "--strategy", "tpu", "--tpu.name", "grpc://10.0.0.2:8470")
+    assert not loads(*fit, "--strategy", "pjrt")
     assert not loads("evaluate", "--run", missing, "--strategy", "cpu")
     assert not loads("export", "--run", missing, "--output", missing)
     assert not loads("fill-mask", "--model", missing, "--text", "w1")
     assert not loads("generate", "--model", missing, "--text", "w1")
     assert loads("compile-check", "--topology", "v0:1x1")  # its compiler
-    assert uses_local_tpu("host-server", object())

@@ -43,7 +43,7 @@ STEPS = 20
 class NumpyExecutor(StepExecutor):
     """Sums the numbers of the rows that it is trained on."""
 
-    hosts = processes = replicas = 1
+    replicas = 1
 
     def __init__(self, *, signal_at: int | None = None, diverges_at: int | None = None) -> None:
         self.values = {"weights": np.zeros(3), "running": np.zeros(len(RunningSums._fields))}
@@ -64,7 +64,7 @@ class NumpyExecutor(StepExecutor):
             os.kill(os.getpid(), signal.SIGTERM)
             while not self.interrupted():
                 pass
-        return StepOutput(0.0, 0.0)
+        return StepOutput(0.0)
 
     def interrupted(self) -> bool:
         raise NotImplementedError
@@ -86,12 +86,6 @@ class NumpyExecutor(StepExecutor):
         if self._diverges_at is None or reached < self._diverges_at:
             return None
         return NonFinite(self._diverges_at, float("nan"), 1.0)
-
-    def request_end(self) -> None:
-        raise AssertionError("a single process must not request an end")
-
-    def same_in_all_processes(self, value: int) -> bool:
-        return True
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: value.shape for name, value in self.values.items()}
@@ -340,8 +334,10 @@ def test_only_the_process_that_writes_saves_by_the_clock(
     """Another one cannot know whether the previous save is finished, and training would wait for it."""
 
     class Gathering(NumpyExecutor):
-        gathers_state = True
         processes = 2
+
+        def same_in_all_processes(self, value: int) -> bool:
+            return True
 
         def request_save(self) -> None:
             requests.append(1)

@@ -50,6 +50,14 @@ def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
     assert (config.mesh.fsdp, config.mesh.rules) == ("zero", {"wte": [None, "model"]})
     (tmp_path / "config.yaml").write_text(dump_fit_config(config))
     assert load_fit_config(str(tmp_path / "config.yaml")) == config
+    # Runs of before `--tpu.name` and its like were removed have their defaults.
+    removed = "tpu:\n  name: local\n  zone: null\n  project: null\n  connect_minutes: 10.0\n"
+    (tmp_path / "config.yaml").write_text(dump_fit_config(config).replace("tpu:\n", removed))
+    assert load_fit_config(str(tmp_path / "config.yaml")) == config
+    assert parse(["fit", "--config", str(tmp_path / "config.yaml")])[1] == config
+    (tmp_path / "config.yaml").write_text("tpu: {name: elsewhere}\n")
+    with pytest.raises(UsageError, match=r"there is no option --tpu\.name"):
+        load_fit_config(str(tmp_path / "config.yaml"))
     for text, message in (("seed: [", ""), ("seed: 1\nseed: 2", ".*line 2: 'seed' is already set in line 1")):
         (tmp_path / "config.yaml").write_text(text)
         with pytest.raises(UsageError, match=f"config.yaml: not a configuration of `fit`{message}"):

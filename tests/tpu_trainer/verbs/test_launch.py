@@ -258,7 +258,12 @@ def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None
         (["--cloud.poll_seconds", "-1"], "--cloud.poll_seconds is -1.0: must not be negative"),
         (["--optimizer.learning_rate", ".inf"], "must be positive and finite"),
         (["--cloud.labels.commit", "v1.2"], "at most 63 lowercase letters"),
-        (["--strategy", "cpu"], "`launch` sets them"),
+        (["--strategy", "cpu"], "is 'cpu': `launch` trains on a TPU; omit it"),
+        (
+            ["--strategy", "tpu", "--cloud.accelerator_type", "v5litepod-16"],
+            "v5litepod-16 has 4 hosts: `launch` trains with --strategy pjrt",
+        ),
+        (["--cloud.accelerator_type", "v5litepod-12"], "v5litepod has no slice of this size"),
         (["--cloud.accelerator_type", "tpu7x-8"], "only --cloud.service compute and gke have this"),
         (["--train.steps", "0"], "must be at least 1"),
     ],
@@ -266,6 +271,22 @@ def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None
 def test_options_are_checked_before_any_request(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         config(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "strategy"),
+    [
+        ("v5litepod-8", "tpu"),
+        ("v5litepod-16", "pjrt"),
+        ("v4-8", "tpu"),
+        ("v4-16", "pjrt"),
+        ("v3-8", "tpu"),
+        ("v3-32", "pjrt"),
+    ],
+)
+def test_slices_of_several_hosts_train_with_pjrt(accelerator_type: str, strategy: str) -> None:
+    of_launch = config("--cloud.accelerator_type", accelerator_type)
+    assert of_launch.strategy == of_launch.for_fit().strategy == strategy
 
 
 def test_a_zone_of_ai_hardware_alone_belongs_to_the_region_of_its_name() -> None:

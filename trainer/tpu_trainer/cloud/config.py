@@ -1,4 +1,4 @@
-"""The options of `launch` in addition to those of `fit`, and the options of `host-server`."""
+"""The options of `launch` in addition to those of `fit`."""
 
 from __future__ import annotations
 
@@ -206,6 +206,20 @@ class CloudConfig:
         return self.zone.rpartition("-")[0]
 
     @property
+    def hosts(self) -> int:
+        """Number of hosts of a TPU; those of one that is larger than a host form a slice."""
+        if self.service == "vertex":
+            return 1
+        if old := re.fullmatch(r"v[23]-(\d{1,4})", self.accelerator_type):
+            return max(1, int(old[1]) // 8)  # which Slice does not know: GKE and Compute Engine have none
+        return Slice.parse(self.accelerator_type, self.topology).hosts
+
+    @property
+    def needs_pjrt(self) -> bool:
+        """Whether `fit` needs --strategy pjrt on this TPU: TensorFlow's strategy is for one host."""
+        return self.service in ("compute", "gke") or self.hosts > 1
+
+    @property
     def tpu_type(self) -> str | None:
         """The requested TPU in the form of --tpu.accelerator_type; None if the machine type is unknown."""
         if self.service != "vertex":
@@ -236,8 +250,8 @@ class LaunchConfig(FitConfig):
     cloud: CloudConfig = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.cloud.service in ("compute", "gke") and self.strategy == "auto":
-            object.__setattr__(self, "strategy", "pjrt")
+        if self.strategy == "auto":
+            object.__setattr__(self, "strategy", "pjrt" if self.cloud.needs_pjrt else "tpu")
         super().__post_init__()
         names = [("output_dir", self.output_dir), ("data.validation", self.data.validation)]
         names += [("data.tokenizer", self.data.tokenizer), ("model.init_from", self.model.init_from)]
@@ -247,10 +261,10 @@ class LaunchConfig(FitConfig):
                 raise UsageError(
                     f"--{name} is {path!r}: must be a gs:// path, which the TPU's hosts can access"
                 )
-        if self.strategy not in ("auto", "tpu", "pjrt") or self.tpu.name != "local":
+        if self.strategy not in ("tpu", "pjrt"):
             raise UsageError(
-                f"--strategy {self.strategy} and --tpu.name are options of `fit`: omit them, as `launch` sets them for "
-                "its TPU; --strategy pjrt trains on it with JAX's runtime"
+                f"--strategy is {self.strategy!r}: `launch` trains on a TPU; omit it, or use --strategy pjrt to train "
+                "on it with JAX's runtime"
             )
         if self.mesh != self.mesh.without_processes():
             raise UsageError(
@@ -265,10 +279,11 @@ class LaunchConfig(FitConfig):
 
     def _check_service(self) -> None:
         cloud = self.cloud
-        if cloud.service in ("compute", "gke") and self.strategy == "tpu":
-            raise UsageError(
-                f"--strategy is 'tpu': --cloud.service {cloud.service} trains with --strategy pjrt; omit --strategy"
-            )
+        if self.strategy == "tpu" and cloud.needs_pjrt:
+            what = f"--cloud.service {cloud.service}"
+            if cloud.service == "tpu":
+                what = f"{cloud.accelerator_type} has {cloud.hosts} hosts: `launch`"
+            raise UsageError(f"--strategy is 'tpu': {what} trains with --strategy pjrt; omit --strategy")
         if cloud.service == "gke":
             # Of a pod, with the five random characters at its end: a DNS label.
             hosts = Slice.parse(cloud.accelerator_type, cloud.topology).hosts
@@ -298,22 +313,4 @@ class LaunchConfig(FitConfig):
         """Returns the configuration of `fit` that is the same on all hosts."""
         values = {each.name: getattr(self, each.name) for each in fields(FitConfig)}
         kind = self.tpu.accelerator_type or self.cloud.tpu_type
-        strategy = "pjrt" if self.trains_with_pjrt else "tpu"
-        return FitConfig(**values | {"strategy": strategy, "tpu": replace(self.tpu, accelerator_type=kind)})
-
-
-@dataclass(frozen=True)
-class HostServerConfig:
-    """Serves this host's chips to the host that trains. `launch` starts it on slices of several hosts."""
-
-    addresses: str
-    """ADDRESS:PORT of every host, in the order of their numbers, separated by commas."""
-    index: int
-    """This host's number, starting from 0."""
-
-    def __post_init__(self) -> None:
-        hosts = self.addresses.split(",")
-        if not 0 <= self.index < len(hosts):
-            raise UsageError(
-                f"--index is {self.index}: must be in [0, {len(hosts)}), the hosts in --addresses"
-            )
+        return FitConfig(**values | {"tpu": replace(self.tpu, accelerator_type=kind)})

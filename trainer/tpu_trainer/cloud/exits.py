@@ -22,7 +22,7 @@ class ContainerExit:
     """How a host's container exited."""
 
     host: int
-    """The host's number. Host 0 runs `fit`; on a slice, the others run `host-server`, or `fit` with --strategy pjrt."""
+    """The host's number."""
     status: int
     """The exit status."""
     log: str

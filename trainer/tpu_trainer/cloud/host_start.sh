@@ -1,7 +1,6 @@
 #!/bin/bash
 # Startup script of the hosts of a TPU that `tpu_trainer launch` requested. Runs as root at every boot: starts the
-# trainer's container and reports its exit in the run folder. On a slice of several hosts, either each host trains, with
-# --strategy pjrt, or each host serves its chips, and host 0 trains on all of them.
+# trainer's container and reports its exit in the run folder. On a slice, all hosts train together, by --strategy pjrt.
 set -euo pipefail
 
 metadata() {
@@ -29,13 +28,6 @@ report() { # STATUS LOG; writes the status and the end of the log
     --header "Authorization: Bearer $(token)" --header 'Content-Type: text/plain' \
     --data-binary "@$folder/report.txt" \
     "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=${object//\//%2F}"
-}
-
-run() { # OPTION…; runs a container to its end and reports its exit, or why Docker cannot start it
-  local status=0
-  exec 2>&3
-  docker run "$@" 2>&1 | tee "$folder/run.log" >&2 || status=${PIPESTATUS[0]}
-  report "$status" "$folder/run.log"
 }
 
 failed() { # reports a failure before the container runs; status 1: an unexpected error
@@ -71,13 +63,8 @@ else
   # "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3" or "10.0.0.2,10.0.0.3", in the order of the hosts' numbers
   endpoints=$(metadata attributes/worker-network-endpoints)
 fi
-addresses=()
 IFS=, read -ra hosts <<< "$endpoints"
-for host in "${hosts[@]}"; do
-  addresses+=("${host##*:}:8470")
-done
-joined=$(IFS=,; echo "${addresses[*]}")
-if [ -n "$count" ] && [ "${#addresses[@]}" != "$count" ]; then
+if [ -n "$count" ] && [ "${#hosts[@]}" != "$count" ]; then
   echo "worker-network-endpoints is $endpoints: must name $count hosts" >&2
   false
 fi
@@ -95,25 +82,18 @@ for attempt in 1 2 3 4 5; do
   sleep "$((attempt * 5))"
 done
 
-# The TPU's devices belong to root. --stop-timeout: time to save before a preemption.
-options=(--privileged --user 0 --net=host --shm-size 16g --stop-timeout 120 --label "run=$name"
-  --log-driver gcplogs --log-opt labels=run --volume "$folder/fit.yaml:/config.yaml:ro")
-docker rm --force tokenmill tokenmill-host > /dev/null 2>&1 || true
 fit=(fit --config /config.yaml)
 if [ "$strategy" = pjrt ]; then
-  fit+=(--mesh.num_processes "${#addresses[@]}")
-  if [ "${#addresses[@]}" -gt 1 ]; then
-    fit+=(--mesh.coordinator_address "${addresses[0]%:*}:8476" --mesh.process_id "$number")
+  fit+=(--mesh.num_processes "${#hosts[@]}")
+  if [ "${#hosts[@]}" -gt 1 ]; then
+    fit+=(--mesh.coordinator_address "${hosts[0]##*:}:8476" --mesh.process_id "$number")
   fi
-elif [ "${#addresses[@]}" -gt 1 ]; then
-  serve=(--name tokenmill-host "${options[@]}" "$image" host-server --addresses "$joined" --index "$number")
-  if [ "$number" != 0 ]; then
-    run "${serve[@]}"
-    exit 0
-  fi
-  docker run --detach "${serve[@]}"
-  # The servers own the chips: the training process must not open them.
-  options+=(--env TPU_LOAD_LIBRARY=0)
-  fit+=(--tpu.name "grpc://${joined//,/,grpc://}")
 fi
-run --name tokenmill "${options[@]}" "$image" "${fit[@]}"
+status=0
+docker rm --force tokenmill > /dev/null 2>&1 || true
+exec 2>&3
+# The TPU's devices belong to root. --stop-timeout: time to save before a preemption.
+docker run --name tokenmill --privileged --user 0 --net=host --shm-size 16g --stop-timeout 120 --label "run=$name" \
+  --log-driver gcplogs --log-opt labels=run --volume "$folder/fit.yaml:/config.yaml:ro" "$image" "${fit[@]}" 2>&1 |
+  tee "$folder/run.log" >&2 || status=${PIPESTATUS[0]}
+report "$status" "$folder/run.log"

@@ -35,9 +35,8 @@ class FitConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     strategy: TrainingStrategyName = "auto"
-    """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU. Several hosts with CPUs or GPUs train
-    together if each has its TF_CONFIG. pjrt: the devices of one or several hosts that JAX finds, which can also divide
-    weights and optimizer (docs/sharding.md)."""
+    """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU. pjrt: the devices of one or several hosts
+    that JAX finds, which can also divide weights and optimizer (docs/sharding.md)."""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     tpu: TpuConfig = field(default_factory=TpuConfig)
     hub_model_id: str | None = None

@@ -23,6 +23,10 @@ _TYPES = {
 }
 
 
+_REMOVED = {"tpu": [("name", "local"), ("zone", None), ("project", None), ("connect_minutes", 10.0)]}
+"""Section → name and default of options that no longer exist. `fit` wrote them into config.yaml of earlier runs."""
+
+
 class _YamlLoader(yaml.SafeLoader):
     """YAML with decimal numbers, and without repeated keys, tags of values and mappings that contain themselves.
 
@@ -89,10 +93,19 @@ def _load_yaml(text: str, path: Any = "") -> Any:
         place = f"{path}: " if str(path) else ""
         raise yaml.YAMLError(f"{place}{error}".replace('in "<unicode string>", ', "in ")) from None
     if str(path):
-        return {} if value is None else value
+        return {} if value is None else _without_removed(value)
     # As in jsonargparse's loader: `C:` and `{a, b}` are text.
     no_values = isinstance(value, dict) and value and all(each is None for each in value.values())
     return text if no_values else value
+
+
+def _without_removed(options: Any) -> Any:
+    """Returns the options of a file without those of `_REMOVED` that have their default."""
+    for section, removed in _REMOVED.items() if isinstance(options, dict) else ():
+        if isinstance(options.get(section), dict):
+            kept = {name: value for name, value in options[section].items() if (name, value) not in removed}
+            options = options | {section: kept}
+    return options
 
 
 set_loader("yaml", _load_yaml, exceptions=(yaml.YAMLError,))

@@ -20,7 +20,7 @@ class StepOutput(NamedTuple):
 
     input_wait: SupportsFloat
     """Seconds the steps waited for their batches."""
-    end_requests: SupportsFloat
+    end_requests: SupportsFloat = 0.0
     """Number of processes that called `request_end` before the last step."""
     save_requests: SupportsFloat = 0.0
     """Number of processes that called `request_save` since the step before."""
@@ -30,18 +30,14 @@ class StepExecutor(ABC):
     """Holds the training state on the devices and executes steps.
 
     A new executor has the state of step 0. If several processes train together, each has an executor, and all must call
-    the same methods in the same order, except `request_end`, `request_save`, `sums`, `non_finite` and, unless the
-    executor gathers it, `state`.
+    the same methods in the same order, except `request_end`, `request_save`, `sums` and `non_finite`. Each has only a
+    part of the state: `state` returns it in the first process.
     """
 
-    hosts: int
-    """Number of input pipelines, each of which reads its own share of the rows."""
-    processes: int
-    """Number of processes that train together. A process may control several hosts."""
+    processes = 1
+    """Number of processes that train together."""
     replicas: int
     """Number of replicas that divide a batch."""
-    gathers_state = False
-    """Whether each process has only a part of the state, so that all must call `state`, which the first gets."""
 
     @abstractmethod
     def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
@@ -79,17 +75,19 @@ class StepExecutor(ABC):
         The weights are unusable from that step on.
         """
 
-    @abstractmethod
     def request_end(self) -> None:
-        """Counts this process in `end_requests` of all later steps, in all processes."""
-
-    def request_save(self) -> None:
-        """Counts this process in `save_requests` of the next step, in all processes. Only if the state is gathered."""
+        """Counts this process in `end_requests` of all later steps, in all processes. Only if there are several."""
         raise NotImplementedError
 
-    @abstractmethod
+    def request_save(self) -> None:
+        """Counts this process in `save_requests` of the next step, in all processes. Only if there are several."""
+        raise NotImplementedError
+
     def same_in_all_processes(self, value: int) -> bool:
         """Whether all processes call this with the same value."""
+        if self.processes > 1:
+            raise NotImplementedError
+        return True
 
     @abstractmethod
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

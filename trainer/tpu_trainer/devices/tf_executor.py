@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
-from tpu_trainer.devices.strategy import is_tpu, num_hosts, same_on_all_hosts
+from tpu_trainer.devices.strategy import is_tpu
 from tpu_trainer.network.objectives import Batch, Sums
 from tpu_trainer.runs.checkpoint import named_variables, snapshot
 from tpu_trainer.step.results import NonFinite, RunningSums
@@ -28,7 +28,6 @@ class TensorFlowExecutor(StepExecutor):
         task: Task,
         strategy: tf.distribute.Strategy,
         *,
-        processes: int = 1,
         steps_per_call: int = 1,
         deterministic: bool = False,
     ) -> None:
@@ -36,23 +35,13 @@ class TensorFlowExecutor(StepExecutor):
         Args:
             task: Built in the strategy's scope.
             strategy: The devices.
-            processes: Processes that train together, each with its own replicas.
             steps_per_call: Most steps in a call of `train`.
             deterministic: Whether TensorFlow is restricted to deterministic operations.
         """
-        self.hosts = num_hosts(strategy)
-        self.processes = processes
         self.replicas = strategy.num_replicas_in_sync
         self._task = task
         self._strategy = strategy
         self._deterministic = deterministic
-        # 1 if this process is to end. The steps sum it over the processes, so that all end after the same step.
-        self._end_requested = None
-        if processes > 1:
-            with strategy.scope():
-                self._end_requested = tf.Variable(
-                    0.0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
-                )
         step: Callable[[Batch], Any] = partial(replica_step, task)
         if self.replicas == 1 and not is_tpu(strategy):
             # XLA always compiles TPU programs; for several other devices, the task compiles its own part.
@@ -77,33 +66,24 @@ class TensorFlowExecutor(StepExecutor):
             tf.profiler.experimental.Trace("train", step_num=steps.stop - 1, _r=1),
         ):
             count = (tf.constant(len(steps)),) if self._loops else ()
-            return StepOutput(*self.train_function(batches, *count))
+            return StepOutput(self.train_function(batches, *count))
 
-    def _step(self, batches: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Executes a step; returns the seconds it waited for its batch (float64) and the requests to end."""
+    def _step(self, batches: Any) -> tf.Tensor:
+        """Executes a step; returns the seconds it waited for its batch, float64."""
         asked = self._now()
         with tf.control_dependencies([asked]):
             batch = next(batches)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             waited = self._now() - asked
-        end_requests = self._strategy.run(self._in_replica, args=(batch,))
-        return waited, self._strategy.experimental_local_results(end_requests)[0]
+        self._strategy.run(self._replica_step, args=(batch,))
+        return waited
 
-    def _in_replica(self, batch: Batch) -> tf.Tensor:
-        self._replica_step(batch)
-        if self._end_requested is None:
-            return tf.zeros([])
-        [requests] = _all_reduce([tf.identity(self._end_requested)])
-        return requests
+    def _loop(self, batches: Any, steps: tf.Tensor) -> tf.Tensor:
+        def step(index: tf.Tensor, waited: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return index + 1, waited + self._step(batches)
 
-    def _loop(self, batches: Any, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        def step(index: tf.Tensor, waited: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            wait, end_requests = self._step(batches)
-            return index + 1, waited + wait, end_requests
-
-        start = (tf.constant(0), tf.zeros([], tf.float64), tf.zeros([]))
-        _, waited, end_requests = tf.while_loop(lambda index, *_: index < steps, step, start)
-        return waited, end_requests
+        start = (tf.constant(0), tf.zeros([], tf.float64))
+        return tf.while_loop(lambda index, _: index < steps, step, start)[1]
 
     def _now(self) -> tf.Tensor:
         if not self._deterministic:
@@ -136,13 +116,6 @@ class TensorFlowExecutor(StepExecutor):
 
     def non_finite(self) -> NonFinite | None:
         return self._task.non_finite()
-
-    def request_end(self) -> None:
-        if self._end_requested is not None:
-            self._end_requested.assign(1.0)
-
-    def same_in_all_processes(self, value: int) -> bool:
-        return self.processes == 1 or same_on_all_hosts(self._strategy, value)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         variables = named_variables(self._task.state())

@@ -9,7 +9,6 @@ from pathlib import Path
 from tpu_trainer.config import EvaluateConfig, FitConfig, TpuConfig
 from tpu_trainer.support.chips import GENERATIONS, generation
 
-LOCAL = "local"
 _ATTRIBUTE = "/computeMetadata/v1/instance/attributes/accelerator-type"
 _FLAVOR = {"Metadata-Flavor": "Google"}
 _TIMEOUT = 2  # seconds; the server is on the same machine
@@ -31,12 +30,7 @@ def uses_local_tpu(verb: str, config: FitConfig | EvaluateConfig | object) -> bo
 
     In other processes, libtpu would search for a TPU and wait minutes for a metadata server.
     """
-    if verb == "host-server":
-        return True
-    if verb not in ("fit", "evaluate") or config.strategy not in ("auto", "tpu"):
-        return False
-    name = config.tpu.name if isinstance(config, FitConfig) else LOCAL
-    return name == LOCAL and tpu_is_here()
+    return verb in ("fit", "evaluate") and config.strategy in ("auto", "tpu") and tpu_is_here()
 
 
 def tpu_generation(tpu: TpuConfig) -> str:

@@ -82,7 +82,7 @@ class Evaluator:
         self.split = split
         self._vocab_size = vocabulary.size
         self._executor = executor
-        self._steps = evaluation_steps(split, batch_size=batch_size, hosts=executor.hosts)
+        self._steps = evaluation_steps(split, batch_size=batch_size, hosts=1)
         self._batches = executor.distribute(
             evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
         )

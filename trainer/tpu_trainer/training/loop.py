@@ -109,13 +109,14 @@ class TrainingLoop:
             self._agreed_save = AgreedEnd()
 
     def _due_by_clock(self, output: StepOutput) -> bool:
-        """Whether the time since the last checkpoint makes one due. If all processes save, all return the same."""
-        if self._executor.gathers_state and self._agreed_save.ends(output.save_requests):
+        """Whether the time since the last checkpoint makes one due. All processes return the same."""
+        if self._executor.processes == 1:
+            return self._saver.due_by_clock()
+        if self._agreed_save.ends(output.save_requests):
             return True
-        due = self._saver.due_by_clock()
-        if due and self._executor.gathers_state:
+        if self._saver.due_by_clock():
             self._executor.request_save()
-        return due and not self._executor.gathers_state
+        return False
 
     def evaluate(self, step: int) -> Evaluation | None:
         """Evaluates the weights after `step` updates; returns None without validation or after a signal."""

@@ -104,8 +104,7 @@ class Saver:
     def save(self, step: int, **metadata: Any) -> None:
         """Copies the state after `step` updates and starts writing it."""
         if not self._folder.writable:
-            if self._executor.gathers_state:
-                self._executor.state()
+            self._executor.state()  # all processes gather it
             return
         with self._stopwatch.paused():
             known = {"data": self._train.fingerprint, "max_length": self._train.max_length}

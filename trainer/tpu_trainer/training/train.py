@@ -17,14 +17,12 @@ from tpu_trainer.data.faults import check_records
 from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.devices.cluster import cluster_from_environment
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
-from tpu_trainer.devices.hosts import ends_if_lost
 from tpu_trainer.devices.pjrt.executor import PjrtExecutor
 from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
 from tpu_trainer.devices.pjrt.mesh import DeviceMesh
 from tpu_trainer.devices.pjrt.peers import Peers
-from tpu_trainer.devices.strategy import build_strategy, is_tpu, num_hosts, remote_hosts
+from tpu_trainer.devices.strategy import build_strategy, is_tpu
 from tpu_trainer.devices.tf_executor import TensorFlowExecutor
 from tpu_trainer.devices.tpu_host import UnknownTpuError, tpu_generation
 from tpu_trainer.devices.utilization import device_peak_flops, peak_flops, training_flops_per_row
@@ -65,8 +63,7 @@ def train_run(
     train: Mixture,
     validation: Split | None,
     vocabulary: Vocabulary,
-    strategy: tf.distribute.Strategy | None = None,
-    peers: Peers | None = None,
+    peers: Peers,
 ) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint in `folder` if there is one.
 
@@ -76,8 +73,7 @@ def train_run(
         train: The training data.
         validation: The split to evaluate; None: no evaluation.
         vocabulary: The tokenizer's.
-        strategy: The devices. Default: those of `config`.
-        peers: The processes that train together by --strategy pjrt. Default: this one alone.
+        peers: The processes that train together.
 
     Returns:
         The summary, which is also written to the folder and printed.
@@ -91,56 +87,52 @@ def train_run(
     tf.get_logger().setLevel("ERROR")
     mesh = DeviceMesh(config.mesh) if config.strategy == "pjrt" else None
     # Under pjrt, TensorFlow only traces, on the CPU.
-    strategy = strategy or build_strategy("cpu" if mesh else config.strategy, config.tpu)
+    strategy = build_strategy("cpu" if mesh else config.strategy)
     replicas = mesh.data if mesh else strategy.num_replicas_in_sync
-    with ends_if_lost(remote_hosts(strategy)):
-        data = _load(
-            config,
-            train=train,
-            validation=validation,
-            vocabulary=vocabulary,
-            replicas=replicas,
-            hosts=num_hosts(strategy),
+    data = _load(
+        config,
+        train=train,
+        validation=validation,
+        vocabulary=vocabulary,
+        replicas=replicas,
+    )
+    tpu = _mesh_generation(config, mesh) if mesh else None
+    if is_tpu(strategy):
+        tpu = _generation(config)
+    with elapsed("fit: building the model"):
+        task, initial = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
+    executor = _executor(config, task, strategy, mesh, peers, initial)
+    if config.train.attention_kernel and tpu is not None:
+        difference = check_attention_kernel(
+            executor.results if isinstance(executor, PjrtExecutor) else on_first_replica(strategy),
+            length=train.max_length,
+            causal=config.objective == "clm",
+            precision=config.train.precision,
+            tpu=tpu,
+            groups=mesh.data if mesh else 1,
+            column_groups=mesh.model if mesh else 1,
         )
-        tpu = _mesh_generation(config, mesh) if mesh else None
-        if is_tpu(strategy):
-            tpu = _generation(config)
-        with elapsed("fit: building the model"):
-            task, initial = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
-        executor = _executor(config, task, strategy, mesh, peers, initial)
-        if config.train.attention_kernel and tpu is not None:
-            difference = check_attention_kernel(
-                executor.results if isinstance(executor, PjrtExecutor) else on_first_replica(strategy),
-                length=train.max_length,
-                causal=config.objective == "clm",
-                precision=config.train.precision,
-                tpu=tpu,
-                groups=mesh.data if mesh else 1,
-                column_groups=mesh.model if mesh else 1,
-            )
-            _log.info(
-                f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}"
-            )
-        bfloat16 = config.train.precision == "mixed_bfloat16"
-        run = Run(
-            config,
-            folder=folder,
-            rows=data.rows,
-            executor=executor,
-            evaluator=_evaluator(config, data, executor),
-            baselines=data.baselines,
-            model=ModelFigures(
-                parameters=sum(v.shape.num_elements() for v in task.network.trainable_variables),
-                flops_per_row=training_flops_per_row(
-                    task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
-                ),
-                peak_flops=device_peak_flops(mesh, bfloat16=bfloat16)
-                if mesh
-                else peak_flops(strategy, bfloat16=bfloat16, tpu=tpu),
-                ignored_features=task.objective.model.ignored_features(train.features),
+        _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
+    bfloat16 = config.train.precision == "mixed_bfloat16"
+    run = Run(
+        config,
+        folder=folder,
+        rows=data.rows,
+        executor=executor,
+        evaluator=_evaluator(config, data, executor),
+        baselines=data.baselines,
+        model=ModelFigures(
+            parameters=sum(v.shape.num_elements() for v in task.network.trainable_variables),
+            flops_per_row=training_flops_per_row(
+                task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
             ),
-        )
-        return run.train()
+            peak_flops=device_peak_flops(mesh, bfloat16=bfloat16)
+            if mesh
+            else peak_flops(strategy, bfloat16=bfloat16, tpu=tpu),
+            ignored_features=task.objective.model.ignored_features(train.features),
+        ),
+    )
+    return run.train()
 
 
 def _executor(
@@ -148,7 +140,7 @@ def _executor(
     task: Task,
     strategy: tf.distribute.Strategy,
     mesh: DeviceMesh | None,
-    peers: Peers | None,
+    peers: Peers,
     initial: InitialValues,
 ) -> StepExecutor:
     deterministic = _deterministic(config, strategy)
@@ -166,7 +158,6 @@ def _executor(
     return TensorFlowExecutor(
         task,
         strategy,
-        processes=cluster_from_environment().workers,
         steps_per_call=config.train.steps_per_execution,
         deterministic=deterministic,
     )
@@ -217,7 +208,6 @@ def _load(
     validation: Split | None,
     vocabulary: Vocabulary,
     replicas: int,
-    hosts: int,
 ) -> _Data:
     """Loads the data and checks that they fit configuration and devices."""
     for split in train.splits if validation is None else (*train.splits, validation):
@@ -238,7 +228,6 @@ def _load(
         batch_size=config.train.batch_size,
         seed=config.seed,
         window_shards=config.data.window_shards,
-        hosts=hosts,
         vocab_size=vocabulary.size,
     )
     return _Data(

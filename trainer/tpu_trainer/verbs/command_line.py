@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter
 
-from tpu_trainer.cloud.config import HostServerConfig, LaunchConfig
+from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.config import (
     CompileCheckConfig,
     EvaluateConfig,
@@ -34,7 +34,6 @@ VERBS: dict[str, type] = {
     "export": ExportConfig,
     "compile-check": CompileCheckConfig,
     "launch": LaunchConfig,
-    "host-server": HostServerConfig,
 }
 
 

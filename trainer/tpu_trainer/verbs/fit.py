@@ -11,7 +11,6 @@ from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split, same_rows
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
-from tpu_trainer.devices.cluster import Cluster, cluster_from_environment
 from tpu_trainer.devices.pjrt.peers import Peers, joined
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
@@ -35,22 +34,15 @@ def main(config: FitConfig) -> None:
     from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
 
     check_model(config.model, config.objective)
-    cluster = cluster_from_environment()
     if config.strategy != "pjrt":
-        _fit(config, cluster=cluster, peers=None)
+        _fit(config, Peers())
         return
-    if cluster.workers > 1:
-        raise UsageError(
-            "TF_CONFIG has several workers, which --strategy pjrt does not use: unset it, and set "
-            "--mesh.coordinator_address, --mesh.num_processes and --mesh.process_id instead"
-        )
     with joined(config.mesh, run={"--output_dir": config.output_dir}) as peers:
-        config = replace(config, mesh=config.mesh.without_processes())
-        _fit(config, cluster=Cluster(workers=peers.count, index=peers.index), peers=peers)
+        _fit(replace(config, mesh=config.mesh.without_processes()), peers)
 
 
-def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
-    folder = RunFolder(config.output_dir, writable=cluster.is_chief)
+def _fit(config: FitConfig, peers: Peers) -> None:
+    folder = RunFolder(config.output_dir, writable=peers.is_first)
     earlier = folder.check_continues(config)
     if earlier is not None and earlier.train.steps != config.train.steps:
         _report_steps(earlier.train.steps, config)
@@ -58,12 +50,6 @@ def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
         from tpu_trainer.exports.hub import HubPusher, check_model_id  # half a second to import
 
         check_model_id(config.hub_model_id)
-    strategy = None
-    if cluster.workers > 1 and peers is None:
-        # TensorFlow can join the other workers only before it computes, and reading shards without a manifest uses it.
-        from tpu_trainer.devices.strategy import build_strategy
-
-        strategy = build_strategy(config.strategy, config.tpu)
     train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
     found = [split.fingerprint.partition("/")[0] for split in train.splits]
     if config.data.fingerprint is not None and found != [config.data.fingerprint]:
@@ -76,18 +62,16 @@ def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
         validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)
         check_same_rows(train.splits[0], validation)
     summary = folder.summary()
-    if peers is not None:
-        found = {
-            "the data": train.fingerprint,
-            "the validation data": None if validation is None else validation.fingerprint,
-            "the last step of a finished run in --output_dir": None if summary is None else summary["steps"],
-            "tokenmill-trainer": __version__,
-        }
-        peers.check_same(
-            _options(config) | found,
-            remedy="start all with the same options, data and releases, and --output_dir on a shared disk or in a "
-            "bucket",
-        )
+    found = {
+        "the data": train.fingerprint,
+        "the validation data": None if validation is None else validation.fingerprint,
+        "the last step of a finished run in --output_dir": None if summary is None else summary["steps"],
+        "tokenmill-trainer": __version__,
+    }
+    peers.check_same(
+        _options(config) | found,
+        remedy="start all with the same options, data and releases, and --output_dir on a shared disk or in a bucket",
+    )
     if summary is not None:
         if not same_rows(summary["data"], train.fingerprint):
             raise UsageError(
@@ -119,7 +103,6 @@ def _fit(config: FitConfig, *, cluster: Cluster, peers: Peers | None) -> None:
             train=train,
             validation=validation,
             vocabulary=vocabulary,
-            strategy=strategy,
             peers=peers,
         )
 

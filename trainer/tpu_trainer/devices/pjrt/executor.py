@@ -67,9 +67,6 @@ def train_step(task: Task) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
 class PjrtExecutor(StepExecutor):
     """Executes a task on a mesh of devices. The task's own variables keep their initial values."""
 
-    # A batch is cut into the rows of each process: the order does not depend on their number.
-    hosts = 1
-
     def __init__(
         self,
         task: Task,
@@ -98,7 +95,6 @@ class PjrtExecutor(StepExecutor):
         """
         self.replicas = devices.data
         self.processes = devices.processes
-        self.gathers_state = self.processes > 1
         self._peers = peers or Peers()
         self._requests = [0, 0]  # of this process: to end, to save
         self._checksum: int | None = 0  # of the weights, until it is compared with the other processes'
