@@ -56,16 +56,16 @@ $(UV):
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader
 	@touch $@
 
-trainer/.venv/.ready: $(UV) trainer/requirements-dev.lock trainer/pyproject.toml
+trainer/.venv/.ready: $(UV) trainer/requirements-dev.lock trainer/pyproject.toml reader/pyproject.toml
 	$(UV) venv --quiet --allow-existing --python $(PIPELINE) trainer/.venv
 	$(UV) pip install --quiet --python $(TRAINER) --require-hashes -r trainer/requirements-dev.lock
-	$(UV) pip install --quiet --python $(TRAINER) --no-deps -e trainer
+	$(UV) pip install --quiet --python $(TRAINER) --no-deps -e trainer -e reader
 	@touch $@
 
-trainer/.venv-tpu-check/.ready: $(UV) trainer/requirements-tpu-check.lock trainer/pyproject.toml
+trainer/.venv-tpu-check/.ready: $(UV) trainer/requirements-tpu-check.lock trainer/pyproject.toml reader/pyproject.toml
 	$(UV) venv --quiet --allow-existing --python $(PIPELINE) trainer/.venv-tpu-check
 	$(UV) pip install --quiet --python $(TPU_CHECK) --require-hashes -r trainer/requirements-tpu-check.lock
-	$(UV) pip install --quiet --python $(TPU_CHECK) --no-deps -e trainer
+	$(UV) pip install --quiet --python $(TPU_CHECK) --no-deps -e trainer -e reader
 	@touch $@
 
 # OPTIONS are further options of compile-check: OPTIONS="--find_batch_size --output figures.json".
@@ -103,7 +103,7 @@ trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
 	@touch $@
 
 test-export: setup trainer/.venv-export/.ready
-	PIPELINE_PYTHON=$(PIPELINE) TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer $(EXPORT) -m pytest tests/tpu_trainer_export
+	PIPELINE_PYTHON=$(PIPELINE) TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer:reader $(EXPORT) -m pytest tests/tpu_trainer_export
 
 # Checks the hashes in the lock, but does not require any: PyPI's build of torch brings CUDA packages, which it does not have.
 reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyproject.toml
@@ -189,13 +189,14 @@ lint: setup docs
 	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.engines --exclude-dir=.git '^(<{7}|>{7}) ' .  # merge conflict markers
 
 LOCK := pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-  --no-emit-index-url --upgrade
+  --no-emit-index-url --no-emit-package tokenmill-reader --upgrade
 TPU_VM := --python-platform x86_64-manylinux_2_31
 
+# The reader is on no index: uv finds it in its folder, and the locks leave it out.
 # Not a single uv.lock: its overrides apply to all environments, but only the TPU environment excludes `tensorflow`.
 lock: $(UV)
-	$(UV) $(LOCK) setup.py --extra arrayrecord -o requirements.lock
-	$(UV) $(LOCK) setup.py --extra arrayrecord --extra dev -c requirements.lock -o requirements-dev.lock
+	echo ./reader | $(UV) $(LOCK) setup.py - --extra arrayrecord -o requirements.lock
+	echo ./reader | $(UV) $(LOCK) setup.py - --extra arrayrecord --extra dev -c requirements.lock -o requirements-dev.lock
 	$(UV) $(LOCK) requirements-docs.in -o requirements-docs.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml -o requirements.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock

@@ -1,4 +1,4 @@
-"""Packages `beam_pipeline` as the distribution `tokenmill`; Dataflow's `--setup_file` builds this, too."""
+"""Packages `beam_pipeline` as the distribution `tokenmill`. `tokenmill-reader` is in reader/: pip install ./reader ."""
 
 from pathlib import Path
 
@@ -48,6 +48,7 @@ setup(
         "requests>=2.32",
         # Version 0.2.3 needs protobuf 7 to read its models, which the packages above do not take.
         "sentencepiece>=0.2.1,<0.2.3",
+        "tokenmill-reader>=0.1,<0.2",
         "tqdm>=4.66",
     ],
     extras_require={

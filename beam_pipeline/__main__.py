@@ -15,12 +15,12 @@ from types import FrameType
 from beam_pipeline import __version__
 from beam_pipeline.options.option_fields import parser_of, program
 from beam_pipeline.options.verbs import VERBS
-from beam_pipeline.support import streams
-from beam_pipeline.support.console import log_to_stderr
 from beam_pipeline.support.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.support.lean_beam import import_beam
 from beam_pipeline.support.processes import collect_garbage_rarely
-from beam_pipeline.support.spelling import suggestion
+from tokenmill_reader.console import streams
+from tokenmill_reader.console.logs import log_to_stderr
+from tokenmill_reader.console.spelling import suggestion
 
 _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
@@ -57,7 +57,7 @@ def _main(words: Sequence[str]) -> int:
         return run(words[0], words[1:])
     asked = words[:1] in (["-h"], ["--help"])
     print(usage, file=sys.stdout if asked else sys.stderr)
-    log_to_stderr()
+    log_to_stderr("beam_pipeline")
     if words and not asked:
         _log.error("%r is not a verb%s", words[0], suggestion(words[0], VERBS))
     return 0 if asked else 2
@@ -73,7 +73,7 @@ def run(verb: str, argv: Sequence[str]) -> int:
         The exit status: 0 for success, 1 for bad data, 2 for wrong usage.
     """
     collect_garbage_rarely()
-    log_to_stderr()
+    log_to_stderr("beam_pipeline")
     with _terminated_by_exception():
         return _run(verb, argv)
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from beam_pipeline.options.option_fields import Option, options_of, parser_of
 from beam_pipeline.options.option_values import SPLIT_NAME
 from beam_pipeline.options.verbs import PrepareConfig
-from beam_pipeline.support import streams
-from beam_pipeline.support.console import log_to_stderr
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.console import streams
+from tokenmill_reader.console.logs import log_to_stderr
 
 _log = logging.getLogger("beam_pipeline")
 
@@ -100,7 +100,7 @@ def launch(given: Sequence[str]) -> int:
     from beam_pipeline.runners import beam_options
 
     streams.harden(shows=False)
-    log_to_stderr()
+    log_to_stderr("beam_pipeline")
     try:
         made = arguments(given)
     except UsageError as error:

@@ -46,6 +46,7 @@ CMD ["--help"]
 FROM base AS tpu
 COPY --from=tpu-packages /venv /venv
 COPY trainer/configs ./configs
+COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
 # Fail now if a package is missing. Without TPU_LOAD_LIBRARY=0, libtpu would wait minutes for a TPU's metadata server.
@@ -56,6 +57,7 @@ RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_
 FROM base AS pjrt
 COPY --from=pjrt-packages /venv /venv
 COPY trainer/configs ./configs
+COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER, for the same reason.
 RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow, tf_keras" \
@@ -64,6 +66,7 @@ RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow, tf_keras" \
 FROM base AS gpu
 COPY --from=gpu-packages /venv /venv
 COPY trainer/configs ./configs
+COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 RUN python -m tpu_trainer fit --help > /dev/null
 USER 10001
@@ -71,6 +74,7 @@ USER 10001
 FROM base AS cpu
 COPY --from=cpu-packages /venv /venv
 COPY trainer/configs ./configs
+COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 RUN python -m tpu_trainer fit --help > /dev/null
 USER 10001

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from beam_pipeline.engines.hf import reference_tokenizer
-from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.byte_level import lost_bytes
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.tokenizer_json import unknown_id
+from tokenmill_reader.console.escaping import excerpt
 
 
 def describe_unknown(tokenizer: Mapping) -> str | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.escaping import message
+from tokenmill_reader.console.escaping import message
 
 TOPICS = ("", "input", "tokenizer", "rows", "splits", "output", "running")
 

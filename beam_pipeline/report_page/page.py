@@ -21,9 +21,9 @@ from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, his
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
 from beam_pipeline.support.amounts import counted, human_bytes
-from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.decoding import RowDecoder
 from beam_pipeline.views.reading import Split
+from tokenmill_reader.console.escaping import visible
 
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _TOP_TOKENS = 40

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.decoding import RowDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import Row, Split
 from beam_pipeline.views.tracing import NotTraced, Tracer
+from tokenmill_reader.console.escaping import visible
 
 _ROWS_PER_SPLIT = 3
 

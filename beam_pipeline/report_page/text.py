@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from beam_pipeline.support.escaping import visible
+from tokenmill_reader.console.escaping import visible
 
 
 def short(value: float) -> str:

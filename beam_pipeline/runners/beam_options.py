@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.spelling import suggestion
+from tokenmill_reader.console.spelling import suggestion
 
 View = TypeVar("View", bound=PipelineOptions)
 

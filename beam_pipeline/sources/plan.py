@@ -20,7 +20,8 @@ from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.progress import elapsed, tracked
+from beam_pipeline.support.progress import tracked
+from tokenmill_reader.console.elapsed import elapsed
 
 _EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _TABLES = (".csv", ".tsv")

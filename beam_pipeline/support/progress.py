@@ -1,6 +1,6 @@
 """Shows the progress of steps that take more than a moment.
 
-`tracked` and `elapsed` show the launcher's own work on a terminal. In a local run, workers report to it, and it shows a
+`tracked` shows the launcher's own work on a terminal. In a local run, workers report to it, and it shows a
 bar: a local runner returns only when everything is done, and its workers may be other processes. So they send small
 datagrams to a socket of the launcher. If a datagram is lost, the bar lags a little; nothing else depends on them.
 """
@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TextIO, TypeVar
 
+from tokenmill_reader.console.elapsed import MOMENT
+
 Address = tuple[str, int]
 
 Item = TypeVar("Item")
@@ -25,7 +27,6 @@ NAMESPACES = ("prepare", "train-tokenizer")
 """The namespaces of this program's counters in Beam."""
 
 _SECONDS_BETWEEN_LINES = 10
-MOMENT = 2.0  # seconds; nothing is shown of what takes less
 _BAR = "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f}{unit} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 _BAR_WITH_TENTHS = _BAR.replace(",.0f", ",.1f")
 _FEW = 10  # of fewer large units, such as MB, tenths are shown
@@ -45,33 +46,6 @@ def tracked(items: Iterable[Item], total: int, *, doing: str, unit: str) -> Iter
         leave=False,
         disable=not sys.stderr.isatty(),
     )
-
-
-@contextlib.contextmanager
-def elapsed(doing: str) -> Iterator[None]:
-    """Shows on a terminal how long the work in this context takes, whose end cannot be foreseen."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    done = threading.Event()
-    thread = threading.Thread(target=_show_elapsed, args=(doing, done), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _show_elapsed(doing: str, done: threading.Event) -> None:
-    from tqdm import tqdm
-
-    began = time.monotonic()
-    if done.wait(MOMENT):
-        return
-    with tqdm(desc=doing, bar_format="{desc}", leave=False) as line:
-        while not done.wait(1.0):
-            line.set_description_str(f"{doing} [{tqdm.format_interval(time.monotonic() - began)}]")
 
 
 def describe_counters(counts: Mapping[str, int]) -> str:

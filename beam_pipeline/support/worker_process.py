@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 
-from beam_pipeline.support import streams
 from beam_pipeline.support.lean_beam import import_beam
 from beam_pipeline.support.processes import collect_garbage_rarely
+from tokenmill_reader.console import streams
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5

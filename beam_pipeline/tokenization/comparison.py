@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
+from tokenmill_reader.console.escaping import excerpt
 
 # White space, marks, digits, contractions, other scripts, and what normalizers change.
 _TEXTS = (

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.byte_level import lost_bytes
 from beam_pipeline.tokenization.tokenizer_json import (
     BYTE_TOKENS,
@@ -21,6 +20,7 @@ from beam_pipeline.tokenization.tokenizer_json import (
     make_unreachable,
     unknown_id,
 )
+from tokenmill_reader.console.escaping import excerpt
 
 _REMEDY = "change that in the tokenizer's folder, or allow text to encode to control tokens (--parse_special_tokens)"
 

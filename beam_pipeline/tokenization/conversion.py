@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.support import console
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.comparison import Difference, find_differences
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, first_line, read_folder
 from beam_pipeline.tokenization.plain_class import (
@@ -28,6 +27,7 @@ from beam_pipeline.tokenization.tokenizer_json import (
     load_tokenizer,
     parts_without_model,
 )
+from tokenmill_reader.console.escaping import excerpt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
@@ -20,6 +19,7 @@ from beam_pipeline.tokenization.template import Template, find_template
 from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, additional_tokens, content
 from beam_pipeline.tokenization.tokenizer_files import load_files
 from beam_pipeline.tokenization.tokenizer_json import dump_with_model, load_tokenizer
+from tokenmill_reader.console.escaping import excerpt
 
 # In characters: messages may quote the tokenizer's files.
 MAX_MESSAGE = 1000

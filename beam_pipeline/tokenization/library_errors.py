@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from beam_pipeline.support.escaping import excerpt
+from tokenmill_reader.console.escaping import excerpt
 
 Flat = tuple[np.ndarray, np.ndarray]
 """The ids of several texts (unsigned integers [tokens]) and how many each text has (int64 [texts])."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from beam_pipeline.support import console
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.escaping import excerpt
 from beam_pipeline.tokenization.comparison import find_differences
 from beam_pipeline.tokenization.conversion import converter, load_by_transformers
 from beam_pipeline.tokenization.description import MAX_MESSAGE, TokenizerDescription
@@ -19,6 +18,7 @@ from beam_pipeline.tokenization.plain_class import PLAIN_CLASS, added_tokens_dec
 from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, named_tokens
 from beam_pipeline.tokenization.tokenizer_folder import RECORD
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, load_tokenizer
+from tokenmill_reader.console.escaping import excerpt
 
 _SIDES = ("left", "right")
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 from tokenizers.pre_tokenizers import ByteLevel
 
-from beam_pipeline.support.escaping import excerpt
+from tokenmill_reader.console.escaping import excerpt
 
 
 class UnsupportedComponent(Exception):

@@ -12,11 +12,11 @@ from beam_pipeline.options.verbs import InspectConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import DataError, UsageError
-from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.decoding import RowDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
+from tokenmill_reader.console.escaping import visible
 
 _ROWS_PER_SEARCH = 1024
 _CONTEXT = 60  # characters shown on each side of a match of `--grep`

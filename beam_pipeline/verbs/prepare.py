@@ -31,7 +31,6 @@ from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem, memory
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.limits import MOST_IDS
-from beam_pipeline.support.progress import elapsed
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
@@ -40,6 +39,7 @@ from beam_pipeline.verbs.analysis import analyze
 from beam_pipeline.verbs.estimate import describe_estimate, estimate, likely_records, needed_memory
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.summary import print_summary
+from tokenmill_reader.console.elapsed import elapsed
 
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2

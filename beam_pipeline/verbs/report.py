@@ -12,8 +12,8 @@ from beam_pipeline.options.verbs import ReportConfig
 from beam_pipeline.report_page.page import render
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.progress import elapsed
 from beam_pipeline.views.reading import open_dataset
+from tokenmill_reader.console.elapsed import elapsed
 
 
 def main(argv: Sequence[str]) -> None:

@@ -23,11 +23,12 @@ from beam_pipeline.sources.units import write_plan
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
 from beam_pipeline.support.errors import DataError, LockLost
-from beam_pipeline.support.progress import elapsed, tracked
+from beam_pipeline.support.progress import tracked
 from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.verbs import corpus_sample
 from beam_pipeline.verbs.corpus_sample import Sample, SampleJob
+from tokenmill_reader.console.elapsed import elapsed
 
 _STAGES = [("sample", "MB", 1e6)]
 

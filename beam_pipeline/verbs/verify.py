@@ -21,7 +21,8 @@ from beam_pipeline.support import filesystem, worker_process
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_above
 from beam_pipeline.support.errors import DataError, WorkerDied
-from beam_pipeline.support.progress import MOMENT, ProgressDisplay, Reporter
+from beam_pipeline.support.progress import ProgressDisplay, Reporter
+from tokenmill_reader.console.elapsed import MOMENT
 
 _SHARDS_AT_A_TIME = 8
 _BYTES_FOR_ALL_CORES = 2 << 30  # for less, starting other processes would take longer than the work

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.reading import Row
 from beam_pipeline.views.tracing import DocumentPart
+from tokenmill_reader.console.escaping import visible
 
 _RANGE_UNITS = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, if not bytes
 _MAX_UNITS = 8  # a row of tails can have more

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from beam_pipeline.support.console import log_to_stderr
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments
+from tokenmill_reader.console.logs import log_to_stderr
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-log_to_stderr()
+log_to_stderr("beam_pipeline")
 
 WIKITEXT = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 

@@ -42,7 +42,7 @@ def test_copied_files_exist_and_are_not_ignored():
         words.split()[:-1] for name, words in instructions() if name == "COPY" and "--from" not in words
     ]
     sources = [source for group in copied for source in group]
-    assert {"requirements.lock", "beam_pipeline", "setup.py", "README.md"} <= set(sources)
+    assert {"requirements.lock", "beam_pipeline", "reader", "setup.py", "README.md"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
         assert not ignored(source), source

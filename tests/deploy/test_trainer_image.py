@@ -37,7 +37,7 @@ def test_each_target_installs_its_lock_with_hashes(target: str) -> None:
 
 
 def test_copied_files_exist() -> None:
-    for source in re.findall(r"^COPY (trainer\S*) ", DOCKERFILE, re.MULTILINE):
+    for source in re.findall(r"^COPY ((?:reader|trainer)\S*) ", DOCKERFILE, re.MULTILINE):
         assert (ROOT / source).exists(), source
 
 

@@ -30,10 +30,10 @@ from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback
 from tests.tpu_trainer.launches import run_launch
 from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
+from tokenmill_reader.console.logs import log_to_stderr
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.support.console import log_to_stderr
 
-log_to_stderr()  # as the command does; some tests call a verb's function
+log_to_stderr("tpu_trainer")  # as the command does; some tests call a verb's function
 
 # Two devices, to test independence of their number. Must be set before TensorFlow uses a device.
 tf.config.set_logical_device_configuration(

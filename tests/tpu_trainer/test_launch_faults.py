@@ -292,9 +292,9 @@ import sys
 import requests
 from tpu_trainer.cloud.api import Api
 from tpu_trainer.verbs.command_line import parse
-from tpu_trainer.support.console import log_to_stderr
+from tokenmill_reader.console.logs import log_to_stderr
 from tpu_trainer.verbs.launch import launch
-log_to_stderr()
+log_to_stderr("tpu_trainer")
 url, storage, *arguments = sys.argv[1:]
 api = Api(session=requests.Session(), compute=url, tpu=url, vertex=url, container=url, cluster=url, storage=storage)
 launch(parse(arguments)[1], api, sleep=lambda seconds: None)

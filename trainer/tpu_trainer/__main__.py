@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 
+from tokenmill_reader.console import streams
+from tokenmill_reader.console.escaping import message
+from tokenmill_reader.console.logs import log_to_stderr
 from tpu_trainer import __version__
 from tpu_trainer.devices.tpu_host import uses_local_tpu
-from tpu_trainer.support import console, quiet, streams
+from tpu_trainer.support import quiet
 from tpu_trainer.support.errors import ExitStatus, TrainerError
-from tpu_trainer.support.escaping import message
 from tpu_trainer.verbs.command_line import VERBS, overview, parse, program
 
 # For all other verbs, what they write into a folder counts, and stdout has only a summary.
@@ -40,7 +42,7 @@ def _main() -> int:
         print(overview(), file=sys.stdout if sys.argv[1:] else sys.stderr)
         return ExitStatus.DONE if sys.argv[1:] else ExitStatus.USAGE
     quiet.set_log_levels()
-    console.log_to_stderr()
+    log_to_stderr("tpu_trainer")
     # transformers finds TensorFlow by the name of its distribution and does not know tensorflow-tpu.
     os.environ.setdefault("FORCE_TF_AVAILABLE", "1")
     # The batches to tokenize are small: a thread pool would only compete with training for cores.

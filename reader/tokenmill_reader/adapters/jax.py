@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import jax
 
-from tokenmill_reader.batches import batches
 from tokenmill_reader.dataset import Dataset
+from tokenmill_reader.host_batches import batches
 from tokenmill_reader.mixture import Mixture
 from tokenmill_reader.order import Order
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from tqdm import tqdm
 
-from beam_pipeline.support.console import log_to_stderr
+from tokenmill_reader.console.logs import log_to_stderr
 
 _log = logging.getLogger("beam_pipeline.a_module")
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("beam_pipeline.a_module")
 def test_a_message_gets_a_line_of_its_own_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch):
     terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
-    log_to_stderr()
+    log_to_stderr("beam_pipeline")
     with tqdm(total=3, desc="tokenize", ascii=True) as bar:
         bar.update(1)
         _log.info("100% of the input is text")
@@ -28,7 +28,7 @@ def test_a_message_gets_a_line_of_its_own_above_the_progress_bar(monkeypatch: py
 
 
 def test_only_the_messages_of_this_package_are_shown(capsys: pytest.CaptureFixture):
-    log_to_stderr()
+    log_to_stderr("beam_pipeline")
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     logging.getLogger("apache_beam.runners").info("a stage")

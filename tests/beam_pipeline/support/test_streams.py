@@ -96,7 +96,7 @@ def test_a_message_is_not_longer_than_a_screen_and_keeps_its_ends(tmp_path: Path
 
 def test_the_bars_of_other_libraries_move_the_cursor():
     code = (
-        "import sys; from beam_pipeline.support import streams; streams.harden(shows=True)\n"
+        "import sys; from tokenmill_reader.console import streams; streams.harden(shows=True)\n"
         "sys.stderr.write('\\r 50%\\x1b[A\\x1b[31mred\\x1b[0m\\x1b]0;t\\x07')\n"
         "sys.stderr.write('\\x1b[A\\rlog\\x1b[8m\\n')\n"
         "streams.print_data('\\x1b'); print('\\x1b')"
@@ -104,15 +104,6 @@ def test_the_bars_of_other_libraries_move_the_cursor():
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert shown.stderr == b"\r 50%\x1b[A\x1b[31mred\x1b[0m\\x1b]0;t\\x07\\x1b[A\\x0dlog\\x1b[8m\n"
     assert shown.stdout == b"\x1b\n\\x1b\n"
-
-
-def test_the_trainer_has_the_same_streams():
-    root = Path(__file__).resolve().parents[3]
-    for name in ("streams.py", "escaping.py"):
-        ours = (root / "beam_pipeline/support" / name).read_text()
-        assert (root / "trainer/tpu_trainer/support" / name).read_text() == ours.replace(
-            "beam_pipeline", "tpu_trainer"
-        )
 
 
 def test_a_terminal_interprets_nothing_of_what_workers_say(tokenizer_folder: Path, tmp_path: Path):

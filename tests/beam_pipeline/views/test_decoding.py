@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from beam_pipeline.support.escaping import visible
 from beam_pipeline.views.decoding import RowDecoder
+from tokenmill_reader.console.escaping import visible
 
 SPECIAL = ["[PAD]", "[UNK]", "[MASK]"]
 

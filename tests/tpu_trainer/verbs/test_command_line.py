@@ -416,7 +416,7 @@ def test_a_reader_that_closes_the_pipe_causes_no_traceback() -> None:
 def test_a_verb_does_not_depend_on_its_streams() -> None:
     code = (
         "import sys; from tpu_trainer import __main__\nfrom tpu_trainer.verbs import generate\n"
-        "from tpu_trainer.support.streams import json_line, print_data\n"
+        "from tokenmill_reader.console.streams import json_line, print_data\n"
         "generate.main = lambda _: [print_data(json_line('é\\ud800')), print('é\\ud800\\x1b', file=sys.stderr)]; "
         "sys.argv = ['tpu_trainer', 'generate', '--model', 'm']; sys.exit(__main__.main())"
     )

@@ -9,8 +9,8 @@ from typing import Any, NoReturn, get_args
 import yaml
 from jsonargparse import ArgumentParser, Namespace, _loaders_dumpers, set_loader
 
-from tpu_trainer.support.errors import suggestion
-from tpu_trainer.support.escaping import message
+from tokenmill_reader.console.escaping import message
+from tokenmill_reader.console.spelling import suggestion
 
 _TYPES = {
     "bool": "true or false",

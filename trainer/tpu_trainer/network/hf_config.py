@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from transformers import CONFIG_MAPPING, TF_MODEL_FOR_MASKED_LM_MAPPING, PretrainedConfig
 
+from tokenmill_reader.console.spelling import suggestion
 from tpu_trainer.config import ModelConfig, ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.config_values import heads_error, value_error
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE, WITHOUT_EFFECT, unsupported_reason
-from tpu_trainer.support.errors import UsageError, suggestion
+from tpu_trainer.support.errors import UsageError
 
 # Without an attention mask, they treat every token with the id `pad_index` as padding.
 INFER_PADDING = frozenset(("flaubert", "xlm"))

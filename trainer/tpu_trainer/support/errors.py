@@ -1,12 +1,10 @@
-"""Exit statuses of the verbs, the exceptions that end a verb with a message, and suggestions in messages.
+"""Exit statuses of the verbs, and the exceptions that end a verb with a message.
 
 Any other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -63,9 +61,3 @@ class CloudError(TrainerError):
     """Google Cloud refused a request, or a job there failed. The message is Google Cloud's."""
 
     status = ExitStatus.CLOUD
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean …?" with the known word that is most similar to a misspelt one, if any is similar."""
-    similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {similar[0]}?" if similar else ""

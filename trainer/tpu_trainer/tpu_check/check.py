@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import CompileCheckConfig
 from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
 from tpu_trainer.support import files
 from tpu_trainer.support.chips import Topology
-from tpu_trainer.support.elapsed import elapsed
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.cache import Cache
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, OutOfMemory

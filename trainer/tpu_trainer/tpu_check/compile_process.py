@@ -12,8 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from tokenmill_reader.console.logs import log_to_stderr
 from tpu_trainer.config import CompileCheckConfig
-from tpu_trainer.support import console, quiet
+from tpu_trainer.support import quiet
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.mesh_search import RefusedStep
@@ -93,7 +94,7 @@ def _serve(pipe: Connection, topology: Topology) -> None:
     # Not one for several processes, which a killed process would not give back.
     tqdm.set_lock(threading.RLock())
     quiet.set_log_levels()
-    console.log_to_stderr()
+    log_to_stderr("tpu_trainer")
     while True:
         try:
             config = pipe.recv()

@@ -12,11 +12,11 @@ import yaml
 from tqdm import tqdm
 from transformers import CONFIG_MAPPING
 
+from tokenmill_reader.console.elapsed import elapsed, ticking
 from tpu_trainer.config import CompileCheckConfig
 from tpu_trainer.network.hf_config import network_config
 from tpu_trainer.runs.checkpoint import named_variables
 from tpu_trainer.support.chips import Topology
-from tpu_trainer.support.elapsed import elapsed, ticking
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.cache import open_cache
 from tpu_trainer.tpu_check.check import StepCheck, rows_of

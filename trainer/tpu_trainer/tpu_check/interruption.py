@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tpu_trainer.support.streams import write_to_stderr
+from tokenmill_reader.console.streams import write_to_stderr
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

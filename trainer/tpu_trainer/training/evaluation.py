@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from tqdm import tqdm
 
+from tokenmill_reader.console.elapsed import MOMENT, ticking
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import evaluation_batches, evaluation_steps
 from tpu_trainer.data.dataset import Split
@@ -21,7 +22,6 @@ from tpu_trainer.devices.executor import StepExecutor, check_batch_size
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.metrics import MetricsLog
-from tpu_trainer.support.elapsed import MOMENT, ticking
 from tpu_trainer.training.progress import Stopwatch, passes
 from tpu_trainer.training.saving import Saver
 

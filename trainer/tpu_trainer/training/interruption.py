@@ -13,8 +13,8 @@ from collections import deque
 from types import TracebackType
 from typing import SupportsFloat
 
+from tokenmill_reader.console.streams import write_to_stderr
 from tpu_trainer.support.errors import ExitStatus
-from tpu_trainer.support.streams import write_to_stderr
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

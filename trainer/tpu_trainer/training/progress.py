@@ -13,10 +13,10 @@ from typing import Any, SupportsFloat
 
 from tqdm import tqdm
 
+from tokenmill_reader.console.elapsed import ticking
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.metrics import MetricsLog
-from tpu_trainer.support.elapsed import ticking
 
 _log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.dataset import Split
@@ -33,7 +34,6 @@ from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.chips import KINDS
-from tpu_trainer.support.elapsed import elapsed
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.evaluation import Evaluator

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter
 
+from tokenmill_reader.console.escaping import message
+from tokenmill_reader.console.spelling import suggestion
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.config import (
     CompileCheckConfig,
@@ -23,8 +25,7 @@ from tpu_trainer.config import (
 )
 from tpu_trainer.config.files import add_options
 from tpu_trainer.config.parser import Parser
-from tpu_trainer.support.errors import ExitStatus, suggestion
-from tpu_trainer.support.escaping import message
+from tpu_trainer.support.errors import ExitStatus
 
 VERBS: dict[str, type] = {
     "fit": FitConfig,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import CompileCheckConfig, FitConfig
 from tpu_trainer.config.files import load_compile_check_config
 from tpu_trainer.support import files
 from tpu_trainer.support.chips import Topology
-from tpu_trainer.support.elapsed import elapsed
 from tpu_trainer.support.errors import UsageError
 
 _log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import EvaluateConfig, FitConfig
 from tpu_trainer.data.dataset import Split, open_split
 from tpu_trainer.devices.pjrt.peers import Peers, joined
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support import files
-from tpu_trainer.support.elapsed import elapsed
 from tpu_trainer.support.errors import NotSavedError, UsageError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import ExportConfig
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support import files, quiet
-from tpu_trainer.support.elapsed import elapsed
 from tpu_trainer.support.errors import UsageError
 
 if TYPE_CHECKING:

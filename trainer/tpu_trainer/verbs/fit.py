@@ -6,6 +6,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer import __version__
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split, same_rows
@@ -16,7 +17,6 @@ from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.run_lock import FolderLock, held
 from tpu_trainer.support import files
-from tpu_trainer.support.elapsed import elapsed
 from tpu_trainer.support.errors import UsageError
 
 _log = logging.getLogger(__name__)

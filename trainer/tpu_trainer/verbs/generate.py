@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tokenmill_reader.console.elapsed import elapsed
+from tokenmill_reader.console.streams import json_line, print_data
 from tpu_trainer.config import GenerateConfig
 from tpu_trainer.exports.exported import check_text, open_model, open_tokenizer, read_prompts
 from tpu_trainer.exports.sampling import Sampling
-from tpu_trainer.support.elapsed import elapsed
 from tpu_trainer.support.errors import UsageError
-from tpu_trainer.support.streams import json_line, print_data
 
 _DEFAULT_NEW_TOKENS = 50
 

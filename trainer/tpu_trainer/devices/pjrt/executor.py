@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
@@ -38,7 +39,6 @@ from tpu_trainer.runs.checkpoint import State, named_variables
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.task import Task
 from tpu_trainer.support import files
-from tpu_trainer.support.elapsed import elapsed
 
 if TYPE_CHECKING:
     import jax

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, NamedTuple, NoReturn
 
+from tokenmill_reader.console.streams import write_to_stderr
 from tpu_trainer import __version__
 from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.devices.pjrt.meeting import Meeting
 from tpu_trainer.devices.pjrt.mesh import import_jax
 from tpu_trainer.support.errors import DivergedError, ExitStatus, InterruptedRun, NotSavedError, UsageError
-from tpu_trainer.support.streams import write_to_stderr
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 MOMENT = 2.0  # seconds; nothing is shown of what takes less
 
@@ -30,6 +32,8 @@ def elapsed(doing: str) -> Iterator[None]:
 
 
 def _show(doing: str, done: threading.Event) -> None:
+    from tqdm import tqdm  # imported late, since most verbs print nothing here
+
     began = time.monotonic()
     if done.wait(MOMENT):
         return

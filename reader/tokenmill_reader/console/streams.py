@@ -1,8 +1,4 @@
-"""The standard streams of a program, hardened once for all of its verbs: see `harden`.
-
-The pipeline and the trainer each have this file and `escaping.py`, since neither imports the other; a test compares
-them.
-"""
+"""The standard streams of a program, hardened once for all of its verbs: see `harden`."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from tpu_trainer.support.escaping import visible
+from tokenmill_reader.console.escaping import visible
 
 # Tracebacks set colors, and progress bars move the cursor, too. No other control character reaches a terminal.
 _COLORS = r"\x1b\[(?:(?:0|1|3\d|9\d);?)*m"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tqdm import tqdm
 
-from tpu_trainer.support import elapsed as module
-from tpu_trainer.support.elapsed import elapsed, ticking
+from tokenmill_reader.console import elapsed as module
+from tokenmill_reader.console.elapsed import elapsed, ticking
 
 
 @contextlib.contextmanager

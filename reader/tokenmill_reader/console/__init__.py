@@ -1,0 +1,1 @@
+"""What a program shows on a terminal, for the pipeline and the trainer: neither imports the other."""

@@ -1,0 +1,35 @@
+"""Shows the messages of a program's loggers on stderr, without breaking a progress bar."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from tokenmill_reader.console.escaping import message
+
+
+class _Handler(logging.Handler):
+    """Writes each message above the progress bars, to what is `sys.stderr` at that time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm  # imported late, since most verbs print nothing here
+
+        try:
+            tqdm.write(message(self.format(record)), file=sys.stderr)
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+def log_to_stderr(package: str) -> None:
+    """Makes this process show a package's messages. Other loggers, such as Beam's and TensorFlow's, stay as they are.
+
+    The workers of a runner do not call it: Beam collects what they log.
+    """
+    log = logging.getLogger(package)
+    if not log.handlers:
+        log.addHandler(_Handler())
+    log.setLevel(logging.INFO)
+    log.propagate = (
+        False  # or a handler on the root logger, such as Beam's or absl's, would repeat the messages
+    )
