@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.engines.dropped_bytes import DroppedBytes
 from beam_pipeline.engines.hf import batches, encode_flat
-from beam_pipeline.engines.token_arrays import ranges
+from beam_pipeline.engines.token_arrays import Flat, ranges
 from beam_pipeline.engines.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
@@ -26,7 +26,7 @@ from beam_pipeline.engines.tokenizer_parts import (
 from beam_pipeline.engines.unigram_model import UnigramModel
 from beam_pipeline.support import memory
 from beam_pipeline.support.errors import one_line
-from beam_pipeline.tokenization.library_errors import Flat, is_panic
+from beam_pipeline.tokenization.library_errors import is_panic
 from beam_pipeline.tokenization.normalization import LONGEST_WORD
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, unknown_id
 
@@ -46,7 +46,7 @@ _CHARS_PER_CALL = 500
 _FEW_CHARS = 16 << 20
 
 
-# A noncharacter of Unicode, for joining pieces of text. HF encodes the few words with it.
+# A noncharacter of Unicode that joins pieces of text. HF encodes the few words that contain it.
 _SEPARATOR = "\uffff"
 
 
@@ -58,7 +58,7 @@ def _separator(number: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Raises UnsupportedComponent for what a library raises, of whatever type, if it cannot load a tokenizer."""
+    """Raises UnsupportedComponent for any error of a library that cannot load a tokenizer."""
     try:
         yield
     except ImportError:
@@ -76,27 +76,27 @@ class Core(Protocol):
     longest: int
     """Maximum length of a piece in characters; at most `LONGEST_WORD`."""
     inexact_strings: Collection[str]
-    """Strings on which it may differ from the exact tokenizer. They contain no space."""
+    """Strings on which the library may differ from the exact tokenizer. They contain no space."""
     is_exact: bool
-    """Whether it never differs on characters, so that `inexact` need not be called."""
+    """Whether the library never differs on characters, so that `inexact` need not be called."""
 
     @staticmethod
     def check(parts: TokenizerParts) -> None:
-        """Raises `UnsupportedComponent` for a tokenizer that it does not support, without loading the library."""
+        """Raises `UnsupportedComponent` for a tokenizer that the library does not support, without importing it."""
 
     def encode(self, pieces: Sequence[str]) -> Flat:
-        """Returns the ids of all pieces (uint32 [tokens]) and how many each piece has (int64 [pieces])."""
+        """Returns the ids of all pieces (uint32 [tokens]) and the number in each piece (int64 [pieces])."""
 
     def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
-        """Determines for each of some characters whether it may differ on it from the exact tokenizer.
+        """Determines for each of some characters whether the library may differ on it from the exact tokenizer.
 
         Args:
             chars: Different characters.
             exact: Returns the exact tokenizer.
         """
 
-    def inexact_places(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        """Returns the other positions where it may differ, ascending, by the index of the text."""
+    def inexact_positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        """Returns the other positions where the library may differ, ascending, by the index of the text."""
 
 
 class GigatokenCore:
@@ -150,9 +150,9 @@ class GigatokenCore:
             ids, lengths = map(np.concatenate, zip(*flats, strict=True))
             return ids, lengths
         if self._chars <= _FEW_CHARS:
-            found = list(map(self._tokenizer.encode, pieces))
-            lengths = np.fromiter(map(len, found), np.int64, len(found))
-            return np.concatenate([np.empty(0, np.uint32), *found]), lengths
+            encodings = list(map(self._tokenizer.encode, pieces))
+            lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+            return np.concatenate([np.empty(0, np.uint32), *encodings]), lengths
         layout = self._tokenizer.encode_batch(list(pieces), parallel=self._parallel).layout
         ids = np.asarray(layout.content.data)
         return ids, np.diff(np.asarray(layout.offsets.data).astype(np.int64, copy=False))
@@ -167,9 +167,9 @@ class GigatokenCore:
     def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
         """Finds characters of three kinds.
 
-        Those newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not. And those
-        with a byte that is not in the vocabulary, unless it can be dropped from the ids. And those that the
-        pre-tokenizer splits in its own way.
+        - Characters newer than this Python's Unicode: gigatoken may treat them as letters, `tokenizers` does not.
+        - Characters with a byte that is not in the vocabulary, unless it can be dropped from the ids.
+        - Characters that gigatoken's pre-tokenizer splits differently.
         """
         missing = self._dropped.inexact if self._dropped else frozenset()
         return (
@@ -179,8 +179,8 @@ class GigatokenCore:
             for char in chars
         )
 
-    def inexact_places(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        return {} if self._dropped is None else self._dropped.places(texts)
+    def inexact_positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        return {} if self._dropped is None else self._dropped.positions(texts)
 
 
 class TokieCore:
@@ -244,8 +244,8 @@ class TokieCore:
 
     def encode(self, pieces: Sequence[str]) -> Flat:
         self._limit_cache(pieces)
-        known = list(pieces) if self._unigram is None else self._unigram.replace_unknown(pieces)
-        ids, lengths = self._tokenizer.encode_batch_flat(known, add_special_tokens=False)
+        replaced = list(pieces) if self._unigram is None else self._unigram.replace_unknown(pieces)
+        ids, lengths = self._tokenizer.encode_batch_flat(replaced, add_special_tokens=False)
         lengths = lengths.astype(np.int64)
         return (ids, lengths) if self._unigram is None else self._unigram.restore_unknown(ids, lengths)
 
@@ -256,23 +256,30 @@ class TokieCore:
         """
         if self._word is None:
             return [True] * len(chars)
-        # Both know no word with a character that the vocabulary lacks, so a difference shows only beside a known word.
+        # Neither has a token for a word with a character that the vocabulary lacks, so a difference shows only beside a
+        # word of the vocabulary.
         word = self._word
         texts = [f"a{char}b {word}{char} {char} {word}{char}{word}" for char in chars]
         return _differing(encode_flat(exact(), texts), self.encode(texts))
 
-    def inexact_places(self, texts: Sequence[str]) -> dict[int, list[int]]:
+    def inexact_positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
         return {}
 
 
-def _differing(left: Flat, right: Flat) -> np.ndarray:
-    """Returns bool [texts]: which texts have different ids in the two results."""
-    differ = left[1] != right[1]
-    same = np.flatnonzero(~differ)
-    starts = [np.cumsum(lengths) - lengths for _, lengths in (left, right)]
-    sizes = left[1][same]
-    pairs = [ids[ranges(start[same], sizes)] for (ids, _), start in zip((left, right), starts, strict=True)]
-    differ[np.repeat(same, sizes)[pairs[0] != pairs[1]]] = True
+def _differing(first: Flat, second: Flat) -> np.ndarray:
+    """Determines which texts have different ids in two results.
+
+    >>> _differing((np.array([5, 6, 7]), np.array([1, 2])), (np.array([5, 6, 8]), np.array([1, 2])))
+    array([False,  True])
+    """
+    differ = first[1] != second[1]
+    candidates = np.flatnonzero(~differ)  # equally many ids in both, so they can be compared one by one
+    starts = [np.cumsum(lengths) - lengths for _, lengths in (first, second)]
+    sizes = first[1][candidates]
+    pairs = [
+        ids[ranges(start[candidates], sizes)] for (ids, _), start in zip((first, second), starts, strict=True)
+    ]
+    differ[np.repeat(candidates, sizes)[pairs[0] != pairs[1]]] = True
     return differ
 
 

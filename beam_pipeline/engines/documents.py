@@ -13,20 +13,15 @@ from importlib.metadata import version
 import numpy as np
 
 from beam_pipeline.engines.engine import make_engine
+from beam_pipeline.engines.failures import encode_singly_if_needed, hidden_panics
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.engines.sample_check import SampleCheck
-from beam_pipeline.engines.token_arrays import Documents, id_dtype
+from beam_pipeline.engines.token_arrays import Documents, Flat, id_dtype
 from beam_pipeline.engines.unknown_text import dropped_characters
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.support.errors import EngineMismatch
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
-from beam_pipeline.tokenization.library_errors import (
-    EncodingError,
-    Flat,
-    encode_singly_if_needed,
-    hidden_panics,
-    library_errors,
-)
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.template import Template
 
 _MAX_RUNS = 4
@@ -80,7 +75,7 @@ class DocumentTokenizer:
 
     @property
     def use(self) -> EngineUse:
-        """What was encoded so far."""
+        """Counts of what was encoded so far."""
         engine = self._engine
         return EngineUse(
             engine.name, self._version, self._documents, engine.fallbacks.copy(), self._dropped.copy()
@@ -104,28 +99,29 @@ class DocumentTokenizer:
         self._refuse_control_tokens(batch, ids, lengths)
         if self._check is not None:
             self._check(batch, ids, lengths)
-        around = len(self._prefix) + len(self._suffix)
-        if not around:
+        num_template_tokens = len(self._prefix) + len(self._suffix)
+        if not num_template_tokens:
             return batch, Documents(ids, lengths)
-        # The places and values of the template's tokens, [documents, tokens], then the text's ids in all other places.
-        full = lengths + around
-        ends = np.cumsum(full)[:, None]
-        starts = ends - full[:, None]
-        places = np.hstack(
+        # With one token before and after each text, texts of 2 and 1 tokens have the full lengths 4 and 3, the starts
+        # 0 and 4 and the ends 4 and 7. The template's positions, [documents, tokens], are 0 3 and 4 6.
+        full_lengths = lengths + num_template_tokens
+        ends = np.cumsum(full_lengths)[:, None]
+        starts = ends - full_lengths[:, None]
+        template_positions = np.hstack(
             [starts + np.arange(len(self._prefix)), ends - np.arange(len(self._suffix), 0, -1)]
         )
-        out = np.empty(int(full.sum()), self._dtype)
-        is_text = np.ones(len(out), bool)
-        is_text[places] = False
-        out[is_text] = ids
-        out[places] = np.concatenate([self._prefix, self._suffix])
-        return batch, Documents(out, full)
+        full_ids = np.empty(int(full_lengths.sum()), self._dtype)
+        is_text = np.ones(len(full_ids), bool)
+        is_text[template_positions] = False
+        full_ids[is_text] = ids
+        full_ids[template_positions] = np.concatenate([self._prefix, self._suffix])
+        return batch, Documents(full_ids, full_lengths)
 
     def _encode_texts(self, batch: DocumentBatch) -> tuple[DocumentBatch, Flat]:
         """Encodes the texts without the template. Returns the batch as `encode` does."""
         encode = self._engine.encode_batch
         with contextlib.ExitStack() as stack:
-            if self._engine.name == "hf" and batch.texts:  # only HF supports patterns that take for ever
+            if self._engine.name == "hf" and batch.texts:  # only HF supports patterns that may not terminate
                 stack.enter_context(_warning_if_slow(batch))
             if self._may_panic or self._has_failed:
                 stack.enter_context(hidden_panics())
@@ -134,36 +130,36 @@ class DocumentTokenizer:
                     return batch, encode(batch.texts)
                 self._has_failed = True
                 stack.enter_context(hidden_panics())
-            flat, failed = encode_singly_if_needed(encode, batch.texts)
-        if not failed:
+            flat, reasons = encode_singly_if_needed(encode, batch.texts)
+        if not reasons:
             return batch, flat
-        new = [
+        bad_records = [
             BadRecord(
                 batch.name,
                 int(batch.places[index]),
                 f"the engine {self._engine.name} cannot encode it: {reason}",
                 batch.texts[index].encode(),
             )
-            for index, reason in failed.items()
+            for index, reason in reasons.items()
         ]
-        rest = batch.without(np.array(list(failed)))
-        return replace(rest, bad=[*batch.bad, *new]), flat
+        encodable = batch.without(np.array(list(reasons)))
+        return replace(encodable, bad=[*batch.bad, *bad_records]), flat
 
     def _count_dropped(self, texts: list[str]) -> None:
         if self._dropped_characters is not None:
-            places = self._dropped_characters.places(texts)
-            if places:
-                characters = sum(map(len, places.values()))
-                self._dropped.update(documents=len(places), characters=characters)
+            positions = self._dropped_characters.positions(texts)
+            if positions:
+                characters = sum(map(len, positions.values()))
+                self._dropped.update(documents=len(positions), characters=characters)
 
     def _refuse_control_tokens(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Checks every document for control tokens that came from its text, independently of how the engine works."""
-        if _any_of(ids, self._control):
-            found = np.isin(ids, self._control)
-            place = int(found.argmax())
-            number = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+        """Raises EngineMismatch if the engine encoded any text to a control token."""
+        if _contains_any(ids, self._control):
+            is_control = np.isin(ids, self._control)
+            position = int(is_control.argmax())
+            number = int(np.searchsorted(np.cumsum(lengths), position, side="right"))
             raise EngineMismatch(
-                f"the engine {self._engine.name} encoded text to the control token with id {ids[place]}; use "
+                f"the engine {self._engine.name} encoded text to the control token with id {ids[position]}; use "
                 "--engine hf, or --parse_special_tokens if you trust the text",
                 batch.name,
                 int(batch.places[number]),
@@ -186,15 +182,18 @@ def _warning_if_slow(batch: DocumentBatch) -> Iterator[None]:
         timer.cancel()
 
 
-def _any_of(ids: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether any id is in `wanted`, which is sorted and of the same unsigned type.
+def _contains_any(ids: np.ndarray, targets: np.ndarray) -> bool:
+    """Determines whether any id is in `targets`, which is sorted and of the same unsigned type.
 
-    Control tokens mostly have consecutive ids. Checking for a run of ids takes half a nanosecond per id.
+    Control tokens mostly have consecutive ids, and checking for a run of ids takes half a nanosecond per id.
+
+    >>> _contains_any(np.array([5, 9], np.uint16), np.array([7, 8, 9], np.uint16))
+    True
     """
-    if not len(ids) or not len(wanted):
+    if not len(ids) or not len(targets):
         return False
-    runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
+    runs = np.split(targets, np.flatnonzero(np.diff(targets) > 1) + 1)
     if len(runs) > _MAX_RUNS:
-        return bool(np.isin(ids, wanted, kind="table").any())
+        return bool(np.isin(ids, targets, kind="table").any())
     # Unsigned differences wrap around: ids below the run give large differences, so one comparison is enough.
     return any(bool((ids - run[0]).min() <= run[-1] - run[0]) for run in runs)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from beam_pipeline.engines.token_arrays import Flat
 from beam_pipeline.tokenization.byte_level import byte_characters, missing_bytes
-from beam_pipeline.tokenization.library_errors import Flat
 from beam_pipeline.tokenization.tokenizer_json import BYTE_ALPHABET, product, unknown_id
 
 _NO_BYTE = 0xFF  # never in UTF-8
@@ -19,10 +19,10 @@ _PRINTABLE = np.isin(np.arange(256), np.arange(0x21, 0x7F))
 
 
 class DroppedBytes:
-    """See the module.
+    """Treats the bytes that the vocabulary of a byte-level tokenizer lacks as `tokenizers` does.
 
     Args:
-        model: The model of a byte-level tokenizer, as `tokenizers` gets it.
+        model: The model, as `tokenizers` gets it.
     """
 
     def __init__(self, model: Mapping):
@@ -37,13 +37,15 @@ class DroppedBytes:
         if self._removed:
             self._is_removed = np.isin(np.arange(256), sorted(missing))
             # An unknown token in place of a byte keeps its neighbours apart.
-            self._joined = _neighbours(vocab) if self._unknown is None else np.zeros((256, 256), bool)
+            self._are_neighbours = _neighbours(vocab) if self._unknown is None else np.zeros((256, 256), bool)
 
-    def places(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        """Finds bytes whose neighbours may merge.
+    def positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        """Finds missing bytes whose neighbours may merge.
+
+        If the vocabulary lacks the byte of "+" and has the token "ab", the texts ["a+b", "a+c"] give {0: [1]}.
 
         Returns:
-            The positions of their characters, ascending, by the index of the text. Texts without any are left out.
+            The positions of the bytes' characters, ascending, by the index of the text. Texts without any are left out.
         """
         if not self._removed or self._unknown is not None:
             return {}
@@ -52,39 +54,38 @@ class DroppedBytes:
         if len(joined.translate(None, self._removed)) == len(joined):
             return {}
         data = np.frombuffer(joined, np.uint8)
-        runs = np.flatnonzero(
-            np.diff(self._is_removed[data])
-        )  # in pairs: before the first byte, and the last byte
-        before, last = runs[::2], runs[1::2]
-        first = before + 1
-        suspect = self._joined[data[before], data[last + 1]] & ~_are_words_apart(data, before, last)
-        if not suspect.any():
+        # Runs of missing bytes: the byte before the first one, and the last one, in turn.
+        bounds = np.flatnonzero(np.diff(self._is_removed[data]))
+        previous, last = bounds[::2], bounds[1::2]
+        is_suspect = self._are_neighbours[data[previous], data[last + 1]]
+        is_suspect &= ~_are_words_apart(data, previous, last)
+        if not is_suspect.any():
             return {}
         starts = np.cumsum([1, *(len(part) + 1 for part in parts)])[:-1]
         chars = np.cumsum((data & 0xC0) != 0x80)  # 1 + the number of characters before the byte's own
-        found: dict[int, list[int]] = {}
-        for at in first[suspect].tolist():
-            index = int(np.searchsorted(starts, at, side="right")) - 1
-            found.setdefault(index, []).append(int(chars[at] - chars[starts[index] - 1]) - 1)
-        return {index: sorted({*places}) for index, places in found.items()}
+        positions: dict[int, list[int]] = {}
+        for first in (previous[is_suspect] + 1).tolist():
+            index = int(np.searchsorted(starts, first, side="right")) - 1
+            positions.setdefault(index, []).append(int(chars[first] - chars[starts[index] - 1]) - 1)
+        return {index: sorted({*in_text}) for index, in_text in positions.items()}
 
     def remove(self, ids: np.ndarray, lengths: np.ndarray) -> Flat:
         """Removes the extra tokens from the ids of pieces, or replaces them by the unknown token."""
-        if not self._removed or not (extra := ids >= self._first).any():
+        if not self._removed or not (is_extra := ids >= self._first).any():
             return ids, lengths
         if self._unknown is not None:
-            return np.where(extra, ids.dtype.type(self._unknown), ids), lengths
-        kept = np.concatenate([[0], np.cumsum(~extra)])
-        return ids[~extra], np.diff(kept[np.cumsum(lengths)], prepend=0)
+            return np.where(is_extra, ids.dtype.type(self._unknown), ids), lengths
+        tokens_before = np.concatenate([[0], np.cumsum(~is_extra)])
+        return ids[~is_extra], np.diff(tokens_before[np.cumsum(lengths)], prepend=0)
 
 
 def _is_exact(model: Mapping, missing: frozenset[int]) -> bool:
-    """Whether `tokenizers` drops or replaces each missing byte on its own, wherever it occurs."""
+    """Determines whether `tokenizers` drops or replaces each missing byte on its own, wherever it occurs."""
     unknown, chars = model["unk_token"], {byte_characters()[byte] for byte in missing}
     if any(
         len(key) > 1 and not chars.isdisjoint(key) and BYTE_ALPHABET.issuperset(key) for key in model["vocab"]
     ):
-        return False  # a token with a byte that is none
+        return False  # a token contains a missing byte
     if unknown is None:
         return True
     merged = {part for merge in model["merges"] for part in (*merge, product(model, merge))}
@@ -97,21 +98,29 @@ def _neighbours(vocab: Mapping[str, int]) -> np.ndarray:
     for byte, char in byte_characters().items():
         table[ord(char)] = byte
     data = table[np.frombuffer("\n".join(vocab).encode("utf-32-le", "surrogatepass"), "<u4")]
-    found = np.zeros((256, 256), bool)
-    found[data[:-1], data[1:]] = True
-    found[_NO_BYTE] = found[:, _NO_BYTE] = False
-    return found
+    are_neighbours = np.zeros((256, 256), bool)
+    are_neighbours[data[:-1], data[1:]] = True
+    are_neighbours[_NO_BYTE] = are_neighbours[:, _NO_BYTE] = False
+    return are_neighbours
 
 
-def _are_words_apart(data: np.ndarray, before: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Whether a word begins in a run of bytes, or behind it: bool [runs].
+def _are_words_apart(data: np.ndarray, previous: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Determines whether a word begins in a run of bytes, or directly after it.
 
-    In all supported patterns, white space but for line breaks ends a word before it, and a line break ends one if no
-    white space or slash follows.
+    In all supported patterns, white space other than line breaks ends the word before it, and a line break ends one if
+    no white space or slash follows.
+
+    Args:
+        data: uint8 [bytes].
+        previous: Integers [runs], the index of the byte before each run.
+        last: Integers [runs], the index of the last byte of each run.
+
+    Returns:
+        bool [runs].
     """
-    starts_word = np.isin(data[before + 1], np.frombuffer(b"\t\v\f ", np.uint8)) & _PRINTABLE[data[before]]
-    follows = data[last + 1]
-    ends_word = (
-        np.isin(data[last], np.frombuffer(b"\r\n", np.uint8)) & _PRINTABLE[follows] & (follows != ord("/"))
+    starts_word = (
+        np.isin(data[previous + 1], np.frombuffer(b"\t\v\f ", np.uint8)) & _PRINTABLE[data[previous]]
     )
-    return starts_word | ends_word
+    next_byte = data[last + 1]
+    is_line_break = np.isin(data[last], np.frombuffer(b"\r\n", np.uint8))
+    return starts_word | (is_line_break & _PRINTABLE[next_byte] & (next_byte != ord("/")))

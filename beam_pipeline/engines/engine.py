@@ -26,20 +26,20 @@ class Engine(Protocol):
     """Turns texts into ids, exactly as HF's tokenizer does.
 
     Whether special tokens in a text are parsed or treated as plain text is fixed when the engine is made. Engines add
-    no special tokens of their own; `tokenization.documents` adds those of the template.
+    no special tokens of their own; `DocumentTokenizer` adds those of the template.
     """
 
     name: str
-    """As in `--engine`."""
+    """The name in `--engine`."""
     reason: str | None
     """Why no fast engine supports the tokenizer. None if this is a fast engine, or if the user chose `hf`."""
     fallbacks: Fallbacks
-    """What the engine has left to HF so far."""
+    """Counts of what HF encoded instead so far."""
     reference: Tokenizer | None
     """HF's tokenizer, which gives the same ids. None if the engine itself is HF's."""
 
     def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts (unsigned integers [tokens]) and how many each text has (int64 [texts])."""
+        """Returns the ids of all texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
 
 
 def check_engine(
@@ -62,13 +62,13 @@ def check_engine(
     if name == "auto":
         try:
             parts = split_tokenizer(tokenizer, parse_special_tokens)
-            CORES[_fitting(parts)].check(parts)
+            CORES[_core_for(parts)].check(parts)
         except UnsupportedComponent as error:
             return str(error)
     return None
 
 
-def _fitting(parts: TokenizerParts) -> str:
+def _core_for(parts: TokenizerParts) -> str:
     return "gigatoken" if parts.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
 
 
@@ -105,7 +105,7 @@ def make_engine(
     if name != "hf":
         try:
             parts = split_tokenizer(tokenizer, parse_special_tokens)
-            core = CORES[_fitting(parts) if name == "auto" else name](parts, threads)
+            core = CORES[_core_for(parts) if name == "auto" else name](parts, threads)
         except UnsupportedComponent as error:
             if name != "auto":
                 raise UsageError(

@@ -1,4 +1,4 @@
-"""Counts what an engine has encoded, and what of it was left to Hugging Face's `tokenizers`."""
+"""Counts of what an engine encoded, and of the part that Hugging Face's `tokenizers` encoded instead."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 @dataclass
 class Fallbacks:
-    """What an engine has left to HF, in part or as a whole."""
+    """Counts of the documents that HF encoded instead of a fast engine, as a whole or in part."""
 
     documents: int = 0
     bytes: int = 0
-    """UTF-8, of the normalized pieces that HF has encoded, or whose ids were cached."""
+    """UTF-8 bytes of the normalized pieces that HF encoded, or whose ids were cached."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Reason → number of documents."""
 
-    def add(self, left: Iterable[tuple[str, int, str]]) -> None:
-        """Counts the pieces of a batch that were left to HF: (reason, number of the document, text)."""
+    def add(self, pieces: Iterable[tuple[str, int, str]]) -> None:
+        """Counts pieces of a batch: (reason, number of the document, text)."""
         documents: dict[str, set[int]] = {}
-        for reason, number, text in left:
+        for reason, number, text in pieces:
             documents.setdefault(reason, set()).add(number)
             self.bytes += len(text.encode())
         self.documents += len(set().union(*documents.values()))
@@ -44,30 +44,30 @@ class Fallbacks:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Counts nothing in this block."""
-        before = self.copy()
+        saved = self.copy()
         try:
             yield
         finally:
-            self.documents, self.bytes, self.reasons = before.documents, before.bytes, before.reasons
+            self.documents, self.bytes, self.reasons = saved.documents, saved.bytes, saved.reasons
 
 
 @dataclass(frozen=True)
 class EngineUse:
-    """What an engine has encoded. The counts depend only on the documents, the tokenizer and the library's release."""
+    """Counts of what an engine encoded. They depend only on the documents, the tokenizer and the library's release."""
 
     name: str
-    """As in `--engine`."""
+    """The engine's name in `--engine`."""
     version: str
     """The release of its library."""
     documents: int
-    left: Fallbacks
-    """What of it was left to HF. If no fast engine supports the tokenizer, all of it; nothing if the user chose HF."""
+    fallbacks: Fallbacks
+    """The part encoded by HF instead: all of it if no fast engine supports the tokenizer, none with `--engine hf`."""
     dropped: Counter[str] = field(default_factory=Counter)
     """The number of `characters` that the model has no token for and drops, and of the `documents` with any."""
 
     @property
     def engine(self) -> tuple[str, str]:
-        """Its name and version. Only the counts of the same engine can be added."""
+        """The name and version. Only counts of the same engine can be added."""
         return self.name, self.version
 
     def __add__(self, other: EngineUse) -> EngineUse:
@@ -75,7 +75,7 @@ class EngineUse:
         return EngineUse(
             *self.engine,
             self.documents + other.documents,
-            self.left + other.left,
+            self.fallbacks + other.fallbacks,
             self.dropped + other.dropped,
         )
 
@@ -83,29 +83,31 @@ class EngineUse:
         return EngineUse(
             *self.engine,
             self.documents - earlier.documents,
-            self.left - earlier.left,
+            self.fallbacks - earlier.fallbacks,
             self.dropped - earlier.dropped,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns its entry in the manifest."""
-        left = {
-            "documents": self.left.documents,
-            "bytes": self.left.bytes,
-            "reasons": dict(sorted(self.left.reasons.items())),
-        }
+        """Returns the entry in the manifest."""
         return {
             "name": self.name,
             "version": self.version,
             "documents": self.documents,
-            "left_to_hf": left,
+            "left_to_hf": {
+                "documents": self.fallbacks.documents,
+                "bytes": self.fallbacks.bytes,
+                "reasons": dict(sorted(self.fallbacks.reasons.items())),
+            },
             **({"dropped": dict(self.dropped)} if self.dropped else {}),
         }
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> EngineUse:
-        left = entry["left_to_hf"]
-        fallbacks = Fallbacks(left["documents"], left["bytes"], Counter(left["reasons"]))
+        counts = entry["left_to_hf"]
         return cls(
-            entry["name"], entry["version"], entry["documents"], fallbacks, Counter(entry.get("dropped", {}))
+            entry["name"],
+            entry["version"],
+            entry["documents"],
+            Fallbacks(counts["documents"], counts["bytes"], Counter(counts["reasons"])),
+            Counter(entry.get("dropped", {})),
         )

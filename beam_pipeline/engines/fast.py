@@ -1,7 +1,13 @@
-"""Engines that are many times faster than HF's and give the same ids. HF encodes what they are not exact on.
+"""An engine that is many times faster than HF's and gives the same ids. HF encodes what it is not exact on.
 
-A text is split at the added tokens in it, and normalized outside of the engine. Words with a character that the engine
-is not exact on are encoded by HF, and cached.
+Each step cuts the text further and hands the pieces to the next one:
+
+1. `_encode_texts` splits documents at the added tokens that are matched in text as it is.
+2. `_encode_sections` normalizes the sections, and splits them at the added tokens that are matched in normalized text.
+3. `_encode_normalized` marks word beginnings, and cuts out the words on which the library is not exact.
+4. `_encode_pieces` encodes those words with HF, with a cache, and all other pieces with the library.
+
+On the way back, `_interleave` puts the ids of all pieces in the order of the text, and `_sums` adds up the lengths.
 """
 
 from __future__ import annotations
@@ -16,26 +22,25 @@ from tokenizers import Tokenizer
 from beam_pipeline.engines.cores import Core
 from beam_pipeline.engines.fallbacks import Fallbacks
 from beam_pipeline.engines.hf import encode_flat, reference_tokenizer
-from beam_pipeline.engines.literals import Place, Sections, StringSet, cut_at
-from beam_pipeline.engines.token_arrays import ranges
+from beam_pipeline.engines.literals import Sections, StringSet, TokenSpan, cut_at
+from beam_pipeline.engines.token_arrays import Flat, ranges
 from beam_pipeline.engines.tokenizer_parts import UNIGRAM, WORDPIECE, TokenizerParts
 from beam_pipeline.tokenization.characters import CharacterSet
-from beam_pipeline.tokenization.library_errors import Flat
 from beam_pipeline.tokenization.normalization import cut, last_match
 from beam_pipeline.tokenization.tokenizer_json import with_model_of
 
 _MAX_CACHED_PIECES = 1 << 18
 _MAX_CACHED_CHARS = 64
 
-# Why a piece is left to HF.
+# Reasons why HF encodes a piece.
 _CHARACTERS, _STRINGS = "rare characters", "rare pieces"
 _LITERALS, _LONG = "special tokens in text", "very long words"
 
-_Left = list[tuple[str, int, str]]
-"""Pieces that are left to HF: (reason, number of the document, text)."""
+_HFPieces = list[tuple[str, int, str]]
+"""Pieces that HF encodes: (reason, number of the document, text)."""
 
-_Encode = Callable[[list[str], np.ndarray, _Left], Flat]
-"""Encodes texts, given the number of the document of each."""
+_Encode = Callable[[list[str], np.ndarray, _HFPieces], Flat]
+"""Encodes texts, given the number of each text's document. Adds the pieces that HF encodes to the list."""
 
 
 class FastEngine:
@@ -63,7 +68,7 @@ class FastEngine:
 
     @cached_property
     def reference(self) -> Tokenizer:
-        """See `Engine`. Made when it is needed first, since loading it takes longer than the core."""
+        """See `Engine`. Loaded on first use, since it takes longer to load than the core."""
         return reference_tokenizer(self._tokenizer, parse_special_tokens=self._parse_special_tokens)
 
     @cached_property
@@ -76,135 +81,140 @@ class FastEngine:
         return CharacterSet(lambda chars: self._core.inexact(chars, lambda: self._exact))
 
     def encode_batch(self, texts: list[str]) -> Flat:
-        left: _Left = []
-        flat = self._encode_texts(texts, left)
-        self.fallbacks.add(left)
+        hf_pieces: _HFPieces = []
+        flat = self._encode_texts(texts, hf_pieces)
+        self.fallbacks.add(hf_pieces)
         return flat
 
-    def _encode_texts(self, texts: list[str], left: _Left) -> Flat:
+    def _encode_texts(self, texts: list[str], hf_pieces: _HFPieces) -> Flat:
         parts, owners = self._parts, np.arange(len(texts))
         sections = parts.literals.split(texts) if parts.uniform else None
         if sections is not None:
-            return self._encode_split(sections, owners, self._encode_sections, left)
-        found, whole = parts.literals.find(texts)
-        if found and not parts.uniform:
-            whole, found = sorted({*whole, *found}), {}
-        if not whole:
-            return self._around(found, texts, owners, self._encode_sections, left)
-        others = np.delete(owners, whole)
-        found = {int(np.searchsorted(others, index)): places for index, places in found.items()}
-        left += [(_LITERALS, index, texts[index]) for index in whole]
-        rest = [texts[index] for index in others.tolist()]
+            return self._encode_split(sections, owners, self._encode_sections, hf_pieces)
+        spans, hf_indices = parts.literals.find(texts)
+        if spans and not parts.uniform:
+            hf_indices, spans = sorted({*hf_indices, *spans}), {}
+        if not hf_indices:
+            return self._encode_around(spans, texts, owners, self._encode_sections, hf_pieces)
+        fast_indices = np.delete(owners, hf_indices)
+        spans = {int(np.searchsorted(fast_indices, index)): in_text for index, in_text in spans.items()}
+        hf_pieces += [(_LITERALS, index, texts[index]) for index in hf_indices]
+        fast_texts = [texts[index] for index in fast_indices.tolist()]
         flats = [
-            encode_flat(self.reference, [texts[index] for index in whole]),
-            self._around(found, rest, others, self._encode_sections, left),
+            encode_flat(self.reference, [texts[index] for index in hf_indices]),
+            self._encode_around(spans, fast_texts, fast_indices, self._encode_sections, hf_pieces),
         ]
-        return _interleave(np.concatenate([whole, others]).astype(np.int64), flats)
+        return _interleave(np.concatenate([hf_indices, fast_indices]).astype(np.int64), flats)
 
-    def _encode_sections(self, texts: list[str], owners: np.ndarray, left: _Left) -> Flat:
-        """Encodes the texts between added tokens. `owners` has the number of the document of each."""
+    def _encode_sections(self, texts: list[str], owners: np.ndarray, hf_pieces: _HFPieces) -> Flat:
+        """Encodes the texts between added tokens. `owners` has the number of each text's document."""
         for step in self._parts.normalize:
             texts = step(texts)
         sections = self._parts.normalized_literals.split(texts)
         if sections is not None:
-            return self._encode_split(sections, owners, self._encode_normalized, left)
-        found, _ = self._parts.normalized_literals.find(texts)
-        return self._around(found, texts, owners, self._encode_normalized, left)
+            return self._encode_split(sections, owners, self._encode_normalized, hf_pieces)
+        spans, _ = self._parts.normalized_literals.find(texts)
+        return self._encode_around(spans, texts, owners, self._encode_normalized, hf_pieces)
 
-    def _around(
+    def _encode_around(
         self,
-        found: Mapping[int, Sequence[Place]],
+        spans: Mapping[int, Sequence[TokenSpan]],
         texts: list[str],
         owners: np.ndarray,
         encode: _Encode,
-        left: _Left,
+        hf_pieces: _HFPieces,
     ) -> Flat:
-        """Encodes texts that contain added tokens at the places `found`; `encode` encodes the text between these."""
-        if not found:
-            return encode(texts, owners, left)
-        return self._encode_split(cut_at(texts, found), owners, encode, left)
+        """Encodes texts that contain added tokens at `spans`, by the index of the text; `encode` encodes the rest."""
+        if not spans:
+            return encode(texts, owners, hf_pieces)
+        return self._encode_split(cut_at(texts, spans), owners, encode, hf_pieces)
 
-    def _encode_split(self, sections: Sections, owners: np.ndarray, encode: _Encode, left: _Left) -> Flat:
+    def _encode_split(
+        self, sections: Sections, owners: np.ndarray, encode: _Encode, hf_pieces: _HFPieces
+    ) -> Flat:
         flats = [
-            encode(sections.texts, owners[sections.owners], left),
+            encode(sections.texts, owners[sections.owners], hf_pieces),
             (sections.tokens, np.ones(len(sections.tokens), np.int64)),
         ]
-        ids, lengths = _interleave(sections.at, flats)
+        ids, lengths = _interleave(sections.indices, flats)
         return ids, _sums(lengths, sections.counts)
 
-    def _encode_normalized(self, texts: list[str], owners: np.ndarray, left: _Left) -> Flat:
+    def _encode_normalized(self, texts: list[str], owners: np.ndarray, hf_pieces: _HFPieces) -> Flat:
         for step in self._parts.mark:
             texts = step(texts)
-        places = self._inexact_places(texts)
+        inexact_positions = self._inexact_positions(texts)
         longest = self._core.longest
-        if not places and max(map(len, texts), default=0) <= longest:
+        if not inexact_positions and max(map(len, texts), default=0) <= longest:
             return self._encode_exact(texts)
         pieces: list[str] = []
-        inexact: list[int] = []  # indices of the pieces that HF encodes
+        hf_indices: list[int] = []  # indices of the pieces that HF encodes
         counts = np.ones(len(texts), np.int64)  # pieces per text
         for index, text in enumerate(texts):
-            if index not in places and len(text) <= longest:
+            if index not in inexact_positions and len(text) <= longest:
                 pieces.append(text)
                 continue
-            before = len(pieces)
-            for piece, exact in self._split(text, places.get(index, ())):
+            first_piece = len(pieces)
+            for piece, exact in self._split(text, inexact_positions.get(index, ())):
                 for part in cut(piece, self._parts.cuts, longest) if len(piece) > longest else (piece,):
                     if not exact or len(part) > longest:
-                        inexact.append(len(pieces))
-                        left.append((_LONG if exact else self._inexact_reason, int(owners[index]), part))
+                        hf_indices.append(len(pieces))
+                        hf_pieces.append((_LONG if exact else self._inexact_reason, int(owners[index]), part))
                     pieces.append(part)
-            counts[index] = len(pieces) - before
-        ids, lengths = self._encode_pieces(pieces, inexact)
+            counts[index] = len(pieces) - first_piece
+        ids, lengths = self._encode_pieces(pieces, hf_indices)
         return ids, _sums(lengths, counts)
 
-    def _split(self, text: str, places: Sequence[int]) -> list[tuple[str, bool]]:
-        """Splits a text into (piece, whether the core is exact on it), given the `places` of inexact characters.
+    def _split(self, text: str, positions: Sequence[int]) -> list[tuple[str, bool]]:
+        """Cuts out the words around the characters at `positions`, on which the core is not exact.
 
-        The pieces that the core is not exact on are the words around these characters.
+        "one two three" with the position 5 gives [("one", True), (" two", False), (" three", True)].
+
+        Returns:
+            (piece, whether the core is exact on it); the pieces, concatenated, are the text.
         """
         pieces = []
-        done = 0
-        for place in places:
-            if place < done:
+        cut_until = 0
+        for position in positions:
+            if position < cut_until:
                 continue
-            start, end = self._word_around(text, done, place)
-            if start > done:
-                pieces.append((text[done:start], True))
+            start, end = self._word_around(text, cut_until, position)
+            if start > cut_until:
+                pieces.append((text[cut_until:start], True))
             pieces.append((text[start:end], False))
-            done = end
-        if done < len(text):
-            pieces.append((text[done:], True))
+            cut_until = end
+        if cut_until < len(text):
+            pieces.append((text[cut_until:], True))
         return pieces
 
-    def _word_around(self, text: str, minimum: int, place: int) -> tuple[int, int]:
+    def _word_around(self, text: str, minimum: int, position: int) -> tuple[int, int]:
         """Returns the nearest positions before and after a character at which the text can be cut."""
         # Unigram and WordPiece texts can be cut at every space, which is faster to find.
         if self._parts.kind in (UNIGRAM, WORDPIECE):
-            start, end = text.rfind(" ", minimum, place), text.find(" ", place + 1)
+            start, end = text.rfind(" ", minimum, position), text.find(" ", position + 1)
             return max(start, minimum), len(text) if end < 0 else end
-        start = last_match(self._parts.cuts, text, minimum + 1, place)
-        end = self._parts.cuts.search(text, place + 1)
+        start = last_match(self._parts.cuts, text, minimum + 1, position)
+        end = self._parts.cuts.search(text, position + 1)
         return minimum if start is None else start, len(text) if end is None else end.start()
 
-    def _inexact_places(self, texts: list[str]) -> dict[int, list[int]]:
+    def _inexact_positions(self, texts: list[str]) -> dict[int, list[int]]:
         """Returns the positions of characters that the core is not exact on, by the index of the text."""
-        places = {} if self._core.is_exact else self._inexact.places(texts)
-        others = [self._core.inexact_places(texts)]
+        positions = {} if self._core.is_exact else self._inexact.positions(texts)
+        searches = [self._core.inexact_positions(texts)]
         if self._inexact_strings:
-            others.append(self._inexact_strings.places(texts))
-        for index, found in chain.from_iterable(other.items() for other in others):
-            places[index] = sorted((*places.get(index, ()), *found))
-        return places
+            searches.append(self._inexact_strings.positions(texts))
+        for index, in_text in chain.from_iterable(search.items() for search in searches):
+            positions[index] = sorted((*positions.get(index, ()), *in_text))
+        return positions
 
-    def _encode_pieces(self, pieces: list[str], inexact: list[int]) -> Flat:
-        if not inexact:
+    def _encode_pieces(self, pieces: list[str], hf_indices: list[int]) -> Flat:
+        if not hf_indices:
             return self._encode_exact(pieces)
-        others = np.delete(np.arange(len(pieces)), inexact)
+        fast_indices = np.delete(np.arange(len(pieces)), hf_indices)
         flats = [
-            self._encode_with_hf([pieces[index] for index in inexact]),
-            self._encode_exact([pieces[index] for index in others.tolist()]),
+            self._encode_with_hf([pieces[index] for index in hf_indices]),
+            self._encode_exact([pieces[index] for index in fast_indices.tolist()]),
         ]
-        return _interleave(np.concatenate([inexact, others]).astype(np.int64), flats)
+        return _interleave(np.concatenate([hf_indices, fast_indices]).astype(np.int64), flats)
 
     def _encode_exact(self, pieces: list[str]) -> Flat:
         """Encodes pieces with the core."""
@@ -218,36 +228,51 @@ class FastEngine:
         """Encodes pieces with HF. Each distinct piece is encoded once, since the same words occur again and again."""
         if len(self._cache) > _MAX_CACHED_PIECES:
             self._cache.clear()
-        known = {piece: self._cache.get(piece) for piece in pieces}
-        new = [piece for piece, ids in known.items() if ids is None]
+        ids_by_piece = {piece: self._cache.get(piece) for piece in pieces}
+        new = [piece for piece, ids in ids_by_piece.items() if ids is None]
         if new:
             ids, lengths = encode_flat(self._exact, new)
             for piece, piece_ids in zip(new, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
-                known[piece] = piece_ids
+                ids_by_piece[piece] = piece_ids
                 if len(piece) <= _MAX_CACHED_CHARS:
                     self._cache[piece] = piece_ids
-        found = [known[piece] for piece in pieces]
-        return np.concatenate(found), np.fromiter(map(len, found), np.int64, len(found))
+        ids_per_piece = [ids_by_piece[piece] for piece in pieces]
+        return np.concatenate(ids_per_piece), np.fromiter(
+            map(len, ids_per_piece), np.int64, len(ids_per_piece)
+        )
 
 
 def _sums(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the sums of consecutive groups of `lengths`, of which `counts` has the sizes: int64 [groups]."""
+    """Sums consecutive groups of numbers.
+
+    >>> _sums(np.array([3, 1, 2, 5]), np.array([2, 0, 2]))
+    array([4, 0, 7])
+
+    Args:
+        lengths: Integers [numbers].
+        counts: Integers [groups], the size of each group. They add up to `numbers`.
+
+    Returns:
+        int64 [groups].
+    """
     ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(counts)]
     return np.diff(ends, prepend=0)
 
 
-def _interleave(index: np.ndarray, flats: Sequence[Flat]) -> Flat:
-    """Concatenates results, ordered by text.
+def _interleave(indices: np.ndarray, flats: Sequence[Flat]) -> Flat:
+    """Merges the results of several batches in the order of the texts.
+
+    Text 1 was encoded to 7 8 in one batch, and texts 0 and 2 to 5 and 9 9 in another:
+
+    >>> _interleave(np.array([1, 0, 2]), [(np.array([7, 8]), np.array([2])), (np.array([5, 9, 9]), np.array([1, 2]))])
+    (array([5, 7, 8, 9, 9]), array([1, 2, 2]))
 
     Args:
-        index: integers [texts], the position in the output of each text of `flats`, in their order.
-        flats: The results.
-
-    Returns:
-        The ids and lengths of all texts, sorted by `index`.
+        indices: Integers [texts], the index in the result of each text of `flats`, in their order.
+        flats: The ids and lengths of each batch.
     """
     ids = np.concatenate([ids for ids, _ in flats])
     lengths = np.concatenate([lengths for _, lengths in flats])
-    order = np.argsort(index, kind="stable")
+    order = np.argsort(indices, kind="stable")
     starts = np.cumsum(lengths) - lengths
     return ids[ranges(starts[order], lengths[order])], lengths[order]

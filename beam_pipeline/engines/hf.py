@@ -33,7 +33,7 @@ def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> To
 
 
 def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of all texts (uint32 [tokens]) and how many each text has (int64 [texts])."""
+    """Returns the ids of all texts (uint32 [tokens]) and the number in each text (int64 [texts])."""
     parts = [_encode(tokenizer, batch) for batch in batches(texts)]
     if not parts:
         return np.empty(0, np.uint32), np.empty(0, np.int64)
@@ -47,7 +47,7 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.
 
 
 def batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yields consecutive texts, of a megabyte of characters together if no text alone has more."""
+    """Yields groups of consecutive texts with at most a megabyte of characters, or a single longer text."""
     first = chars = 0
     for number, text in enumerate(texts):
         if chars and chars + len(text) > _BATCH_CHARS:
@@ -78,7 +78,7 @@ class HFEngine:
         try:
             self._parts = split_tokenizer(tokenizer, parse_special_tokens)
         except UnsupportedComponent:
-            self._parts = None  # it is unknown where a text can be cut, so texts are encoded as a whole
+            self._parts = None  # where a text can be cut is unknown, so texts are encoded as a whole
         else:
             self._core = with_model_of(self._tokenizer, self._parts.exact)
 

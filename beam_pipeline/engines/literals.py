@@ -11,27 +11,34 @@ import numpy as np
 
 from beam_pipeline.tokenization.normalization import RUST_SPACE
 
-Place = tuple[int, int, int]
-"""Where an added token is in a text: its start and end, with the white space that belongs to it, and its id."""
+TokenSpan = tuple[int, int, int]
+"""An added token in a text: its start and end, including the white space that belongs to it, and its id."""
 
 
 @dataclass(frozen=True)
 class Sections:
-    """Texts that are cut into items: added tokens, and the sections between them."""
+    """Texts that are cut into items: added tokens, and the sections between them.
+
+    The texts "ab<s>c" and "<s>" have three items and one, if <s> has the id 1:
+
+    >>> cut_at(["ab<s>c", "<s>"], {0: [(2, 5, 1)], 1: [(0, 3, 1)]})  # doctest: +NORMALIZE_WHITESPACE
+    Sections(texts=['ab', 'c'], owners=array([0, 0]), indices=array([0, 2, 1, 3]),
+             tokens=array([1, 1], dtype=uint32), counts=array([3, 1]))
+    """
 
     texts: list[str]
     """The sections, none of which is empty."""
     owners: np.ndarray
     """int64 [sections]: the index of each section's text."""
-    at: np.ndarray
-    """int64 [sections + tokens]: the index of each section and then of each token among all items."""
+    indices: np.ndarray
+    """int64 [sections + tokens]: the index of each section, then of each token, among the items of all texts."""
     tokens: np.ndarray
     """uint32 [tokens]: the ids of the added tokens."""
     counts: np.ndarray
     """int64 [texts]: how many items each text has."""
 
     @classmethod
-    def of(cls, parts: Sequence[str], ids: np.ndarray, ends: np.ndarray) -> Sections:
+    def from_parts(cls, parts: Sequence[str], ids: np.ndarray, ends: np.ndarray) -> Sections:
         """Makes sections of texts that were split.
 
         Args:
@@ -39,36 +46,37 @@ class Sections:
             ids: int64 [parts]: the id of the added token after each section; negative if there is none.
             ends: bool [parts]: which sections are the last of their text.
         """
-        kept = np.empty((len(parts), 2), bool)
-        kept[:, 0] = np.fromiter(map(len, parts), np.int64, len(parts)) > 0
-        kept[:, 1] = ids >= 0
-        at = np.cumsum(kept).reshape(kept.shape) - 1
+        # A part gives up to two items: the section, unless it is empty, and the token after it.
+        is_item = np.empty((len(parts), 2), bool)
+        is_item[:, 0] = np.fromiter(map(len, parts), np.int64, len(parts)) > 0
+        is_item[:, 1] = ids >= 0
+        indices = np.cumsum(is_item).reshape(is_item.shape) - 1
         owners = np.cumsum(ends) - ends
         return cls(
             list(filter(None, parts)),
-            owners[kept[:, 0]],
-            np.concatenate([at[kept[:, 0], 0], at[kept[:, 1], 1]]),
-            ids[kept[:, 1]].astype(np.uint32),
-            np.bincount(owners, kept.sum(1), int(ends.sum())).astype(np.int64),
+            owners[is_item[:, 0]],
+            np.concatenate([indices[is_item[:, 0], 0], indices[is_item[:, 1], 1]]),
+            ids[is_item[:, 1]].astype(np.uint32),
+            np.bincount(owners, is_item.sum(1), int(ends.sum())).astype(np.int64),
         )
 
 
-def cut_at(texts: Sequence[str], found: Mapping[int, Sequence[Place]]) -> Sections:
-    """Cuts texts at the places in each of them that contains a token, by the index of the text."""
+def cut_at(texts: Sequence[str], spans: Mapping[int, Sequence[TokenSpan]]) -> Sections:
+    """Cuts texts at added tokens. `spans` has those of each text that contains any, by the index of the text."""
     parts: list[str] = []
     ids: list[int] = []
     ends: list[bool] = []
     for index, text in enumerate(texts):
-        done = 0
-        for start, end, token in found.get(index, ()):
-            parts.append(text[done:start])
+        section_start = 0
+        for start, end, token in spans.get(index, ()):
+            parts.append(text[section_start:start])
             ids.append(token)
             ends.append(False)
-            done = end
-        parts.append(text[done:])
+            section_start = end
+        parts.append(text[section_start:])
         ids.append(-1)
         ends.append(True)
-    return Sections.of(parts, np.array(ids, np.int64), np.array(ends, bool))
+    return Sections.from_parts(parts, np.array(ids, np.int64), np.array(ends, bool))
 
 
 class StringSet:
@@ -86,7 +94,11 @@ class StringSet:
         return not self._empty
 
     def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-        """Yields the index of the text, the place and the string: from left to right, and the longest of each place."""
+        """Yields (index of the text, position, string): from left to right, and the longest string of a position.
+
+        >>> list(StringSet(["<s>", "<s>>", "!"]).find(["a!<s>>", "<s>"]))
+        [(0, 1, '!'), (0, 2, '<s>>'), (1, 0, '<s>')]
+        """
         if self._empty:
             return
         starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
@@ -99,9 +111,12 @@ class StringSet:
     def split(self, texts: Sequence[str]) -> tuple[list[str], list[str]] | None:
         """Splits texts at all of the strings, many times as fast as `find` finds them.
 
+        >>> StringSet(["<s>", "!"]).split(["a!b<s>", "c"])
+        (['a', 'b', '', 'c'], ['!', '<s>', '', ''])
+
         Returns:
-            The sections, and the string after each: an empty one if it is the last section of its text. None if there
-            are none of the strings, or if the texts contain a certain control character.
+            The sections, and the string after each: an empty one if it is the last section of its text. None if the
+            texts contain none of the strings, or if they contain the control character that joins them here.
         """
         joined = self._separator.join(texts)
         if self._empty or not self._pattern.search(joined) or joined.count(self._separator) >= len(texts):
@@ -110,12 +125,12 @@ class StringSet:
         strings = ["" if string == self._separator else string for string in parts[1::2]]
         return parts[::2], [*strings, ""]
 
-    def places(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        """Returns the places in each text that contains any, ascending, by the index of the text."""
-        places: dict[int, list[int]] = {}
+    def positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
+        """Returns the positions of the strings, ascending, by the index of the text. Texts without any are left out."""
+        positions: dict[int, list[int]] = {}
         for index, start, _ in self.find(texts):
-            places.setdefault(index, []).append(start)
-        return places
+            positions.setdefault(index, []).append(start)
+        return positions
 
 
 class Literals:
@@ -129,39 +144,39 @@ class Literals:
     def __init__(self, tokens: Sequence[Mapping] = (), ignored: Collection[str] = ()):
         self._tokens = {token["content"]: token for token in tokens}
         self._ignored = frozenset(ignored)
-        any_found = self._tokens.keys() - self._ignored
-        self._strings = StringSet(self._tokens if any_found else ())
+        matched = self._tokens.keys() - self._ignored
+        self._strings = StringSet(self._tokens if matched else ())
         plain = not any(token[key] for token in tokens for key in ("single_word", "lstrip", "rstrip"))
         self._ids = {"": -1, **{token["content"]: token["id"] for token in tokens}} if plain else None
 
     def __bool__(self) -> bool:
         return bool(self._strings)
 
-    def find(self, texts: Sequence[str]) -> tuple[dict[int, list[Place]], list[int]]:
+    def find(self, texts: Sequence[str]) -> tuple[dict[int, list[TokenSpan]], list[int]]:
         """Finds the tokens in a batch of texts.
 
         Returns:
-            The places in each text that contains a token, by the index of the text; and the indices of texts in which
-            this class cannot determine them.
+            The spans of the tokens by the index of the text, without texts that contain none; and the indices of the
+            texts in which this class cannot determine them.
         """
-        found: dict[int, list[Place]] = {}
+        spans: dict[int, list[TokenSpan]] = {}
         unknown: list[int] = []
         for index, start, content in self._strings.find(texts):
             if content in self._ignored or (unknown and unknown[-1] == index):
                 continue
-            place = self._place(texts[index], start, content, found.get(index))
-            if place is None:
+            span = self._span(texts[index], start, content, spans.get(index))
+            if span is None:
                 unknown.append(index)
-                found.pop(index, None)
+                spans.pop(index, None)
             else:
-                found.setdefault(index, []).append(place)
-        return found, unknown
+                spans.setdefault(index, []).append(span)
+        return spans, unknown
 
     def split(self, texts: Sequence[str]) -> Sections | None:
         """Cuts texts at the tokens in them, as `cut_at` does, but several times as fast.
 
         Returns:
-            None if there are neither tokens nor ignored contents in the texts, or if this cannot find them.
+            None if the texts contain neither tokens nor ignored contents, or if this class cannot find them.
         """
         split = None if self._ids is None else self._strings.split(texts)
         if split is None:
@@ -170,17 +185,19 @@ class Literals:
         if not self._ignored.isdisjoint(contents):
             parts, contents = _without(self._ignored, parts, contents)
         ids = np.fromiter(map(self._ids.__getitem__, contents), np.int64, len(contents))
-        return Sections.of(parts, ids, ids < 0)
+        return Sections.from_parts(parts, ids, ids < 0)
 
-    def _place(self, text: str, start: int, content: str, before: list[Place] | None) -> Place | None:
-        """Returns the place of a token, or None if `tokenizers` has rules for it that are not implemented here."""
+    def _span(
+        self, text: str, start: int, content: str, previous: list[TokenSpan] | None
+    ) -> TokenSpan | None:
+        """Returns the span of a token, or None if `tokenizers` has rules for it that are not implemented here."""
         token = self._tokens[content]
-        done = before[-1][1] if before else 0
-        if token["single_word"] or start < done:
+        previous_end = previous[-1][1] if previous else 0
+        if token["single_word"] or start < previous_end:
             return None
         end = start + len(content)
         if token["lstrip"]:
-            while start > done and text[start - 1] in RUST_SPACE:
+            while start > previous_end and text[start - 1] in RUST_SPACE:
                 start -= 1
         if token["rstrip"]:
             while end < len(text) and text[end] in RUST_SPACE:
@@ -191,20 +208,28 @@ class Literals:
 def _without(
     ignored: Collection[str], parts: Sequence[str], contents: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Joins the sections around ignored strings, which are text, to one with the string between them."""
-    joined, kept, text = [], [], ""
+    """Makes ignored strings part of the text again, and joins them with the sections around them.
+
+    >>> _without({"!"}, ["a", "b", "c"], ["!", "<s>", ""])
+    (['a!b', 'c'], ['<s>', ''])
+    """
+    joined, remaining, text = [], [], ""
     for part, content in zip(parts, contents, strict=True):
         if content in ignored:
             text += part + content
         else:
             joined.append(text + part)
-            kept.append(content)
+            remaining.append(content)
             text = ""
-    return joined, kept
+    return joined, remaining
 
 
 def trie_pattern(strings: Collection[str]) -> str:
-    """Returns a pattern for the longest of the strings at each position, whose time does not grow with their number."""
+    """Returns a pattern that matches the longest of the strings at a position, in a time independent of their number.
+
+    >>> trie_pattern(["<s>", "<sep>", "no", "none"])
+    '(?:<s(?:>|ep>)|no(?:ne)?)'
+    """
     root: dict = {}
     for string in strings:
         node = root

@@ -1,6 +1,6 @@
-"""A check in production that an engine gives HF's ids: a small part of a run's documents is encoded by both.
+"""A check in production that an engine gives HF's ids: both encode a small part of a run's documents.
 
-It consists of a random sample of the documents, and of excerpts on which an engine is likely to be wrong.
+The part consists of a random sample of the documents, and of excerpts on which an engine is likely to be wrong.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from beam_pipeline.tokenization.library_errors import EncodingError, library_err
 _BYTES_PER_UNIT = 16 << 10
 _UNIT = 32 << 20
 
-# At least this much of a small input is checked, and all of a very small one: HF needs a fraction of a second for it.
+# At least this much of a small input is checked, and all of a very small one, which takes HF a fraction of a second.
 _MIN_BYTES = 256 << 10
 
-# Of a longer document, both encode only the beginning.
+# Only the beginning of a longer document is checked.
 _MAX_CHARS = 16 << 10
 
 # The share of the batches in which excerpts are checked, if the input is large. Finding and encoding those of a batch
@@ -34,8 +34,8 @@ _SHARE_OF_BATCHES = 1 / 64
 class SampleCheck:
     """Compares an engine with HF on a sample of the documents.
 
-    A seeded hash of a document's place decides whether it is in the sample, and one of the place of a batch's first
-    document whether its excerpts are checked. So every runner checks the same text.
+    A seeded hash of a document's place determines whether the document is in the sample. That of a batch's first
+    document determines whether the batch's excerpts are checked. So every runner checks the same text.
     """
 
     def __init__(self, engine: Engine, *, input_bytes: int, seed: int):
@@ -62,24 +62,26 @@ class SampleCheck:
                 if len(text) > _MAX_CHARS:
                     self._compare(batch, [(number, text[:_MAX_CHARS])])
                 else:
-                    found = ids[ends[number] - lengths[number] : ends[number]]
-                    self._refuse_difference(batch, number, text, found)
+                    document_ids = ids[ends[number] - lengths[number] : ends[number]]
+                    self._refuse_difference(batch, number, text, document_ids)
             if mix64(hashes[:1])[0] <= self._batch_bound:
                 self._compare(batch, find_suspects(batch.texts))
 
     def _compare(self, batch: DocumentBatch, excerpts: Sequence[tuple[int, str]]) -> None:
-        """Encodes excerpts of documents by both."""
+        """Checks excerpts of documents: (number of the document, text)."""
         if not excerpts:
             return
         ids, lengths = self._engine.encode_batch([text for _, text in excerpts])
-        found = np.split(ids, np.cumsum(lengths)[:-1])
-        for (number, text), text_ids in zip(excerpts, found, strict=True):
-            self._refuse_difference(batch, number, text, text_ids)
+        ids_per_excerpt = np.split(ids, np.cumsum(lengths)[:-1])
+        for (number, text), excerpt_ids in zip(excerpts, ids_per_excerpt, strict=True):
+            self._refuse_difference(batch, number, text, excerpt_ids)
 
-    def _refuse_difference(self, batch: DocumentBatch, number: int, text: str, found: np.ndarray) -> None:
+    def _refuse_difference(
+        self, batch: DocumentBatch, number: int, text: str, engine_ids: np.ndarray
+    ) -> None:
         try:
             with library_errors():
-                wanted = self._engine.reference.encode(text, add_special_tokens=False).ids
+                hf_ids = self._engine.reference.encode(text, add_special_tokens=False).ids
         except EncodingError as error:
             raise EngineMismatch(
                 f"the engine {self._engine.name} encodes this document, and HF's tokenizer does not: {error}; use "
@@ -87,9 +89,9 @@ class SampleCheck:
                 batch.name,
                 int(batch.places[number]),
             ) from None
-        if not np.array_equal(found, wanted):
+        if not np.array_equal(engine_ids, hf_ids):
             raise EngineMismatch(
-                _difference(self._engine.name, found, wanted), batch.name, int(batch.places[number])
+                _difference(self._engine.name, engine_ids, hf_ids), batch.name, int(batch.places[number])
             )
 
 
@@ -98,11 +100,13 @@ def _bound(share: float) -> np.uint64:
     return np.uint64(min(int(share * 2**64), 2**64 - 1))
 
 
-def _difference(name: str, found: np.ndarray, wanted: list[int]) -> str:
-    same = 0
-    while same < min(len(found), len(wanted)) and found[same] == wanted[same]:
-        same += 1
+def _difference(name: str, engine_ids: np.ndarray, hf_ids: list[int]) -> str:
+    """Describes the first tokens that differ."""
+    token = 0
+    while token < min(len(engine_ids), len(hf_ids)) and engine_ids[token] == hf_ids[token]:
+        token += 1
+    shown = slice(token, token + 4)
     return (
-        f"the engine {name} and HF's tokenizer give different ids for this document: from token {same} on, "
-        f"{found[same : same + 4].tolist()} instead of {wanted[same : same + 4]}; use --engine hf"
+        f"the engine {name} and HF's tokenizer give different ids for this document: from token {token} on, "
+        f"{engine_ids[shown].tolist()} instead of {hf_ids[shown]}; use --engine hf"
     )

@@ -17,13 +17,13 @@ _RAREST = 8
 _LOOK_ALIKES = 8
 _MATCHES = 2
 
-# Strings that tokenizers treat in their own way, by a pattern each.
+# Patterns of strings that tokenizers treat specially.
 _PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
         r"([^A-Za-z0-9\n])\1{5,}",  # runs of spaces and signs
         r"\n[ \t]*(?:\r?\n[ \t]*){2,}",
-        r"<[|/]?\w+[|]?>|\[[A-Z]+\d*\]",  # look like special tokens
+        r"<[|/]?\w+[|]?>|\[[A-Z]+\d*\]",  # similar to special tokens
         r"\S{100,}",
         r"[\u0370-\u05ff](?:(?=[A-Za-z])|(?<=[A-Za-z].))",  # two scripts in a word
     )
@@ -44,15 +44,15 @@ def find_suspects(texts: Sequence[str]) -> list[tuple[int, str]]:
         return []
     joined = "\n".join(texts)
     ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
-    found = set()
+    excerpts = set()
     for first, last in (*_rare_characters(joined), *_matches(joined)):
         index = int(np.searchsorted(ends, first, side="right"))
         start = int(ends[index]) - len(texts[index]) - 1
-        found.add((index, *_widen(texts[index], first - start, last - start)))
+        excerpts.add((index, *_widen(texts[index], first - start, last - start)))
     longest = max(range(len(texts)), key=lambda index: len(texts[index]))
     middle, end = len(texts[longest]) // 2, len(texts[longest])
-    found |= {(longest, *_widen(texts[longest], place, place + _CONTEXT)) for place in (middle, end)}
-    return [(index, texts[index][start:end]) for index, start, end in sorted(found)]
+    excerpts |= {(longest, *_widen(texts[longest], place, place + _CONTEXT)) for place in (middle, end)}
+    return [(index, texts[index][start:end]) for index, start, end in sorted(excerpts)]
 
 
 def _widen(text: str, start: int, end: int) -> tuple[int, int]:
@@ -68,21 +68,21 @@ def _matches(joined: str) -> Iterator[tuple[int, int]]:
 
 
 def _rare_characters(joined: str) -> Iterator[tuple[int, int]]:
+    """Yields the spans of rare characters and of those similar to ASCII, each where it occurs first."""
     if joined.isascii():
         return
-    codes = np.frombuffer(joined.encode("utf-32-le"), "<u4")
-    counts = np.bincount(codes)
-    present = np.flatnonzero(counts[128:]) + 128
-    rarest = present[np.argsort(counts[present], kind="stable")]
-    _, firsts = np.unique(rarest // _BLOCK, return_index=True)  # the rarest of each block
-    of_blocks = rarest[np.sort(firsts)[:_BLOCKS]]
-    chosen = {*rarest[:_RAREST].tolist(), *of_blocks.tolist(), *_look_alikes(present.tolist())}
+    counts = np.bincount(np.frombuffer(joined.encode("utf-32-le"), "<u4"))
+    codes = np.flatnonzero(counts[128:]) + 128
+    by_count = codes[np.argsort(counts[codes], kind="stable")]
+    _, rarest_of_block = np.unique(by_count // _BLOCK, return_index=True)
+    rare_by_block = by_count[np.sort(rarest_of_block)[:_BLOCKS]]
+    chosen = {*by_count[:_RAREST].tolist(), *rare_by_block.tolist(), *_look_alikes(codes.tolist())}
     for code in sorted(chosen):
-        place = joined.index(chr(code))
-        yield place, place + 1
+        position = joined.index(chr(code))
+        yield position, position + 1
 
 
 def _look_alikes(codes: Sequence[int]) -> list[int]:
-    """Returns the first characters of which a part is ASCII if they are decomposed."""
-    found = (code for code in codes if unicodedata.normalize("NFKD", chr(code))[0].isascii())
-    return [code for code, _ in zip(found, range(_LOOK_ALIKES), strict=False)]
+    """Returns the first characters whose decomposition begins with an ASCII character."""
+    similar = (code for code in codes if unicodedata.normalize("NFKD", chr(code))[0].isascii())
+    return [code for code, _ in zip(similar, range(_LOOK_ALIKES), strict=False)]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+Flat = tuple[np.ndarray, np.ndarray]
+"""The ids of several texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
+
 
 def id_dtype(vocab_size: int) -> np.dtype:
     """Returns the narrower of uint16 and uint32 that can represent every id below `vocab_size`."""
@@ -42,7 +45,11 @@ class Documents:
         )
 
     def select(self, chosen: np.ndarray) -> Documents:
-        """Returns the documents at the indices or the boolean mask `chosen`, in that order."""
+        """Returns the documents at the indices or the boolean mask `chosen`, in that order.
+
+        >>> Documents(np.array([5, 6, 7, 8]), np.array([1, 0, 3])).select(np.array([2, 0]))
+        Documents(ids=array([6, 7, 8, 5]), lengths=array([3, 1]))
+        """
         lengths = self.lengths[chosen]
         if chosen.dtype == bool:  # a mask of the ids is faster than their numbers
             return self if chosen.all() else Documents(self.ids[np.repeat(chosen, self.lengths)], lengths)
@@ -50,7 +57,11 @@ class Documents:
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the integers of all ranges [start, start + length), concatenated, as int64."""
+    """Returns the integers of all ranges [start, start + length), concatenated, as int64.
+
+    >>> ranges(np.array([10, 3, 20]), np.array([2, 0, 3]))
+    array([10, 11, 20, 21, 22])
+    """
     total = int(lengths.sum())
-    before = np.cumsum(lengths) - lengths
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
+    result_starts = np.cumsum(lengths) - lengths
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - result_starts, lengths)

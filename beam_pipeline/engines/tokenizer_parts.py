@@ -1,4 +1,4 @@
-"""Analyses a tokenizer: its parts, and where a text can be cut without changing its tokens.
+"""Analysis of a tokenizer: its parts, and where a text can be cut without changing its tokens.
 
 `split_tokenizer` supports only the components and options listed in this module and in `byte_level`, which the tests
 compare with `tokenizers`. Text for any other tokenizer is encoded by `tokenizers` itself.
@@ -40,15 +40,15 @@ class TokenizerParts:
     exact: Mapping
     """The same for `tokenizers`, which supports more components: no `split`, and the unchanged model."""
     cuts: re.Pattern
-    """Where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text."""
+    """Matches where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text."""
     normalize: Sequence[normalization.Step] = ()
     """The steps of its normalizer that come before `core`."""
     mark: Sequence[normalization.Step] = ()
     """The steps that come after `normalize`: the parts of its pre-tokenizer that `core` lacks."""
     split: byte_level.Splitter | None = None
-    """How text is split for `core` in addition."""
+    """Splits text further for `core`. None if there is nothing to split."""
     is_inexact: Callable[[str], bool] | None = None
-    """Tells the characters on which `core`, with `split`, may differ. None if there are none."""
+    """Determines whether `core`, with `split`, may differ on a character. None if it never does."""
     removed: Collection[str] = ()
     """Tokens that `core` lacks. `core` is not exact on text with these strings."""
     literals: Literals = field(default_factory=Literals)
@@ -154,7 +154,7 @@ def _mark_each(text: str) -> str:
 
 
 def _keeps_first(normalizer: Mapping | None) -> bool:
-    """Whether the normalizer never removes a text's first character."""
+    """Determines whether the normalizer never removes a text's first character."""
     for part in _sequence(normalizer, "normalizers"):
         replaces = part["type"] == "Replace" and part["content"]
         strips_right = part["type"] == "Strip" and not part["strip_left"]
@@ -224,8 +224,12 @@ def _bpe(core: dict) -> TokenizerParts:
 
 
 def _before_inner_marks(vocab: Mapping[str, int]) -> set[str]:
-    """Returns the characters before a word's mark in tokens. After any other, text can be cut before a mark."""
-    return {token[at - 1] for token in vocab for at in range(1, len(token)) if token[at] == "▁"}
+    """Returns the characters before a word's mark in tokens. Text can be cut before a mark that follows any other.
+
+    >>> sorted(_before_inner_marks({"▁the": 0, "a▁b": 1, "▁▁": 2}))
+    ['a', '▁']
+    """
+    return {token[index - 1] for token in vocab for index in range(1, len(token)) if token[index] == "▁"}
 
 
 def _unsplit_metaspace(

@@ -51,8 +51,8 @@ class UnigramModel:
             raise UnsupportedComponent("tokie needs an unknown token")
         if model["byte_fallback"]:
             raise UnsupportedComponent("a Unigram model with byte fallback")
-        last = {piece: number for number, (piece, _) in enumerate(pieces)}
-        if _MARK not in last:
+        last_number = {piece: number for number, (piece, _) in enumerate(pieces)}
+        if _MARK not in last_number:
             raise UnsupportedComponent(f"a Unigram model without the piece {_MARK}")
         lowest = min(read_scores(map(repr, sorted({score for _, score in pieces})[:4])))
         score = lowest - _UNKNOWN_PENALTY
@@ -61,18 +61,18 @@ class UnigramModel:
         self._score = score
         self._model = model
         self._size = len(pieces)
-        self.byte_pieces = frozenset(filter(_BYTE_PIECE.fullmatch, last))
+        self.byte_pieces = frozenset(filter(_BYTE_PIECE.fullmatch, last_number))
         # A word is split before each mark, and of equal pieces the last one counts.
         self._reachable = [
-            last[piece] == number and _MARK not in piece[1:] and piece not in self.byte_pieces
+            last_number[piece] == number and _MARK not in piece[1:] and piece not in self.byte_pieces
             for number, (piece, _) in enumerate(pieces)
         ]
-        known = set().union(*last)
-        self._placeholder = next(char for char in _PLACEHOLDERS if char not in known)
-        single = {piece for piece in last if len(piece) == 1}
-        self._added = sorted((known | _FREQUENT | {self._placeholder}) - single - {" "})
-        found = known | _FREQUENT
-        self._replaced = CharacterSet(lambda chars: [char not in found for char in chars])
+        chars_in_pieces = set().union(*last_number)
+        self._placeholder = next(char for char in _PLACEHOLDERS if char not in chars_in_pieces)
+        single = {piece for piece in last_number if len(piece) == 1}
+        unreplaced = chars_in_pieces | _FREQUENT
+        self._added = sorted((unreplaced | {self._placeholder}) - single - {" "})
+        self._replaced = CharacterSet(lambda chars: [char not in unreplaced for char in chars])
 
     def to_json(self, tokenizer: Mapping) -> str:
         """Returns the `tokenizer.json` of a tokenizer with this model, for tokie."""
@@ -89,20 +89,21 @@ class UnigramModel:
     def replace_unknown(self, texts: Sequence[str]) -> list[str]:
         """Replaces the characters that are in no piece of `to_json`."""
         texts = list(texts)
-        for index, places in self._replaced.places(texts).items():
+        for index, positions in self._replaced.positions(texts).items():
             codes = np.frombuffer(texts[index].encode("utf-32-le"), "<u4").copy()
-            codes[places] = ord(self._placeholder)
+            codes[positions] = ord(self._placeholder)
             texts[index] = codes.tobytes().decode("utf-32-le")
         return texts
 
     def restore_unknown(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Replaces each run of unknown characters by the unknown token.
 
-        No run is longer than a word, since words begin with a mark, which is known.
+        No run is longer than a word, since words begin with a mark, which is known. With a vocabulary of 100 pieces, in
+        which 0 is the unknown token, the ids [7, 101, 100, 5 | 103] of two texts become [7, 0, 5 | 0].
 
         Args:
             ids: tokie's ids, uint32 [tokens].
-            lengths: How many each text has, int64 [texts].
+            lengths: The number of tokens in each text, int64 [texts].
 
         Returns:
             The ids and lengths that `tokenizers` gives.
@@ -111,18 +112,20 @@ class UnigramModel:
             return ids, lengths
         unknown = (ids >= self._size) | (ids == self._unknown)
         ends = np.cumsum(lengths)
-        kept = np.ones(len(ids), bool)
-        kept[1:] = ~(unknown[1:] & unknown[:-1])
-        kept[(ends - lengths)[lengths > 0]] = True
-        before = np.concatenate([[0], np.cumsum(kept)])
-        return np.where(unknown, np.uint32(self._unknown), ids)[kept], before[ends] - before[ends - lengths]
+        # A token is dropped if it continues a run of unknown tokens of the same text.
+        remains = np.ones(len(ids), bool)
+        remains[1:] = ~(unknown[1:] & unknown[:-1])
+        remains[(ends - lengths)[lengths > 0]] = True
+        new_ends = np.concatenate([[0], np.cumsum(remains)])
+        ids = np.where(unknown, np.uint32(self._unknown), ids)
+        return ids[remains], new_ends[ends] - new_ends[ends - lengths]
 
 
 def _literal(score: float) -> str:
-    """Returns a decimal number that they read as exactly this score.
+    """Returns a decimal number that both libraries parse as exactly this score.
 
     Raises:
-        UnsupportedComponent: If none was found.
+        UnsupportedComponent: If no candidate is exact.
     """
     literals = []
     for digits in range(15, 20):
@@ -130,7 +133,7 @@ def _literal(score: float) -> str:
         nearest = int(Decimal(score).scaleb(-exponent))
         step = max(1, 10 ** (digits - 17) // 2)
         literals += [f"{nearest + step * offset}e{exponent}" for offset in range(-8, 9)]
-    for literal, found in zip(literals, read_scores(literals), strict=True):
-        if found == score:
+    for literal, parsed in zip(literals, read_scores(literals), strict=True):
+        if parsed == score:
             return literal
     raise UnsupportedComponent(f"a Unigram model with {score!r} as an unknown character's score")

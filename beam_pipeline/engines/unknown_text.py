@@ -1,4 +1,4 @@
-"""Models that cannot represent every text: those that fail on what they do not know, and those that drop it."""
+"""Models that cannot represent every text: those that fail on unknown characters, and those that drop them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tokenmill_reader.console.escaping import excerpt
 
 
 def describe_unknown(tokenizer: Mapping) -> str | None:
-    """Describes what the model of a parsed tokenizer does with text that it has no token for.
+    """Describes how the model of a parsed tokenizer treats text that it has no token for.
 
     Returns:
-        A sentence if this is an error, or if the text is dropped. None if there is an unknown token, or no such text.
+        A sentence if it fails, or drops the text. None if it has an unknown token, or tokens for every text.
     """
     model = tokenizer["model"]
     if unknown_id(model) is not None or (model["type"] == "BPE" and lost_bytes(tokenizer) == frozenset()):
@@ -28,21 +28,21 @@ def describe_unknown(tokenizer: Mapping) -> str | None:
     )
     if _drops(tokenizer):
         return f"its model drops the characters that it does not know, since {lacks}; the run counts them"
-    what = "word" if model["type"].startswith("Word") else "character"
+    unit = "word" if model["type"].startswith("Word") else "character"
     return (
-        f"its model cannot encode a {what} that it does not know, since {lacks}; a document with one is a bad record, "
+        f"its model cannot encode a {unit} that it does not know, since {lacks}; a document with one is a bad record, "
         "see --on_bad_record"
     )
 
 
 def _drops(tokenizer: Mapping) -> bool:
-    """Whether the model drops the characters or bytes that it does not know."""
+    """Determines whether the model drops the characters or bytes that it does not know."""
     model = tokenizer["model"]
     return model["type"] == "BPE" and model["unk_token"] is None and lost_bytes(tokenizer) != frozenset()
 
 
 def dropped_characters(tokenizer: Mapping, *, parse_special_tokens: bool) -> CharacterSet | None:
-    """Returns the characters that encode to nothing on their own, or lose a byte. None if the model drops none.
+    """Returns the characters that encode to no token on their own, or lose a byte. None if the model drops none.
 
     Args:
         tokenizer: A parsed tokenizer, as `tokenizer_for_text` returns it.
@@ -59,7 +59,7 @@ def dropped_characters(tokenizer: Mapping, *, parse_special_tokens: bool) -> Cha
     def is_dropped(char: str) -> bool:
         if reference.encode(char, add_special_tokens=False).ids:
             return False
-        # What the tokenizer leaves out before the model sees it, such as white space, is not dropped by the model.
+        # Text that is removed before the model, such as white space, is not dropped by the model.
         text = char if normalizer is None else normalizer.normalize_str(char)
         return bool(text if pre_tokenizer is None else pre_tokenizer.pre_tokenize_str(text))
 

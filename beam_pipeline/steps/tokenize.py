@@ -163,7 +163,7 @@ class TokenizeUnit(beam.DoFn):
         tails = tuple(0 if tail is None else len(tail.ids) for tail in done.tails)
         yield TaggedOutput(COUNTS, UnitCounts(unit.index, rows, tails))
         yield TaggedOutput(EXCLUDED, done.excluded)
-        self._misses.inc(done.use.left.documents)
+        self._misses.inc(done.use.fallbacks.documents)
         yield TaggedOutput(USES, (done.use.engine, done.use))
         self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 

@@ -1,7 +1,7 @@
 """Falcon's pre-tokenizer: it splits punctuation from other text, and digits from the bytes of words.
 
-`Digits` stands behind `ByteLevel`, so it also cuts inside of characters: six bytes of UTF-8 are represented by
-characters that Unicode calls numeric, such as `²`. Characters with these bytes are left to HF.
+`Digits` comes after `ByteLevel`, so it also cuts inside of characters: six bytes of UTF-8 are represented by characters
+that are numeric in Unicode, such as `²`. HF encodes words with characters that contain these bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _THREE_DIGITS = {
 
 
 def split_around_bytes(parts: Sequence[Mapping]) -> Callable[[str], list[str]] | None:
-    """Returns how text is split before GPT-2's pattern, so that the pieces are those of these components.
+    """Returns a function that splits text before GPT-2's pattern, so that the pieces are those of these components.
 
     Returns:
         A function that may return empty pieces. None if the components are not those of Falcon.
@@ -44,7 +44,7 @@ def split_around_bytes(parts: Sequence[Mapping]) -> Callable[[str], list[str]] |
 
 
 def is_split_otherwise(char: str) -> bool:
-    """Whether text with this character may be split otherwise than by `split_around_bytes`."""
+    """Determines whether text with this character may be split differently than by `split_around_bytes`."""
     return not _NUMERIC_BYTES.isdisjoint(char.encode()) or _is_punctuation(char) != (
         len(_tokenizers_punctuation().pre_tokenize_str(f"a{char}a")) == 3
     )

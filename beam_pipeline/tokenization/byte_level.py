@@ -24,11 +24,11 @@ LLAMA3_PATTERN = (
     r"\s+(?!\S)|\s+"
 )
 QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
-# Of Qwen 3.5 and 3.6: a mark is like a letter.
+# Qwen 3.5 and 3.6 treat a mark like a letter.
 QWEN35_PATTERN = QWEN2_PATTERN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"\s\p{L}", r"\s\p{L}\p{M}")
 # Each line break ends a piece.
 GPT4_PATTERN = LLAMA3_PATTERN.replace(r"\s*[\r\n]+", r"\s*[\r\n]")
-# The same in tiktoken's spelling, but for its groups of digits: nanochat's.
+# nanochat has the same pattern in tiktoken's spelling, with other groups of digits.
 NANOCHAT_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|"
     r"\s+(?!\S)|\s+"
@@ -90,8 +90,12 @@ def known_bytes_model(model: Mapping) -> Mapping:
         "byte_fallback": False,
         "vocab": {**vocab, **{char: first + number for number, char in enumerate(missing)}},
     }
-    made = vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
-    unused = [key for key in vocab if len(key) > 1 and (key not in made or not BYTE_ALPHABET.issuperset(key))]
+    reachable = (
+        vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
+    )
+    unused = [
+        key for key in vocab if len(key) > 1 and (key not in reachable or not BYTE_ALPHABET.issuperset(key))
+    ]
     unused += [key for key in vocab if len(key) == 1 and key not in BYTE_ALPHABET]
     return make_unreachable(model, unused)[0]
 
@@ -103,11 +107,11 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
         parts: Its components, without nested sequences.
 
     Returns:
-        The pre-tokenizer without prefix space and without `Digits`; whether it adds a prefix space; and how text is
-        split before, None if it is not.
+        The pre-tokenizer without prefix space and without `Digits`; whether it adds a prefix space; and a function that
+        splits text for it, None if there is nothing to split.
 
     Raises:
-        UnsupportedComponent: If there is none.
+        UnsupportedComponent: If gigatoken supports no equivalent.
     """
     names = " + ".join(part["type"] for part in parts) or "None"
     falcons = split_around_bytes(parts)
@@ -139,14 +143,14 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
 
 
 def _supported(patterns: Sequence[str | None]) -> tuple[tuple[str | None, ...], Splitter | None]:
-    """Returns equivalent expressions that may be among `PATTERNS`, and how text is split before."""
+    """Returns equivalent expressions that may be among `PATTERNS`, and a function that splits text for them."""
     groups = [(pattern or "").replace(r"\p{N}{1,2}", r"\p{N}{1,3}") for pattern in patterns]
     splitter = split_digit_pairs if groups != patterns else None
     return tuple(_SPELLINGS.get(pattern, pattern) for pattern in groups), splitter
 
 
 def never_falls_back(parts: Sequence[Mapping], vocab: Mapping[str, int]) -> bool:
-    """Whether byte fallback, which models on top of a byte-level pre-tokenizer may ask for, has no effect."""
+    """Determines whether byte fallback has no effect, although the model's config enables it."""
     if not parts or parts[-1]["type"] != "ByteLevel":
         return False
     return vocab.keys() >= BYTE_ALPHABET or vocab.keys().isdisjoint(BYTE_TOKENS)
@@ -201,20 +205,24 @@ _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 def byte_characters() -> dict[int, str]:
     """Returns the character of the byte alphabet that represents each byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
+    unprintable = [byte for byte in range(256) if byte not in printable]
     return {
         **{byte: chr(byte) for byte in printable},
-        **{byte: chr(256 + n) for n, byte in enumerate(others)},
+        **{byte: chr(256 + number) for number, byte in enumerate(unprintable)},
     }
 
 
 def split_numbers(text: str) -> list[str]:
-    """Isolates each character of the categories Nd, Nl and No, as the pre-tokenizer `Digits` does."""
-    basic, others = _numeric()
+    """Isolates each character of the categories Nd, Nl and No, as the pre-tokenizer `Digits` does.
+
+    >>> split_numbers("in 42")
+    ['in ', '4', '', '2', '']
+    """
+    basic, supplementary = _numeric()
     pieces = basic.split(text)
     if len(text.encode("utf-16-le")) == 2 * len(text):
         return pieces
-    return [part for piece in pieces for part in others.split(piece)]
+    return [part for piece in pieces for part in supplementary.split(piece)]
 
 
 def split_digit_pairs(text: str) -> list[str]:
@@ -223,18 +231,18 @@ def split_digit_pairs(text: str) -> list[str]:
     >>> split_digit_pairs("in 20195 of 42")
     ['in 20', '19', '5 of 42']
     """
-    basic, others = _digit_pairs()
-    any_other = len(text.encode("utf-16-le")) > 2 * len(text) and _numeric()[1].search(text)
-    ends = [match.end() for match in (others if any_other else basic).finditer(text)]
+    basic, both_planes = _digit_pairs()
+    has_supplementary = len(text.encode("utf-16-le")) > 2 * len(text) and _numeric()[1].search(text)
+    ends = [match.end() for match in (both_planes if has_supplementary else basic).finditer(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)])]
 
 
 @functools.cache
 def _digit_pairs() -> tuple[re.Pattern, re.Pattern]:
     """Returns patterns for two numeric characters before a third: for text with those below U+10000 only, and any."""
-    basic, others = _numeric_characters()
+    basic, supplementary = _numeric_characters()
     return re.compile(f"[{basic}]{{2}}(?=[{basic}])"), re.compile(
-        f"[{basic}{others}]{{2}}(?=[{basic}{others}])"
+        f"[{basic}{supplementary}]{{2}}(?=[{basic}{supplementary}])"
     )
 
 
@@ -244,8 +252,8 @@ def _numeric() -> tuple[re.Pattern, re.Pattern]:
 
     With both in one pattern, `re` cannot use its table of characters, and takes twenty times as long.
     """
-    basic, others = _numeric_characters()
-    return re.compile(f"([{basic}])"), re.compile(f"((?=[\\U00010000-\\U0010ffff])[{others}])")
+    basic, supplementary = _numeric_characters()
+    return re.compile(f"([{basic}])"), re.compile(f"((?=[\\U00010000-\\U0010ffff])[{supplementary}])")
 
 
 def _numeric_characters() -> tuple[str, str]:

@@ -16,6 +16,9 @@ _OUT, _IN, _UNKNOWN = range(3)
 class CharacterSet:
     """A set of characters. Texts have few different ones, so all but Latin ones are classified when they occur first.
 
+    >>> CharacterSet(lambda chars: [char in "é!" for char in chars]).positions(["café!", "tea", "é"])
+    {0: [3, 4], 2: [0]}
+
     Args:
         classify: Returns which of some different characters are in the set: one bool for each.
     """
@@ -28,44 +31,46 @@ class CharacterSet:
         self._other_ascii = np.flatnonzero(self._states[:128] == _OUT).astype(np.uint8).tobytes()
 
     @classmethod
-    def of(cls, chars: Iterable[str]) -> CharacterSet:
+    def containing(cls, chars: Iterable[str]) -> CharacterSet:
+        """Makes a set of the given characters."""
         chars = frozenset(chars)
-        return cls(lambda found: [char in chars for char in found])
+        return cls(lambda candidates: [char in chars for char in candidates])
 
     def _learn(self, codes: np.ndarray) -> None:
         self._states[codes] = np.fromiter(self._classify(list(map(chr, codes.tolist()))), np.uint8)
 
-    def places(self, texts: list[str]) -> dict[int, list[int]]:
+    def positions(self, texts: list[str]) -> dict[int, list[int]]:
         """Finds the set's characters in texts.
 
         Returns:
             Their positions, ascending, by the index of the text. Texts without any are left out.
         """
-        numbers = [number for number, text in enumerate(texts) if not text.isascii()]
+        text_numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         if len(self._other_ascii) < 128:
-            ascii_texts = "".join(texts) if not numbers else "".join(filter(str.isascii, texts))
-            # If deleting all ASCII characters outside of the set leaves anything, the ASCII texts have to be searched.
+            ascii_texts = "".join(texts) if not text_numbers else "".join(filter(str.isascii, texts))
+            # If anything remains without the ASCII characters outside of the set, the ASCII texts have to be searched.
             if ascii_texts.encode().translate(None, self._other_ascii):
-                numbers = list(range(len(texts)))
-        if not numbers:
+                text_numbers = list(range(len(texts)))
+        if not text_numbers:
             return {}
-        chosen = [texts[number] for number in numbers]
-        codes = np.frombuffer("".join(chosen).encode("utf-32-le"), "<u4")  # UTF-32 is an array of code points
+        searched = [texts[number] for number in text_numbers]
+        # UTF-32 is an array of code points.
+        codes = np.frombuffer("".join(searched).encode("utf-32-le"), "<u4")
         if self._first < 128:
-            found = np.flatnonzero(self._states.take(codes) != _OUT)
+            matches = np.flatnonzero(self._states.take(codes) != _OUT)
         else:  # most characters of most texts precede all of the set, and a comparison is faster than a look-up
-            found = np.flatnonzero(codes >= self._first)
-            found = found[self._states[codes[found]] != _OUT]
-        new = np.unique(codes[found][self._states[codes[found]] == _UNKNOWN])
-        if len(new):
-            self._learn(new)
-            found = found[self._states[codes[found]] == _IN]
-        if not len(found):
+            matches = np.flatnonzero(codes >= self._first)
+            matches = matches[self._states[codes[matches]] != _OUT]
+        unknown = np.unique(codes[matches][self._states[codes[matches]] == _UNKNOWN])
+        if len(unknown):
+            self._learn(unknown)
+            matches = matches[self._states[codes[matches]] == _IN]
+        if not len(matches):
             return {}
-        ends = np.cumsum(np.fromiter(map(len, chosen), np.int64, len(chosen)))
-        index = np.searchsorted(ends, found, side="right")
+        ends = np.cumsum(np.fromiter(map(len, searched), np.int64, len(searched)))
+        text_index = np.searchsorted(ends, matches, side="right")
         starts = ends - np.diff(ends, prepend=0)
-        bounds = np.flatnonzero(np.diff(index)) + 1  # between the places of two texts
-        owners = index[np.append(0, bounds)].tolist()
-        parts = np.split(found - starts[index], bounds)
-        return {numbers[owner]: part.tolist() for owner, part in zip(owners, parts, strict=True)}
+        bounds = np.flatnonzero(np.diff(text_index)) + 1  # between the positions of two texts
+        owners = text_index[np.append(0, bounds)].tolist()
+        parts = np.split(matches - starts[text_index], bounds)
+        return {text_numbers[owner]: part.tolist() for owner, part in zip(owners, parts, strict=True)}

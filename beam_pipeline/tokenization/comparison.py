@@ -31,7 +31,7 @@ class Difference:
     """The added token in it, if any."""
     text: str
     expected: list[int] | str
-    """Its ids, or the message of the error that the tokenizer raises."""
+    """The ids of the first tokenizer, or the message of the error that it raises."""
     actual: list[int] | str
 
     def __str__(self) -> str:
@@ -53,19 +53,19 @@ def find_differences(
     texts += [(token, around.replace("{}", token)) for token in tokens for around in _AROUND]
     only_texts = [text for _, text in texts]
     results = zip(_encode(expected, only_texts, as_text), _encode(actual, only_texts, as_text), strict=True)
-    for (token, text), (wanted, found) in zip(texts, results, strict=True):
-        if wanted != found:
-            yield Difference(token, text, wanted, found)
+    for (token, text), (expected_ids, actual_ids) in zip(texts, results, strict=True):
+        if expected_ids != actual_ids:
+            yield Difference(token, text, expected_ids, actual_ids)
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str], as_text: bool) -> list[list[int] | str]:
     """Encodes one text after another: a batch would start threads before the run has determined their number."""
-    kept = tokenizer.encode_special_tokens
+    saved = tokenizer.encode_special_tokens
     tokenizer.encode_special_tokens = as_text
     try:
         return [_ids(tokenizer, text) for text in texts]
     finally:
-        tokenizer.encode_special_tokens = kept
+        tokenizer.encode_special_tokens = saved
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int] | str:

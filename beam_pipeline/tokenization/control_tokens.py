@@ -1,4 +1,4 @@
-"""Control tokens (`</s>`, `[MASK]`, …), which no text can forge: only a template puts them into a dataset.
+"""Control tokens (`</s>`, `[MASK]`, …), which no text can forge: only a template adds them to a dataset.
 
 With `encode_special_tokens`, `tokenizers` treats added tokens that are marked special as plain text. That leaves three
 ways from text to a control token's id: an added token that has a role, such as eos, but is not marked special; the
@@ -26,7 +26,7 @@ _REMEDY = "change that in the tokenizer's folder, or allow text to encode to con
 
 
 def find_control_ids(
-    tokenizer: Mapping, boundaries: Collection[int], others: Collection[int] = ()
+    tokenizer: Mapping, boundaries: Collection[int], additional: Collection[int] = ()
 ) -> frozenset[int]:
     """Returns the ids that no text may encode to.
 
@@ -36,10 +36,10 @@ def find_control_ids(
     Args:
         tokenizer: A parsed `tokenizer.json`.
         boundaries: The ids of the bos, eos, cls, sep and mask tokens.
-        others: The ids of the pad token and of additional special tokens.
+        additional: The ids of the pad token and of additional special tokens.
     """
     special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
-    return frozenset(boundaries) | ((special | set(others)) - {unknown_id(tokenizer["model"])})
+    return frozenset(boundaries) | ((special | set(additional)) - {unknown_id(tokenizer["model"])})
 
 
 def tokenizer_for_text(
@@ -61,11 +61,11 @@ def tokenizer_for_text(
 
 def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping:
     """Makes the ids of control tokens unreachable for text, if special tokens are not parsed. All ids stay the same."""
-    hidden = find_control_ids(tokenizer, ids)
+    control_ids = find_control_ids(tokenizer, ids)
     model = tokenizer["model"]
-    keys = sorted(key for key, number in entries(model) if number in hidden)
+    keys = sorted(key for key, number in entries(model) if number in control_ids)
     unknown = unknown_id(model)
-    if unknown in hidden:
+    if unknown in control_ids:
         if model["type"] != "BPE" or lost_bytes(tokenizer) != frozenset():
             token = next(key for key, number in entries(model) if number == unknown)
             raise UsageError(
@@ -81,7 +81,7 @@ def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping
     model, names = make_unreachable(model, keys)
     added = [
         {**token, "special": True, "content": names.get(token["content"], token["content"])}
-        if token["id"] in hidden
+        if token["id"] in control_ids
         else token
         for token in tokenizer["added_tokens"]
     ]

@@ -1,4 +1,4 @@
-"""Folders whose ids AutoTokenizer determines: it loads them, and what it has made in memory is written."""
+"""Conversion of folders whose ids AutoTokenizer determines: it loads them, and the tokenizer in memory is saved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from beam_pipeline.support import console
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.comparison import Difference, find_differences
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, first_line, read_folder
-from beam_pipeline.tokenization.plain_class import (
+from beam_pipeline.tokenization.tokenizer_config import (
     PLAIN_CLASS,
     PLAIN_CLASSES,
     added_tokens_decoder,
@@ -41,22 +41,25 @@ def converter() -> str:
 def convert(
     path: str,
     files: Mapping[str, bytes],
-    given: LoadedTokenizer | None,
+    original: LoadedTokenizer | None,
     *,
     named_class: str | None,
     code: bool,
 ) -> dict[str, bytes]:
-    """Loads the files with AutoTokenizer and saves them. Keeps the vocabulary's text: saving may round its scores.
+    """Loads the files with AutoTokenizer and saves them. Copies the vocabulary's text, since saving may round scores.
 
     Args:
         path: The folder, for messages.
-        files: Its files.
-        given: Its `tokenizer.json`, if it has one.
-        named_class: The `tokenizer_class` of its config.
-        code: Whether its class may be code in the folder.
+        files: The content of the folder's files by name.
+        original: The folder's `tokenizer.json`, if it has one.
+        named_class: The `tokenizer_class` of the config.
+        code: Whether the class may be code in the folder.
+
+    Returns:
+        The content of the converted files by name.
 
     Raises:
-        UsageError: If AutoTokenizer cannot load them, or no `tokenizer.json` gives the ids that it gives.
+        UsageError: If AutoTokenizer cannot load the files, or no `tokenizer.json` gives AutoTokenizer's ids.
     """
     with console.without_stdout(), tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "in"), Path(folder, "out")
@@ -67,13 +70,13 @@ def convert(
         saved = read_folder(str(target))
         backend = tokenizer.backend_tokenizer
         same_model = (
-            given is not None and backend.model.__getstate__() == given.tokenizer.model.__getstate__()
+            original is not None and backend.model.__getstate__() == original.tokenizer.model.__getstate__()
         )
     parts = parts_without_model(backend)
     backend.no_truncation()
     backend.no_padding()
     model_file = files[JSON] if same_model else saved[JSON]
-    if same_model and all(given.parsed[key] == value for key, value in parts.items()):
+    if same_model and all(original.parsed[key] == value for key, value in parts.items()):
         saved[JSON] = files[JSON]
     elif same_model:
         saved[JSON] = dump_with_model(parts, model_file)
@@ -115,13 +118,13 @@ def _load_and_save(
         elif str(error).startswith("Converting from SentencePiece and Tiktoken failed"):
             reason = damaged
         raise UsageError(f"--tokenizer {path}: {reason}") from error
-    if tokenizer is False:  # what some classes return then
+    if tokenizer is False:  # some classes return this instead of raising an error
         raise UsageError(f"--tokenizer {path}: {damaged}")
     if not tokenizer.is_fast:
         remedy = (
             use_as_it_is
             if JSON in files
-            else "if transformers 5 has one, load the folder there, and use what save_pretrained writes"
+            else "if transformers 5 has one, load the folder there, and use the files that save_pretrained writes"
         )
         raise UsageError(
             f"--tokenizer {path}: {type(tokenizer).__name__} has no fast version in {converter()}, which is required; "
@@ -135,16 +138,16 @@ def load_by_transformers(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
-    kept = logging.get_verbosity()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     finally:
-        logging.set_verbosity(kept)
+        logging.set_verbosity(verbosity)
 
 
 def is_known_class(name: str) -> bool:
-    """Whether transformers has a class with this name, slow or fast."""
+    """Determines whether transformers has a class with this name, slow or fast."""
     from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
     return tokenizer_class_from_name(name) is not None or tokenizer_class_from_name(f"{name}Fast") is not None

@@ -1,4 +1,4 @@
-"""What a run needs to know about a tokenizer, read from its folder without transformers if that is exact."""
+"""Description of a tokenizer for a run, read from its folder without transformers if that is exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.template import Template, find_template
-from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, additional_tokens, content
+from beam_pipeline.tokenization.tokenizer_config import SPECIAL_NAMES, additional_tokens, content
 from beam_pipeline.tokenization.tokenizer_files import load_files
 from beam_pipeline.tokenization.tokenizer_json import dump_with_model, load_tokenizer
 from tokenmill_reader.console.escaping import excerpt
@@ -33,11 +33,11 @@ class TokenizerDescription:
     """A tokenizer, resolved once by the launcher."""
 
     files: Mapping[str, bytes] = field(repr=False)
-    """The files of its folder by name, which are copied to `OUT/tokenizer`."""
+    """The content of the folder's files by name. They are copied to `OUT/tokenizer`."""
     notes: tuple[str, ...]
-    """Messages for the user about how it was read."""
+    """Messages for the user about how the tokenizer was read."""
     converted_by: str | None
-    """The library that has made `tokenizer.json` from other files, and its version; None if the folder has it."""
+    """The library that made `tokenizer.json` from other files, and its version; None if the folder contains it."""
     vocab_size: int
     """`len(tokenizer)`."""
     special_token_ids: Mapping[str, int | None]
@@ -106,8 +106,8 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
 
 
 def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
-    made = load_files(path)
-    files, notes = made.files, made.notes
+    source = load_files(path)
+    files, notes = source.files, source.notes
     if pad_token is not None:
         files = _with_pad_token(files, pad_token, path)
     loaded = load_tokenizer(files[JSON].decode())
@@ -142,7 +142,7 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
     return TokenizerDescription(
         files=files,
         notes=tuple(excerpt(note, MAX_MESSAGE) for note in notes),
-        converted_by=made.converted_by,
+        converted_by=source.converted_by,
         vocab_size=vocab_size,
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
@@ -175,7 +175,7 @@ def _with_pad_token(files: Mapping[str, bytes], token: str, path: str) -> dict[s
         if name in files
     }
     added = loaded.parsed["added_tokens"]
-    if all(other["id"] != number for other in added):
+    if all(entry["id"] != number for entry in added):
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         added = sorted(
             [*added, {"id": number, "content": token, **flags, "special": True}], key=itemgetter("id")
@@ -189,7 +189,7 @@ def _token_id(tokenizer: Tokenizer, config: Mapping, name: str, path: str) -> in
     if not token:
         return None
     token = content(token)
-    found = tokenizer.token_to_id(token)
-    if found is None:
+    number = tokenizer.token_to_id(token)
+    if number is None:
         raise UsageError(f"--tokenizer {path}: its {name}_token '{excerpt(token)}' is not in its vocabulary")
-    return found
+    return number

@@ -35,10 +35,10 @@ def find_files(path: str) -> dict[str, bytes]:
     """Reads the files of a tokenizer from a folder, or from the hub if there is no folder.
 
     Returns:
-        Their content by name. There is at least one.
+        The content of one or more files by name.
 
     Raises:
-        UsageError: If there are none, or one is too large.
+        UsageError: If there are no files, or one is too large.
     """
     files = read_folder(filesystem.absolute(path))
     if files:
@@ -56,7 +56,7 @@ def read_folder(path: str) -> dict[str, bytes]:
     Raises:
         UsageError: If one of them is too large, is no regular file of the folder, or was not downloaded.
     """
-    kept = {}
+    files = {}
     for file, size in filesystem.list_files(path, recursive=False):
         name = file.rpartition("/")[2]
         if not name.endswith(_SUFFIXES):
@@ -64,13 +64,13 @@ def read_folder(path: str) -> dict[str, bytes]:
         if filesystem.is_local(path):
             _check_place(Path(file), path)
         if size <= _MAX_FILE_BYTES:
-            kept[name] = _content(filesystem.read_bytes(file), name, path)
+            files[name] = _content(filesystem.read_bytes(file), name, path)
         elif name in _NAMES or name.endswith(".model"):
             raise UsageError(
                 f"--tokenizer {path}: {name} has {human_bytes(size)}, and a tokenizer's file may have at most "
                 f"{human_bytes(_MAX_FILE_BYTES)}; check that it is a tokenizer, and reduce its vocabulary"
             )
-    return kept
+    return files
 
 
 def _check_place(file: Path, path: str) -> None:
@@ -102,7 +102,7 @@ def _content(data: bytes, name: str, path: str) -> bytes:
 
 
 def _tiktoken_remedy(path: str) -> str:
-    """Returns what to do with a folder that has only tiktoken's ranks, without pattern and special tokens."""
+    """Returns advice for a folder that has only tiktoken's ranks, without pattern and special tokens."""
     name = next((file.name for file in sorted(Path(path).glob("*.tiktoken"))), None)
     if name is None:
         return ""

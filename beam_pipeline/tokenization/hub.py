@@ -35,12 +35,12 @@ def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
     """
     api = HfApi()
     try:
-        found = api.create_repo(repo, exist_ok=True)
+        created = api.create_repo(repo, exist_ok=True)
         operations = [
             CommitOperationAdd(path_in_repo=name, path_or_fileobj=data)
             for name, data in sorted(files.items())
         ]
-        commit = api.create_commit(found.repo_id, operations, commit_message="Add tokenizer")
+        commit = api.create_commit(created.repo_id, operations, commit_message="Add tokenizer")
     # These include the client's own errors, network errors and a missing login.
     except (OSError, ValueError) as error:
         raise DataError(

@@ -14,8 +14,12 @@ from beam_pipeline.tokenization.conversion import converter, load_by_transformer
 from beam_pipeline.tokenization.description import MAX_MESSAGE, TokenizerDescription
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, first_line, parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
-from beam_pipeline.tokenization.plain_class import PLAIN_CLASS, added_tokens_decoder
-from beam_pipeline.tokenization.token_configs import SPECIAL_NAMES, named_tokens
+from beam_pipeline.tokenization.tokenizer_config import (
+    PLAIN_CLASS,
+    SPECIAL_NAMES,
+    added_tokens_decoder,
+    named_tokens,
+)
 from beam_pipeline.tokenization.tokenizer_folder import RECORD
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, load_tokenizer
 from tokenmill_reader.console.escaping import excerpt
@@ -105,5 +109,5 @@ def _is_known(files: Mapping[str, bytes], config: Mapping, loaded: LoadedTokeniz
     if loaded.parsed["padding"] or loaded.parsed["truncation"]:
         return False
     contents = {token["content"] for token in loaded.parsed["added_tokens"]}
-    known = all(key in _KNOWN and _KNOWN[key](value) for key, value in config.items())
-    return known and set(named_tokens(config)) <= contents
+    is_as_written = all(key in _KNOWN and _KNOWN[key](value) for key, value in config.items())
+    return is_as_written and set(named_tokens(config)) <= contents

@@ -1,7 +1,7 @@
 """A tokenizer's normalizer, applied to whole batches outside of the tokenizer, exactly as `tokenizers` does.
 
-The fast engines support few normalizers. Steps that Python's string functions perform identically are done by them. All
-others are done by the tokenizer's own component, which is slow, so it gets only the texts that it may change.
+The fast engines support few normalizers. Python's string functions perform the steps for which they give identical
+results. The tokenizer's own component performs the others. It is slow, so it gets only the texts that it may change.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _python_step(part: Mapping) -> Step | None:
     if kind == "Prepend":
         return for_each(lambda text: part["prepend"] + text if text else text)
     if kind == "Strip":
-        left, right = (RUST_SPACE if part[key] else "" for key in ("strip_left", "strip_right"))
-        return for_each(lambda text: text.lstrip(left).rstrip(right))
+        left_chars, right_chars = (RUST_SPACE if part[key] else "" for key in ("strip_left", "strip_right"))
+        return for_each(lambda text: text.lstrip(left_chars).rstrip(right_chars))
     if kind == "Replace":
         return _replace(part["pattern"], part["content"])
     return None
@@ -91,26 +91,29 @@ def _fold_spaces(texts: list[str]) -> list[str]:
 def _fold_space_runs(text: str) -> str:
     # A pattern takes three times as long. `split` drops the white space around the text.
     words = " ".join(text.split())
-    before = " " if text[:1].isspace() else ""
-    return before + words + " " if words and text[-1].isspace() else before + words
+    prefix = " " if text[:1].isspace() else ""
+    return prefix + words + " " if words and text[-1].isspace() else prefix + words
 
 
 def has_single_spaces(texts: Sequence[str]) -> list[bool]:
     """Determines for each text whether its only white space is single spaces and line feeds; False is always allowed.
 
     ASCII texts are searched together: `in` takes six times as long for two spaces.
+
+    >>> has_single_spaces(["one two", "two  spaces", "a tab\\t", "ünï code"])
+    [True, False, False, True]
     """
-    found = [not text.isascii() and _has_single_spaces(text.replace("\n", " ")) for text in texts]
+    results = [not text.isascii() and _has_single_spaces(text.replace("\n", " ")) for text in texts]
     numbers = [number for number, text in enumerate(texts) if text.isascii()]
     joined = "x" + "x".join(texts[number] for number in numbers)
     codes = np.frombuffer(joined.replace("\n", " ").encode(), np.uint8)
-    white = codes <= 32
-    places = np.flatnonzero((white[1:] & white[:-1]) | (codes[1:] < 32))
+    is_white = codes <= 32
+    violations = np.flatnonzero((is_white[1:] & is_white[:-1]) | (codes[1:] < 32))
     ends = np.cumsum(np.fromiter((len(texts[number]) + 1 for number in numbers), np.int64, len(numbers)))
-    others = set(np.searchsorted(ends, places, side="right").tolist())
+    failing = set(np.searchsorted(ends, violations, side="right").tolist())
     for index, number in enumerate(numbers):
-        found[number] = index not in others
-    return found
+        results[number] = index not in failing
+    return results
 
 
 def _has_single_spaces(text: str) -> bool:
@@ -125,13 +128,13 @@ def _unicode_form(form: str, exact: Normalizer) -> Step:
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         if not numbers:
             return texts
-        chosen = [texts[number] for number in numbers]
-        differ = differing_characters(form).places(chosen)
+        non_ascii = [texts[number] for number in numbers]
+        differing = differing_characters(form).positions(non_ascii)
         texts = list(texts)
         for index, number in enumerate(numbers):
-            text = chosen[index]
+            text = non_ascii[index]
             texts[number] = (
-                exact.normalize_str(text) if index in differ else unicodedata.normalize(form, text)
+                exact.normalize_str(text) if index in differing else unicodedata.normalize(form, text)
             )
         return texts
 
@@ -153,8 +156,8 @@ def differing_characters(form: str) -> CharacterSet:
         # One text for all characters, separated by line feeds, which combine with nothing.
         lines = [f"{char}\0a{marks}{char}\0a{char}{marks}" if char > "\x7f" else "" for char in chars]
         text = "\n".join(lines)
-        both = unicodedata.normalize(form, text).split("\n"), exact.normalize_str(text).split("\n")
-        return [ours != theirs for ours, theirs in zip(*both, strict=True)]
+        results = unicodedata.normalize(form, text).split("\n"), exact.normalize_str(text).split("\n")
+        return [python_result != exact_result for python_result, exact_result in zip(*results, strict=True)]
 
     return CharacterSet(differ)
 
@@ -179,7 +182,7 @@ def _component_step(part: Mapping) -> Step:
 
 
 def _matches_nothing(pattern: Mapping) -> bool:
-    """Whether a pattern matches the empty string after a letter, a digit, a sign, or a space."""
+    """Determines whether a pattern matches the empty string after a letter, a digit, a sign, or a space."""
     mark = build_normalizer({"type": "Replace", "pattern": pattern, "content": "\uffff"})
     return any(mark.normalize_str(char).lstrip("\uffff") == char + "\uffff" for char in "a1. ")
 
@@ -188,9 +191,10 @@ def _lowercase(exact: Normalizer) -> Step:
     """Uses Python's `lower`, except for texts with characters that `tokenizers` lower-cases differently."""
 
     def lower(texts: list[str]) -> list[str]:
-        places = _differing_in_lower_case().places(texts)
+        differing = _differing_in_lower_case().positions(texts)
         return [
-            exact.normalize_str(text) if index in places else text.lower() for index, text in enumerate(texts)
+            exact.normalize_str(text) if index in differing else text.lower()
+            for index, text in enumerate(texts)
         ]
 
     return lower
@@ -205,8 +209,11 @@ def _differing_in_lower_case() -> CharacterSet:
     )
 
 
-def cut(text: str, places: re.Pattern, max_chars: int) -> list[str]:
-    """Cuts a text at matches of `places` into pieces of at most `max_chars` characters, as far as possible.
+def cut(text: str, pattern: re.Pattern, max_chars: int) -> list[str]:
+    """Cuts a text at matches of `pattern` into pieces of at most `max_chars` characters, as far as possible.
+
+    >>> cut("the quick foxes run", re.compile("(?= )"), 9)
+    ['the quick', ' foxes', ' run']
 
     A stretch without a match becomes a longer piece, of up to a million characters. A stretch that is longer still (a
     "word" of a megabyte, in a broken file) is cut after each million characters, whatever `max_chars` is, since no
@@ -216,10 +223,10 @@ def cut(text: str, places: re.Pattern, max_chars: int) -> list[str]:
     start = 0
     while len(text) - start > max_chars:
         # Cut at the last match within the limit, or else at the first one after it.
-        end = last_match(places, text, start + 1, start + max_chars)
+        end = last_match(pattern, text, start + 1, start + max_chars)
         if end is None:
-            after = places.search(text, start + max_chars)
-            end = len(text) if after is None else after.start()
+            next_match = pattern.search(text, start + max_chars)
+            end = len(text) if next_match is None else next_match.start()
             while end - start > LONGEST_WORD:
                 pieces.append(text[start : start + LONGEST_WORD])
                 start += LONGEST_WORD
@@ -230,20 +237,20 @@ def cut(text: str, places: re.Pattern, max_chars: int) -> list[str]:
     return pieces
 
 
-def last_match(places: re.Pattern, text: str, start: int, end: int) -> int | None:
-    """Returns the start of the last match in [start, end], or None.
+def last_match(pattern: re.Pattern, text: str, start: int, end: int) -> int | None:
+    """Returns the start of the last match in [start, end], or None if there is none.
 
-    The pattern may look at one character before its match and two after it.
+    The pattern may examine one character before its match and two after it.
     """
     width = 32  # search a window before `end`, which usually has a match; widen it if it has none
     while True:
         low = max(start, end - width)
-        found = None
-        for match in places.finditer(text, low, min(end + 2, len(text))):
+        start_of_last = None
+        for match in pattern.finditer(text, low, min(end + 2, len(text))):
             if match.start() <= end:
-                found = match.start()
-        if found is not None:
-            return found
+                start_of_last = match.start()
+        if start_of_last is not None:
+            return start_of_last
         if low == start:
             return None
         width *= 8

@@ -15,7 +15,7 @@ _REMEDY = (
     "the tokenizer that you want"
 )
 
-# Entries of a config that determine no ids, or whose meaning is checked. Others may be options of the code.
+# Entries of a config that do not affect ids, or whose effect is checked. Others may be options of the code.
 _HARMLESS = {
     *("add_bos_token", "add_eos_token", "added_tokens_decoder", "additional_special_tokens"),
     *("auto_map", "chat_template", "clean_up_tokenization_spaces", "decode_with_prefix_space"),
@@ -29,7 +29,7 @@ _HARMLESS = {
 
 
 def runs_code(config: Mapping) -> bool:
-    """Whether AutoTokenizer would need code of the folder for a tokenizer with this config."""
+    """Determines whether AutoTokenizer would need code of the folder for a tokenizer with this config."""
     name = config.get("tokenizer_class")
     if not isinstance(name, str) or not _classes(config):
         return False
@@ -58,9 +58,9 @@ def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> 
         reason = f"its options may change ids ({', '.join(options)})"
     else:
         template = find_template(loaded)
-        for key, found in (("add_bos_token", template.prefix), ("add_eos_token", template.suffix)):
-            if key in config and bool(config[key]) != bool(found):
-                added = "such a" if found else "no such"
+        for key, ids in (("add_bos_token", template.prefix), ("add_eos_token", template.suffix)):
+            if key in config and bool(config[key]) != bool(ids):
+                added = "such a" if ids else "no such"
                 reason = f"{key} is {str(config[key]).lower()}, but tokenizer.json adds {added} token"
     if reason is not None:
         raise UsageError(f"{code}, and {reason}; {_REMEDY}")
@@ -71,24 +71,22 @@ def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> 
         raise UsageError(
             f"--tokenizer {path}: added_tokens_decoder in tokenizer_config.json has no tokens by their ids"
         )
-    others = [
+    renumbered = [
         f"{token.get('content')} ({number})"
         for number, token in added.items()
         if str(loaded.tokenizer.token_to_id(str(token.get("content")))) != number
     ]
-    if others:
-        shown = others[0] + (", …" if len(others) > 1 else "")
-        note += (
-            f", without {counted(len(others), 'token')} of tokenizer_config.json ({shown}): they get new ids"
-        )
+    if renumbered:
+        shown = renumbered[0] + (", …" if len(renumbered) > 1 else "")
+        note += f", without {counted(len(renumbered), 'token')} of tokenizer_config.json ({shown}): they get new ids"
     return changed, note
 
 
 def _classes(config: Mapping) -> list[str | None]:
     """Returns the names of the slow and the fast class, if these are code."""
     auto_map = config.get("auto_map")
-    found = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
-    classes = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+    entry = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
+    classes = [entry] if isinstance(entry, str) else entry if isinstance(entry, list) else []
     if classes and str(classes[0]).endswith("Fast") and not any(classes[1:]):
         return [None, classes[0]]  # there is no slow class, as in transformers 5
     return classes

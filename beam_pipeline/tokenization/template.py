@@ -19,7 +19,7 @@ class Template:
 
 
 def find_template(loaded: LoadedTokenizer) -> Template:
-    """Finds the ids that the tokenizer's post-processor puts around a text, by encoding texts with it and without it.
+    """Returns the ids that the tokenizer's post-processor adds around a text. Encodes texts with it and without it.
 
     Raises:
         UsageError: If the post-processor does more than adding ids before and after a text.

@@ -1,4 +1,4 @@
-"""A tokenizer's folder (local, remote, on the hub) → files from which AutoTokenizer and the engines read the same."""
+"""A tokenizer's folder (local, remote, on the hub) → files that give AutoTokenizer and the engines the same ids."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ from beam_pipeline.tokenization.folder_files import (
     first_line,
     parse_json,
 )
-from beam_pipeline.tokenization.plain_class import PLAIN_CLASSES, as_plain_class, is_consistent
 from beam_pipeline.tokenization.remote_code import config_without_code, runs_code
-from beam_pipeline.tokenization.token_configs import check_tokens, named_tokens
+from beam_pipeline.tokenization.tokenizer_config import (
+    PLAIN_CLASSES,
+    as_plain_class,
+    check_tokens,
+    in_version_4,
+    is_consistent,
+    is_of_version_5,
+    named_tokens,
+)
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, dump_with_model, load_tokenizer
-from beam_pipeline.tokenization.transformers5 import in_version_4, is_of_version_5
 
 # The usual names of special tokens, for folders that do not define their roles.
 _WELL_KNOWN = {
@@ -49,9 +55,9 @@ class TokenizerFiles:
     files: Mapping[str, bytes]
     """The content of each file by its name."""
     notes: list[str]
-    """Messages for the user about them."""
+    """Messages for the user about the files."""
     converted_by: str | None = None
-    """The library that has made `tokenizer.json`, and its version; None if the folder's own is used."""
+    """The library that made `tokenizer.json`, and its version; None if the folder's own is used."""
 
 
 def load_files(path: str) -> TokenizerFiles:
@@ -64,28 +70,28 @@ def load_files(path: str) -> TokenizerFiles:
         UsageError: If there is no tokenizer, or it cannot be loaded.
     """
     files = find_files(path)
-    given = _load_json(files[JSON], path) if JSON in files else None
-    files = _with_clean_configs(files, given, path)
+    original = _load_json(files[JSON], path) if JSON in files else None
+    files = _with_clean_configs(files, original, path)
     config, model_config = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG))
     named_class = config.get("tokenizer_class")
     known_class = named_class or model_config.get("tokenizer_class") or model_config.get("model_type")
-    if given is None:
+    if original is None:
         _check_readable(files, known_class, path)
     elif not known_class:
-        return _without_model_config(_with_config(path, files, config, given))
+        return _without_model_config(_with_config(path, files, config, original))
     notes: list[str] = []
-    if given is not None and runs_code(config):
-        config, note = config_without_code(config, given, path)
-        config = as_plain_class(config, given.parsed)
+    if original is not None and runs_code(config):
+        config, note = config_without_code(config, original, path)
+        config = as_plain_class(config, original.parsed)
         named_class = config["tokenizer_class"]
         files = {**files, CONFIG: dump_json(config)}
         notes.append(note)
-    if given is not None and named_class in PLAIN_CLASSES and is_consistent(config, files, given):
+    if original is not None and named_class in PLAIN_CLASSES and is_consistent(config, files, original):
         return _without_model_config(TokenizerFiles(files, notes))
     code = "auto_map" in {**config, **model_config}
-    made = convert(path, files, given, named_class=named_class, code=code)
-    unchanged = made[JSON] == files.get(JSON)
-    return TokenizerFiles(made, notes, None if unchanged else converter())
+    converted = convert(path, files, original, named_class=named_class, code=code)
+    unchanged = converted[JSON] == files.get(JSON)
+    return TokenizerFiles(converted, notes, None if unchanged else converter())
 
 
 def _load_json(data: bytes, path: str) -> LoadedTokenizer:
@@ -98,9 +104,9 @@ def _load_json(data: bytes, path: str) -> LoadedTokenizer:
 
 
 def _with_clean_configs(
-    files: Mapping[str, bytes], given: LoadedTokenizer | None, path: str
+    files: Mapping[str, bytes], original: LoadedTokenizer | None, path: str
 ) -> dict[str, bytes]:
-    """Removes paths of files from the configs, and what only transformers 5 reads.
+    """Removes paths of files from the configs, and entries that only transformers 5 reads.
 
     AutoTokenizer prefers a path in a config, such as `vocab_file`, to the file in the folder. It would fail on other
     machines, and could lead to any file of this one.
@@ -114,8 +120,8 @@ def _with_clean_configs(
         cleaned = {key: value for key, value in config.items() if not _is_path(key, value)}
         if is_of_version_5(config):
             cleaned = in_version_4(cleaned)
-            if name == CONFIG and given is not None and "auto_map" not in cleaned:
-                cleaned = as_plain_class(cleaned, given.parsed)
+            if name == CONFIG and original is not None and "auto_map" not in cleaned:
+                cleaned = as_plain_class(cleaned, original.parsed)
         if cleaned != config:
             changed[name] = dump_json(cleaned)
     return changed
@@ -147,33 +153,33 @@ def _check_readable(files: Mapping[str, bytes], known_class: str | None, path: s
         )
 
 
-def _without_model_config(made: TokenizerFiles) -> TokenizerFiles:
-    """Omits the model's config, according to which transformers 5 may choose another class."""
-    files = {name: data for name, data in made.files.items() if name != MODEL_CONFIG}
-    return replace(made, files=files)
+def _without_model_config(tokenizer: TokenizerFiles) -> TokenizerFiles:
+    """Omits the model's config, because of which transformers 5 may choose another class."""
+    files = {name: data for name, data in tokenizer.files.items() if name != MODEL_CONFIG}
+    return replace(tokenizer, files=files)
 
 
 def _with_config(
-    path: str, files: Mapping[str, bytes], config: Mapping, given: LoadedTokenizer
+    path: str, files: Mapping[str, bytes], config: Mapping, original: LoadedTokenizer
 ) -> TokenizerFiles:
     """Adds a config that makes AutoTokenizer use tokenizer.json unchanged, to a folder that names no class."""
-    changed = as_plain_class(config, given.parsed)
+    changed = as_plain_class(config, original.parsed)
     note = []
     if not named_tokens({**parse_json(files, MAP, path), **config}):
-        added = {token["content"] for token in given.parsed["added_tokens"]}
-        found = {
+        added = {token["content"] for token in original.parsed["added_tokens"]}
+        roles = {
             name: next((token for token in tokens if token in added), None)
             for name, tokens in _WELL_KNOWN.items()
         }
-        found = {name: token for name, token in found.items() if token is not None}
-        changed.update({f"{name}_token": token for name, token in found.items()})
-        taken = ", ".join(f"{name} {token}" for name, token in found.items()) or "none"
+        roles = {name: token for name, token in roles.items() if token is not None}
+        changed.update({f"{name}_token": token for name, token in roles.items()})
+        described = ", ".join(f"{name} {token}" for name, token in roles.items()) or "none"
         note = [
             f"--tokenizer {path}: no file defines the roles of its special tokens; according to their usual names they "
-            f"are: {taken}"
+            f"are: {described}"
         ]
     data = files[JSON]
     # AutoTokenizer would add the token of a saved padding as the pad token.
-    if given.parsed["padding"] or given.parsed["truncation"]:
-        data = dump_with_model({**given.parsed, "padding": None, "truncation": None}, data)
+    if original.parsed["padding"] or original.parsed["truncation"]:
+        data = dump_with_model({**original.parsed, "padding": None, "truncation": None}, data)
     return TokenizerFiles({**files, JSON: data, CONFIG: dump_json(changed)}, note)

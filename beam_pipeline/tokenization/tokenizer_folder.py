@@ -1,4 +1,4 @@
-"""The folder of a trained tokenizer. It is written atomically, and records what the tokenizer was made from."""
+"""The folder of a trained tokenizer. It is written atomically, and records the inputs and options of the training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def staging(output: str, fingerprint: str) -> str:
 
 
 def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
-    """Checks whether a run may write the folder, and removes what a killed run left beside it. Needs the lock.
+    """Checks whether a run may write the folder, and removes leftovers of a killed run beside it. Needs the lock.
 
     Returns:
         True if the folder already contains the tokenizer with this fingerprint, and `resume` asks to keep it.
@@ -148,7 +148,7 @@ def _record(output: str, files: list[str]) -> dict | None:
 
 
 def _is_record(record: Any) -> bool:
-    """Whether this is a record of this program, and lists only files in its own folder, which may be deleted."""
+    """Determines whether this is a record of this program that lists only files in its own folder."""
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         return False
     files = record.get("files")

@@ -53,7 +53,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """A `tokenizer.json` that is loaded once for all that need it: do not change it."""
+    """A `tokenizer.json`. The object is shared, so it must not be changed."""
 
     tokenizer: Tokenizer
     """HF's tokenizer, without truncation and padding."""
@@ -74,18 +74,21 @@ def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
     """
     tokenizer = Tokenizer.from_str(tokenizer_json)
     unigram = isinstance(tokenizer.model, Unigram)
-    given = json.loads(tokenizer_json, parse_float=_parse_score if unigram else None)["model"]
+    raw_model = json.loads(tokenizer_json, parse_float=_parse_score if unigram else None)["model"]
     if unigram:
-        given["vocab"] = [
-            [piece, Score(str(score)) if isinstance(score, int) else score] for piece, score in given["vocab"]
+        raw_model["vocab"] = [
+            [piece, Score(str(score)) if isinstance(score, int) else score]
+            for piece, score in raw_model["vocab"]
         ]
     parts = parts_without_model(tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    kind = type(tokenizer.model).__name__
-    model = {"type": kind, **_DEFAULTS[kind], **given}
-    if kind == "BPE":
-        model["merges"] = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in given["merges"]]
+    model_type = type(tokenizer.model).__name__
+    model = {"type": model_type, **_DEFAULTS[model_type], **raw_model}
+    if model_type == "BPE":
+        model["merges"] = [
+            tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in raw_model["merges"]
+        ]
     return LoadedTokenizer(tokenizer, {**parts, "model": model})
 
 
@@ -116,12 +119,12 @@ def read_scores(literals: Iterable[str]) -> list[float]:
 
 
 def dump_tokenizer(tokenizer: Mapping) -> str:
-    """Writes a parsed tokenizer as the `tokenizer.json` that `tokenizers` and tokie read like the original."""
+    """Returns the text of a parsed tokenizer's `tokenizer.json`, with every score spelled as in the original."""
     return orjson.dumps(tokenizer, default=lambda score: orjson.Fragment(repr(score))).decode()
 
 
 def parts_without_model(tokenizer: Tokenizer) -> dict:
-    """Returns the parsed `tokenizer.json` of a tokenizer, but for its model."""
+    """Returns the parsed `tokenizer.json` of a tokenizer without its model."""
     model = tokenizer.model
     tokenizer.model = type(model)()  # empty, so that `to_str` does not write the vocabulary
     parts = json.loads(tokenizer.to_str())
@@ -131,30 +134,37 @@ def parts_without_model(tokenizer: Tokenizer) -> dict:
 
 
 def with_model_of(tokenizer: Tokenizer, parts: Mapping) -> Tokenizer:
-    """Makes the tokenizer `parts`, whose model is the one of `tokenizer`: it is neither parsed nor stored again."""
-    made = Tokenizer.from_str(json.dumps({**parts, "model": {"type": "BPE", "vocab": {}, "merges": []}}))
-    made.model = tokenizer.model
-    return made
+    """Makes a tokenizer with the components `parts` and the model of `tokenizer`, which is shared."""
+    tokenizer_of_parts = Tokenizer.from_str(
+        json.dumps({**parts, "model": {"type": "BPE", "vocab": {}, "merges": []}})
+    )
+    tokenizer_of_parts.model = tokenizer.model
+    return tokenizer_of_parts
 
 
 def dump_with_model(parts: Mapping, data: bytes) -> bytes:
-    """Makes a tokenizer.json of `parts` and the model in the tokenizer.json `data`, whose text is copied unchanged."""
-    others = json.dumps({key: value for key, value in parts.items() if key != "model"}, ensure_ascii=False)
-    return f'{others[:-1]}, "model": {_member_text(data.decode(), "model")}}}'.encode()
+    """Returns a tokenizer.json with the components `parts` and the unchanged text of another one's model.
+
+    Args:
+        parts: The components of a parsed tokenizer. Its model is ignored.
+        data: The content of the tokenizer.json with the model.
+    """
+    members = json.dumps({key: value for key, value in parts.items() if key != "model"}, ensure_ascii=False)
+    return f'{members[:-1]}, "model": {_member_text(data.decode(), "model")}}}'.encode()
 
 
 def _member_text(text: str, key: str) -> str:
     """Returns the text of a member's value in the text of a JSON object, which must have that member."""
     decoder = json.JSONDecoder()
-    after = [re.compile(rf"\s*{sign}\s*") for sign in ("{", ":", ",")]
-    end = after[0].match(text).end()
+    delimiters = [re.compile(rf"\s*{sign}\s*") for sign in ("{", ":", ",")]
+    end = delimiters[0].match(text).end()
     while True:
         name, end = decoder.raw_decode(text, end)
-        start = after[1].match(text, end).end()
+        start = delimiters[1].match(text, end).end()
         _, end = decoder.raw_decode(text, start)
         if name == key:
             return text[start:end]
-        end = after[2].match(text, end).end()
+        end = delimiters[2].match(text, end).end()
 
 
 def entries(model: Mapping) -> list[tuple[str, int]]:
@@ -173,14 +183,14 @@ def unknown_id(model: Mapping) -> int | None:
 
 def product(model: Mapping, merge: Sequence[str]) -> str:
     """Returns the token that a BPE merge produces."""
-    left, right = merge
-    return left + right[len(model["continuing_subword_prefix"] or "") :]
+    first, second = merge
+    return first + second[len(model["continuing_subword_prefix"] or "") :]
 
 
 def make_unreachable(model: Mapping, keys: Collection[str]) -> tuple[Mapping, dict[str, str]]:
     """Prevents the model from finding some tokens in text. Ids stay the same, and other text is segmented as before.
 
-    Each token is renamed to 128 random bits in hex. With a fixed name, somebody could write a text that contains it.
+    Each token is renamed to 128 random bits in hex. A text could contain a fixed name.
     Ids do not depend on the random names, since texts do not contain them. Merges that produce or use the tokens are
     removed.
 

@@ -45,12 +45,12 @@ class TrainedTokenizer:
     tokenizer: Tokenizer
     """Includes its template."""
     special_tokens: Mapping[str, str]
-    """The token of each role that it has (`pad_token`, `mask_token`, …)."""
+    """Role (`pad_token`, `mask_token`, …) → token."""
     model_inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     """The model's inputs. They include token types only for models that expect them, since GPT-2 misinterprets them."""
 
     def files(self) -> dict[str, bytes]:
-        """Returns the files of its folder, by name."""
+        """Returns the content of the folder's files by name."""
         from transformers import PreTrainedTokenizerFast
 
         fast = PreTrainedTokenizerFast(
@@ -203,14 +203,16 @@ def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[
         raw.update(text)
     counts: Counter[str] = Counter()
     for char, count in raw.items():  # the normalizer handles each character independently
-        counts.update({made: count for made in normalizer.normalize_str(char) if not made.isspace()})
-    wanted = COVERAGE * counts.total()
-    kept = {made for char in ASCII for made in normalizer.normalize_str(char)}
+        counts.update(
+            {normalized: count for normalized in normalizer.normalize_str(char) if not normalized.isspace()}
+        )
+    missing_count = COVERAGE * counts.total()
+    chars = {normalized for char in ASCII for normalized in normalizer.normalize_str(char)}
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if wanted > 0:
-            kept.add(char)
-        wanted -= count
-    return sorted(kept)
+        if missing_count > 0:
+            chars.add(char)
+        missing_count -= count
+    return sorted(chars)
 
 
 def _split_texts(texts: Iterable[str]) -> Iterator[str]:

@@ -49,7 +49,7 @@ def train_pieces(words: Counter[str], vocab_size: int, added: int) -> Pieces:
     Args:
         words: Word → count.
         vocab_size: Number of tokens.
-        added: How many of these are not pieces of this model.
+        added: The number of these that are not pieces of this model.
 
     Returns:
         The unknown piece, then the others.
@@ -66,7 +66,7 @@ def train_pieces(words: Counter[str], vocab_size: int, added: int) -> Pieces:
     process.start()
     sender.close()
     try:
-        found = receiver.recv()
+        answer = receiver.recv()
     except EOFError as error:
         raise WorkerDied(
             "the process that trained the tokenizer died, perhaps because memory ran out"
@@ -74,9 +74,9 @@ def train_pieces(words: Counter[str], vocab_size: int, added: int) -> Pieces:
     finally:
         process.kill()
         process.join()
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _train_and_send(
@@ -114,9 +114,9 @@ def _train(words: Counter[str], vocab_size: int, added: int) -> Pieces:
             minloglevel=2,
         )
     except RuntimeError as error:
-        found = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
-        if found:
-            raise too_small(vocab_size, int(found[1]) + added + 1) from error
+        match = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
+        if match:
+            raise too_small(vocab_size, int(match[1]) + added + 1) from error
         raise
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]

@@ -16,11 +16,12 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.engines import documents
 from beam_pipeline.engines.engine import make_engine
+from beam_pipeline.engines.failures import hidden_panics
 from beam_pipeline.engines.hf import HFEngine
 from beam_pipeline.engines.unknown_text import describe_unknown
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.tokenization.description import describe_tokenizer
-from beam_pipeline.tokenization.library_errors import EncodingError, hidden_panics, library_errors
+from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.verbs import inspection, prepare
 from tests.beam_pipeline.runs import defects
 from tests.beam_pipeline.tokenization.conftest import TOKENIZERS

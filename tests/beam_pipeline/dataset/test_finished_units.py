@@ -59,7 +59,7 @@ def test_a_finished_unit_is_found_with_all_it_contains(tmp_path: Path):
     assert [one.to_json() for one in found.statistics] == [statistics(seed).to_json() for seed in (0, 1)]
     assert [one.rows_checksum for one in found.statistics] == [statistics(s).rows_checksum for s in (0, 1)]
     assert found.excluded == Excluded(9, 3, 2, 1)
-    assert found.use == made.use and found.use.left.reasons["rare"] == 2
+    assert found.use == made.use and found.use.fallbacks.reasons["rare"] == 2
 
 
 def test_another_runs_unit_and_a_missing_one_are_not_found(tmp_path: Path):

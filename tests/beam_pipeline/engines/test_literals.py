@@ -34,7 +34,7 @@ def test_places(tokens: dict[str, dict[str, bool]], texts: list[str], parse: boo
     if split is not None:
         cut = cut_at(texts, found)
         assert not unknown and split.texts == cut.texts
-        for name in ("owners", "at", "tokens", "counts"):
+        for name in ("owners", "indices", "tokens", "counts"):
             assert getattr(split, name).tolist() == getattr(cut, name).tolist(), name
     for index, text in enumerate(texts):
         encoding = exact.encode(text, add_special_tokens=False)
@@ -73,7 +73,7 @@ def test_texts_are_split_at_tokens():
     ]
     sections = Literals(tokens).split(["", "\n\n\nab<b>", "", "c"])
     assert sections.texts == ["ab", "c"] and sections.owners.tolist() == [1, 3]
-    assert sections.tokens.tolist() == [8, 7, 9] and sections.at.tolist() == [2, 4, 0, 1, 3]
+    assert sections.tokens.tolist() == [8, 7, 9] and sections.indices.tolist() == [2, 4, 0, 1, 3]
     assert sections.counts.tolist() == [0, 4, 0, 1]
     assert Literals(tokens).split(["a", "b"]) is None
     assert Literals(tokens).split(["a\0", "b\n"]) is None

@@ -70,7 +70,7 @@ def test_sentencepieces_rules(
 def test_characters_that_are_never_touched_form_no_graphemes(make_tokenizer: Callable[[str], str]):
     """Each beside letters, marks and other such characters."""
     exact = build_normalizer(json.loads(make_tokenizer("unigram-mt5"))["normalizer"])
-    kept = [char for char in map(chr, range(0x20000)) if local_normalization.is_kept(exact, char)]
+    kept = [char for char in map(chr, range(0x20000)) if local_normalization.keeps(exact, char)]
     assert {"a", " ", "é", "я", "漢", "한", "👍"} <= set(kept)
     rng = random.Random(0)
     text = "".join(rng.choices(kept, k=200_000)) + "".join(kept)
@@ -94,7 +94,7 @@ def test_unicode_versions_that_disagree_are_known(form: str):
         ours = unicodedata.normalize(form, "\n".join(texts)).split("\n")
         theirs = exact.normalize_str("\n".join(texts)).split("\n")
         differ = {number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]}
-        assert differ <= set(known.places(texts))
+        assert differ <= set(known.positions(texts))
 
 
 def test_the_class_of_white_space_is_that_of_python():
@@ -162,4 +162,4 @@ def test_character_set(texts: list[str]):
             for number, text in enumerate(texts)
             if set(text) & set(chars)
         }
-        assert CharacterSet.of(chars).places(texts) == wanted
+        assert CharacterSet.containing(chars).positions(texts) == wanted
