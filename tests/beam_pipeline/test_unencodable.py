@@ -24,7 +24,7 @@ from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.verbs import inspection, prepare
 from tests.beam_pipeline.runs import defects
-from tests.beam_pipeline.tokenization.conftest import TOKENIZERS
+from tests.beam_pipeline.tokenizers import TOKENIZERS
 
 WORDS = {"the": 0, "cat": 1, "sat": 2}
 GOOD, BAD = ["the cat sat", "the cat"], "the dog sat"

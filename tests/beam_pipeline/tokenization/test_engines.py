@@ -29,7 +29,7 @@ from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.byte_level import split_numbers
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
-from tests.beam_pipeline.tokenization.conftest import without_bytes
+from tests.beam_pipeline.tokenizers import without_bytes
 
 WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 
