@@ -20,7 +20,7 @@ from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.steps.commit import copied_files, finish, is_committed, publish
 from beam_pipeline.steps.job import OutputJob
-from beam_pipeline.steps.route import KeptShards
+from beam_pipeline.steps.route import kept_shard
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.progress import Reporter
@@ -82,8 +82,6 @@ class ConvertShard(beam.DoFn):
 
     def setup(self) -> None:
         self._manifests: dict[int, dict[str, Any]] = {}
-        self._kept = KeptShards(self._job)
-        self._kept.setup()
         self._reporter = Reporter(self._job.progress)
         self._records = Metrics.counter("convert", "records_written")
         self._bytes = Metrics.counter("convert", "bytes_written")
@@ -98,7 +96,7 @@ class ConvertShard(beam.DoFn):
         output_format = manifest.output_format_of(job.format_options)
         name = shard_name(source["split"], shard, entry["records"], output_format)
         record = job.shard_record(name)
-        info = next(self._kept.process(record), None) if filesystem.exists(record) else None
+        info = kept_shard(job, record) if filesystem.exists(record) else None
         if info is None:
             info = self._convert(split, shard, source, name)
         self._records.inc(info.records)

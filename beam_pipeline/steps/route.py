@@ -59,21 +59,28 @@ class KeptShards(beam.DoFn):
         self._kept = Metrics.counter("prepare", "shards_kept")
 
     def process(self, path: str) -> Iterator[ShardInfo]:
-        try:
-            info = ShardInfo(**parse_own_json(filesystem.read_bytes(path)))
-        except (ValueError, TypeError):  # truncated by a crash; the shard is written again and compared
-            return
-        folder = self._job.split_folder(info.split)
-        files = {filesystem.join(folder, name): sums for name, sums in files_of_shard(info.to_json()).items()}
-        found = {path: file_sums(path) for path in files if filesystem.exists(path)}
-        if found == files:
+        info = kept_shard(self._job, path)
+        if info is not None:
             self._kept.inc()
             yield info
-            return
-        damaged = [path for path, sums in found.items() if sums != files[path]]
-        if damaged:  # the files that this run writes need their place
-            self._job.check_lock()
-            filesystem.delete(damaged)
+
+
+def kept_shard(job: OutputJob, path: str) -> ShardInfo | None:
+    """Returns the ShardInfo in the record `path`. None if the shard's files do not match it; damaged ones are deleted,
+    since the files that this run writes need their place.
+    """
+    try:
+        info = ShardInfo(**parse_own_json(filesystem.read_bytes(path)))
+    except (ValueError, TypeError):  # truncated by a crash; the shard is written again and compared
+        return None
+    folder = job.split_folder(info.split)
+    recorded = {filesystem.join(folder, name): sums for name, sums in files_of_shard(info.to_json()).items()}
+    present = {path: file_sums(path) for path in recorded if filesystem.exists(path)}
+    damaged = [path for path, sums in present.items() if sums != recorded[path]]
+    if damaged:
+        job.check_lock()
+        filesystem.delete(damaged)
+    return info if present == recorded else None
 
 
 def block_path(job: Job, place: BlockPlace) -> str:

@@ -29,13 +29,6 @@ _SYNCS_AT_ONCE = 8
 # The errors of file systems that cannot sync a folder, and of unreadable folders.
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
-_KINDS = {
-    stat.S_IFDIR: "folder",
-    stat.S_IFIFO: "pipe",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "device",
-    stat.S_IFBLK: "device",
-}
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -115,38 +108,30 @@ def list_files(
     return [(path, size) for path, size in found if recursive or "/" not in path[len(prefix) :]]
 
 
-def _scan(folder: str, recursive: bool, unreadable: list[OSError] | None = None) -> Iterator[tuple[str, int]]:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if recursive:
-                        yield from _scan(entry.path, recursive, unreadable)
-                elif recursive or not _is_folder(entry):
-                    with contextlib.suppress(FileNotFoundError):  # deleted after the folder was read
-                        yield entry.path, _size(entry)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
+def _scan(folder: str, recursive: bool, unreadable: list[OSError] | None) -> Iterator[tuple[str, int]]:
+    def note(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return
         if unreadable is None:
-            raise
+            raise error
         unreadable.append(error)
 
+    for above, folders, names in os.walk(folder, onerror=note):
+        paths = [os.path.join(above, name) for name in names]  # noqa: PTH118 (faster for very many files)
+        if not recursive:
+            folders.clear()
+        paths += filter(os.path.islink, (os.path.join(above, name) for name in folders))  # noqa: PTH118
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # deleted after the folder was read
+                yield path, _size(path)
 
-def _is_folder(entry: os.DirEntry) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a symbolic link that cannot be followed
-        return False
 
-
-def _size(entry: os.DirEntry) -> int:
-    try:
-        return entry.stat(follow_symlinks=entry.is_file()).st_size
-    except FileNotFoundError:
-        raise
-    except OSError:  # a symbolic link that cannot be followed
-        return entry.stat(follow_symlinks=False).st_size
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):  # a symbolic link that cannot be followed
+        found = os.stat(path)  # noqa: PTH116
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size
+    return os.lstat(path).st_size
 
 
 def list_folder(folder: str) -> list[str]:
@@ -159,7 +144,7 @@ def list_subfolders(folder: str) -> list[str]:
     if is_local(folder):
         try:
             with os.scandir(folder) as entries:
-                return sorted(entry.name for entry in entries if _is_folder(entry))
+                return sorted(entry.name for entry in entries if os.path.isdir(entry.path))  # noqa: PTH112
         except (FileNotFoundError, NotADirectoryError):
             return []
     if is_bucket(folder):
@@ -188,9 +173,8 @@ def open_file(path: str) -> BinaryIO:
             to it, and a device may be endless.
     """
     if is_local(path):
-        mode = os.stat(path).st_mode  # noqa: PTH116 (as the rest of this module)
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, f"Is a {_KINDS[stat.S_IFMT(mode)]}, not a regular file", path)
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 (as the rest of this module)
+            raise OSError(errno.EINVAL, "Is a pipe, a device or a folder, not a regular file", path)
         return Path(path).open("rb")
     with plain_errors(path):
         return beam_files.open_file(path)

@@ -36,8 +36,7 @@ def descendants(ancestor: int) -> list[int]:
 
 def kill_descendants(ancestor: int) -> None:
     """Kills all processes below `ancestor` with SIGKILL, so that they write nothing more."""
-    for pid in [pid for pid, parent in _processes() if parent == ancestor]:
-        kill_descendants(pid)
+    for pid in descendants(ancestor):
         with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(pid, signal.SIGKILL)
 

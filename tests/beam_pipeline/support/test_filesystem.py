@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,22 +27,16 @@ def test_match_is_sorted_and_takes_files_only(tmp_path: Path) -> None:
 
 
 def test_a_file_that_goes_while_its_folder_is_listed_hides_no_other(tmp_path: Path, monkeypatch) -> None:
-    names = [f"{number}.txt" for number in range(5)]
-    for name in names:
-        (tmp_path / name).touch()
+    for number in range(5):
+        (tmp_path / f"{number}.txt").touch()
+    walk = os.walk
 
-    class Entries:
-        def __init__(self, folder: str):
-            self._found = list(scan(folder))
-            Path(self._found[1].path).unlink()
+    def walk_while_one_goes(folder: str, **options) -> Iterator[tuple[str, list[str], list[str]]]:
+        for entry in walk(folder, **options):
+            (tmp_path / "1.txt").unlink()
+            yield entry
 
-        def __enter__(self):
-            return self._found
-
-        def __exit__(self, *_) -> None: ...
-
-    scan = os.scandir
-    monkeypatch.setattr(os, "scandir", Entries)
+    monkeypatch.setattr(os, "walk", walk_while_one_goes)
     assert len(filesystem.list_folder(str(tmp_path))) == 4
 
 

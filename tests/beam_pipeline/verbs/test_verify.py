@@ -190,7 +190,7 @@ DAMAGE = {
         lambda d: (d / "tokenizer" / "tokenizer_config.json").write_text('{"a":' * 100_000),
         "tokenizer_config.json: ",
     ),
-    "a pipe instead of a shard": (lambda d: to_pipe(shard(d)), "Is a pipe, not a regular file"),
+    "a pipe instead of a shard": (lambda d: to_pipe(shard(d)), "not a regular file"),
 }
 
 
