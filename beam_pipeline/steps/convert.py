@@ -83,6 +83,7 @@ class ConvertShard(beam.DoFn):
     def setup(self) -> None:
         self._manifests: dict[int, dict[str, Any]] = {}
         self._reporter = Reporter(self._job.progress)
+        self._kept = Metrics.counter("convert", "shards_kept")
         self._records = Metrics.counter("convert", "records_written")
         self._bytes = Metrics.counter("convert", "bytes_written")
 
@@ -99,6 +100,8 @@ class ConvertShard(beam.DoFn):
         info = kept_shard(job, record) if filesystem.exists(record) else None
         if info is None:
             info = self._convert(split, shard, source, name)
+        else:
+            self._kept.inc()
         self._records.inc(info.records)
         self._bytes.inc(info.bytes)
         self._reporter.add("convert", info.records)

@@ -23,7 +23,7 @@ Address = tuple[str, int]
 
 Item = TypeVar("Item")
 
-NAMESPACES = ("prepare", "train-tokenizer")
+NAMESPACES = ("prepare", "convert", "train-tokenizer")
 """The namespaces of this program's counters in Beam."""
 
 _SECONDS_BETWEEN_LINES = 10
