@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
@@ -14,7 +15,8 @@ import numpy as np
 from tokenmill_reader.description import OPTIONAL_FEATURES, Description, describe, tokenizer_path
 from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
 from tokenmill_reader.examples import ExampleDecoder, parse_example
-from tokenmill_reader.files import open_folder
+from tokenmill_reader.files import Folder, open_folder
+from tokenmill_reader.fingerprints import fingerprint_of_shards
 from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, Frames, windows
 from tokenmill_reader.indexes import Index, row_numbers, whole_number
 from tokenmill_reader.shards import Shards
@@ -45,8 +47,6 @@ class Dataset:
         self._ends = np.cumsum(description.records)
         self._shards = Shards(description, cache_bytes=cache_bytes)
         self._decoders = threading.local()
-        self.tokenizer_path = tokenizer_path(description)
-        """The folder of the tokenizer; None if the dataset has none."""
         self.max_length, self.features = self._form()
         """Tokens per row, and the sorted names of the features of each record."""
         self._together = max(1, _TOGETHER // self.max_length)  # rows
@@ -54,9 +54,10 @@ class Dataset:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Folder,
         *,
         check: float = 1 / 64,
+        check_sizes: bool = False,
         seed: int = 0,
         cache_bytes: int = 1 << 30,
         storage_options: Mapping[str, Any] | None = None,
@@ -64,8 +65,9 @@ class Dataset:
         """Opens the folder of a split.
 
         Args:
-            path: The folder, such as OUT/train: local, or a URL that fsspec reads.
+            path: The folder, such as OUT/train: local, a URL that fsspec reads, or an implementation of `Folder`.
             check: The share of rows whose checksums are compared when they are read, from 0 to 1.
+            check_sizes: Whether to compare the sizes of all local shards now, not only when each is first read.
             seed: Determines which rows these are.
             cache_bytes: Memory for shards of a remote dataset.
             storage_options: Options of fsspec's file system.
@@ -76,7 +78,8 @@ class Dataset:
         if not 0 <= check <= 1:
             raise ValueError(f"check is {check}, not a share from 0 to 1")
         try:
-            description = describe(open_folder(path, storage_options or {}))
+            folder = open_folder(path, storage_options or {}) if isinstance(path, str | os.PathLike) else path
+            description = describe(folder, check_sizes=check_sizes)
         except DatasetError:
             raise
         except (OSError, ValueError) as error:  # also of fsspec, such as for an unknown kind of URL
@@ -107,15 +110,38 @@ class Dataset:
         """The content of manifest.json without `shards`; None if there is none."""
         return self._description.manifest
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
-        """Identifies the rows: that of the manifest, or one of the names of the shards."""
-        return self._description.fingerprint
+        """Identifies the rows: that of the manifest, or one of the shards. Compare it by `fingerprints.same_rows`."""
+        description = self._description
+        return description.fingerprint or fingerprint_of_shards(description.folder, description.names)
+
+    @functools.cached_property
+    def tokenizer_path(self) -> str | None:
+        """The folder of the tokenizer; None if the dataset has none.
+
+        Raises:
+            DatasetError: If it is not the tokenizer that the dataset was prepared with.
+        """
+        return tokenizer_path(self._description)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files of the shards."""
+        return tuple(self._description.names)
 
     @property
     def counts(self) -> np.ndarray:
         """Rows in each shard, int64[shards]."""
         return self._description.records
+
+    def read_file(self, name: str) -> bytes | None:
+        """Returns the content of a file beside the shards, such as statistics.json, or of one in a folder above.
+
+        Returns:
+            None if there is no such file.
+        """
+        return self._description.folder.read(name)
 
     def __getitem__(self, index: Index) -> Rows:
         """Reads rows.
@@ -143,7 +169,13 @@ class Dataset:
 
     def read_ahead(self, rows: np.ndarray) -> None:
         """Loads the shards with these rows in the background, if the dataset is remote."""
+        if self._description.folder.is_local:
+            return
         self._shards.read_ahead(np.unique(np.searchsorted(self._ends, rows, side="right")).tolist())
+
+    def keep_open(self, shards: int) -> None:
+        """Keeps at least so many shards open, whatever `cache_bytes` is: those that are shuffled together."""
+        self._shards.keep(shards)
 
     def verify(self) -> None:
         """Reads everything and compares all checksums: of the files, if there is a manifest, and of each record.

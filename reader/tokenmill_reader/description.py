@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tokenmill_reader.errors import REMEDY, DatasetError
-from tokenmill_reader.files import Folder
-from tokenmill_reader.manifest import checksum_of, parse_manifest
+from tokenmill_reader.files import Folder, Listed
+from tokenmill_reader.manifest import ShardList, checksum_of, parse_manifest
 
 MANIFEST = "manifest.json"
 _FORMAT, _VERSION = "tokenmill-dataset", 3
@@ -43,25 +43,53 @@ class Description:
     """Tokens per row; None without a manifest."""
     features: tuple[str, ...] | None
     """The features of each record, sorted; None without a manifest."""
-    fingerprint: str = field(repr=False)
-    """Identifies the rows and their order."""
+    fingerprint: str | None = field(repr=False)
+    """Identifies the rows and their order; None without a manifest."""
     manifest: dict[str, Any] | None = field(repr=False)
     """Without `shards`; None if there is no manifest."""
 
 
-def describe(folder: Folder) -> Description:
+def describe(folder: Folder, *, check_sizes: bool = False) -> Description:
     """Describes a split and checks that none of its shards is missing.
 
+    Args:
+        folder: The split's folder.
+        check_sizes: Whether to compare the sizes of all shards, even if that takes a call for each.
+
     Raises:
-        DatasetError: If the folder has no split, or the manifest is damaged or of another version.
+        DatasetError: If the folder has no split, the manifest is damaged or of another version, or a listed size or
+            checksum differs.
     """
     data = folder.read(MANIFEST)
+    listed = folder.list_files(sizes=check_sizes)
     if data is None:
-        return _from_names(folder)
-    return _from_manifest(folder, data, f"{folder.path}/{MANIFEST}")
+        return _from_names(folder, listed)
+    return _from_manifest(folder, listed, data, f"{folder.path}/{MANIFEST}")
 
 
-def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
+def check_size(path: str, size: int, *, records: int, expected: int | None) -> None:
+    """Checks the size of a shard's file.
+
+    Args:
+        path: For the message.
+        size: Its bytes.
+        records: The number of records in it.
+        expected: The bytes that the manifest specifies; None without one.
+
+    Raises:
+        DatasetError: If it is wrong.
+    """
+    if expected is not None and size != expected:
+        raise DatasetError(f"{path}: {size} bytes, but the manifest specifies {expected}; {REMEDY}")
+    # A frame has at least 16 bytes. So a name cannot make a reader reserve more memory than the file has.
+    if records * 16 > size:
+        raise DatasetError(
+            f"{path}: {size} bytes are too few for the {records} records that its name or the manifest specifies; "
+            f"{REMEDY}"
+        )
+
+
+def _from_manifest(folder: Folder, listed: Mapping[str, Listed], data: bytes, path: str) -> Description:
     try:
         manifest, shards = parse_manifest(data)
     except (ValueError, OverflowError, TypeError, AttributeError, RecursionError) as error:
@@ -90,7 +118,7 @@ def _from_manifest(folder: Folder, data: bytes, path: str) -> Description:
         raise DatasetError(
             f"{path}: its shards have {total} records, but num_records is {manifest['num_records']}; {REMEDY}"
         )
-    _check_presence(folder, shards.names, shards.sizes, path)
+    _check_presence(folder, listed, shards, path)
     return Description(
         folder=folder,
         split=split,
@@ -151,22 +179,27 @@ def _are_texts(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
-def _check_presence(folder: Folder, names: list[str], sizes: Sequence[int], path: str) -> None:
-    listed = folder.list_sizes()
-    if not listed.keys() >= set(names):
-        missing = [name for name in names if name not in listed]
+def _check_presence(folder: Folder, listed: Mapping[str, Listed], shards: ShardList, path: str) -> None:
+    if not listed.keys() >= set(shards.names):
+        missing = [name for name in shards.names if name not in listed]
         raise DatasetError(
             f"{folder.path}/{missing[0]}: listed in {path} but missing, as are {len(missing) - 1} others; {REMEDY}"
         )
-    for name, size in zip(names, sizes, strict=True) if not folder.is_local else ():
-        if listed[name] not in (None, size):
+    for number, name in enumerate(shards.names):
+        size, crc = listed[name]
+        if size is not None:
+            check_size(
+                f"{folder.path}/{name}", size, records=shards.records[number], expected=shards.sizes[number]
+            )
+        if crc is not None and shards.checksums is not None and crc != shards.checksums[number]:
             raise DatasetError(
-                f"{folder.path}/{name}: {listed[name]} bytes, but {path} specifies {size}; {REMEDY}"
+                f"{folder.path}/{name}: its CRC-32C is {crc:08x}, but the manifest specifies "
+                f"{shards.checksums[number]:08x}; {REMEDY}"
             )
 
 
-def _from_names(folder: Folder) -> Description:
-    matches = [match for match in map(_SHARD_NAME.fullmatch, sorted(folder.list_sizes())) if match]
+def _from_names(folder: Folder, listed: Mapping[str, Listed]) -> Description:
+    matches = [match for match in map(_SHARD_NAME.fullmatch, sorted(listed)) if match]
     if not matches:
         raise DatasetError(
             f"{folder.path}: contains neither {MANIFEST} nor files named <split>-<shard>-<records>.tfrecord; give the "
@@ -185,6 +218,9 @@ def _from_names(folder: Folder) -> Description:
                 f"{folder.path}/{match[0]}: found where shard {number} is expected; a shard is missing or there twice; "
                 f"{REMEDY}"
             )
+        size = listed[match[0]].size
+        if size is not None:
+            check_size(f"{folder.path}/{match[0]}", size, records=int(match["count"]), expected=None)
     names = [match[0] for match in matches]
     return Description(
         folder=folder,
@@ -196,7 +232,7 @@ def _from_names(folder: Folder) -> Description:
         offsets_checksums=None,
         max_length=None,
         features=None,
-        fingerprint=hashlib.sha256("\n".join(names).encode()).hexdigest(),
+        fingerprint=None,
         manifest=None,
     )
 
@@ -207,14 +243,16 @@ def tokenizer_path(description: Description) -> str | None:
     Raises:
         DatasetError: If its tokenizer.json is not the one that the dataset was prepared with.
     """
-    described = (description.manifest or {}).get("tokenizer", {"path": "../tokenizer"})
-    data = description.folder.read(f"{described['path']}/tokenizer.json")
+    folder, described = description.folder, (description.manifest or {}).get("tokenizer", {})
+    data = folder.read("../tokenizer/tokenizer.json")
     if data is None:
-        return None
+        # Without a manifest, it may be a tokenizer of Python code.
+        others = None if described else folder.read("../tokenizer/tokenizer_config.json")
+        return None if others is None else folder.join("../tokenizer")
     actual = hashlib.sha256(data).hexdigest()
     if described.get("sha256", actual) != actual:
         raise DatasetError(
-            f"{description.folder.path}/{described['path']}/tokenizer.json: not the tokenizer that the dataset was "
-            f"prepared with: its SHA-256 is {actual}, not {described['sha256']}; {REMEDY}"
+            f"{folder.path}/../tokenizer/tokenizer.json: not the tokenizer that the dataset was prepared with: its "
+            f"SHA-256 is {actual}, not {described['sha256']}; {REMEDY}"
         )
-    return description.folder.join(described["path"])
+    return folder.join("../tokenizer")

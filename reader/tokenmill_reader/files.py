@@ -8,7 +8,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,14 +18,26 @@ _RANGE_BYTES = 8 << 20
 _NOT_FILES = (errno.EISDIR, errno.ENXIO)  # a folder, and a socket
 
 
+class Listed(NamedTuple):
+    """What a listing tells about a file. None if it does not."""
+
+    size: int | None = None
+    """Bytes."""
+    crc32c: int | None = None
+    """CRC-32C of the content."""
+
+
 class Folder(Protocol):
-    """A folder of files."""
+    """A folder of files. Other programs may implement it for a storage of their own."""
 
     path: str
     is_local: bool
 
-    def list_sizes(self) -> Mapping[str, int | None]:
-        """Returns the files by name, with their sizes where the listing has them.
+    def list_files(self, *, sizes: bool) -> Mapping[str, Listed]:
+        """Returns the files by name.
+
+        Args:
+            sizes: Whether to ask for each file's size if the listing does not have it.
 
         Raises:
             DatasetError: If there is no such folder.
@@ -70,9 +82,12 @@ class LocalFolder:
         self.path = path
         self._absolute = os.path.abspath(path)  # noqa: PTH100 - the program may change its folder
 
-    def list_sizes(self) -> Mapping[str, int | None]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, Listed]:
         try:
-            return dict.fromkeys(os.listdir(self._absolute))  # noqa: PTH208 - of 200,000 files
+            if sizes:
+                with os.scandir(self._absolute) as entries:
+                    return {entry.name: Listed(entry.stat().st_size) for entry in entries if entry.is_file()}
+            return dict.fromkeys(os.listdir(self._absolute), Listed())  # noqa: PTH208 - of 200,000 files
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DatasetError(
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
@@ -150,7 +165,7 @@ class RemoteFolder:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_connected": None}
 
-    def list_sizes(self) -> Mapping[str, int | None]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, Listed]:
         files, root = self._connection()
         try:
             entries = files.ls(root, detail=True)
@@ -159,7 +174,7 @@ class RemoteFolder:
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
             ) from error
         return {
-            entry["name"].rstrip("/").rpartition("/")[2]: entry.get("size")
+            entry["name"].rstrip("/").rpartition("/")[2]: Listed(entry.get("size"))
             for entry in entries
             if entry["type"] == "file"
         }

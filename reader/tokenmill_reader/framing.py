@@ -15,6 +15,7 @@ _LENGTH_BYTES = 8
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _KNOWN_HEADS = 1 << 16
+_GZIP = b"\x1f\x8b"
 
 
 class Frames(NamedTuple):
@@ -122,5 +123,9 @@ def _frame_size(head: bytes, place: str) -> int:
         raise DatasetError(f"{place}: the file ends within the record's length; {REMEDY}")
     size, crc = _HEAD.unpack(head)
     if crc != _masked_crc(head[:8]):
+        if head.startswith(_GZIP):
+            raise DatasetError(
+                f"{place}: compressed by gzip, which no reader of datasets supports; decompress the file"
+            )
         raise DatasetError(f"{place}: the checksum of the record's length is wrong; {REMEDY}")
     return HEAD_BYTES + size + TAIL_BYTES

@@ -17,6 +17,7 @@ def batches(data: Dataset | Mixture, order: Order, step: int = 0) -> Iterator[Ro
     Yields:
         int32[rows, max_length] by feature, and `row`, int64[rows]: the numbers of the rows.
     """
+    data.keep_open(2 * order.window)  # the next window is read ahead
     while True:
         rows = order.rows(step)
         data.read_ahead(order.rows(step + _AHEAD_STEPS))

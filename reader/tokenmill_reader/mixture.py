@@ -13,6 +13,7 @@ import numpy as np
 
 from tokenmill_reader.dataset import Dataset, Rows
 from tokenmill_reader.errors import DatasetError
+from tokenmill_reader.fingerprints import PLUS
 from tokenmill_reader.indexes import Index, row_numbers
 
 PERIOD = 10_000
@@ -64,11 +65,7 @@ class Mixture:
             for dataset, weight in zip(datasets, weights, strict=True)
         ]
         self.datasets = tuple(datasets)
-        self.max_length, self.features, self.tokenizer_path = (
-            first.max_length,
-            first.features,
-            first.tokenizer_path,
-        )
+        self.max_length, self.features = first.max_length, first.features
         """As those of each dataset."""
         self.shares = _shares(values)
         """The rows of each dataset in a period of the schedule; they sum to `PERIOD`."""
@@ -92,9 +89,21 @@ class Mixture:
         return sum(len(dataset) for dataset in self.datasets)
 
     @property
+    def path(self) -> str:
+        """The folders, for messages."""
+        return ", ".join(dataset.path for dataset in self.datasets)
+
+    @property
+    def tokenizer_path(self) -> str | None:
+        """The folder of the first dataset's tokenizer, which is that of all; None if it has none."""
+        return self.datasets[0].tokenizer_path
+
+    @property
     def fingerprint(self) -> str:
-        """Identifies the rows and, up to the seed, their order."""
-        return " + ".join(
+        """Identifies the rows and, up to the seed, their order. That of a single dataset is the dataset's."""
+        if len(self.datasets) == 1:
+            return self.datasets[0].fingerprint
+        return PLUS.join(
             f"{share}×{dataset.fingerprint}"
             for share, dataset in zip(self.shares, self.datasets, strict=True)
         )
@@ -129,6 +138,11 @@ class Mixture:
         """Verifies each dataset, as `Dataset.verify` does."""
         for dataset in self.datasets:
             dataset.verify()
+
+    def keep_open(self, shards: int) -> None:
+        """Keeps at least so many shards of each dataset open, as `Dataset.keep_open` does."""
+        for dataset in self.datasets:
+            dataset.keep_open(shards)
 
     def read_ahead(self, rows: np.ndarray) -> None:
         """Loads the shards with these rows in the background, if their dataset is remote."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill_reader.description import Description
+from tokenmill_reader.description import Description, check_size
 from tokenmill_reader.errors import REMEDY, DatasetError
 from tokenmill_reader.framing import Frames, index_frames, parse_offsets
 
@@ -50,6 +50,7 @@ class Shards:
         """
         self._description = description
         self._cache_bytes = cache_bytes
+        self._kept = _OPEN_LOCAL if description.folder.is_local else 0
         self._reset()
 
     def _reset(self) -> None:
@@ -60,7 +61,7 @@ class Shards:
         self._pool: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_description": self._description, "_cache_bytes": self._cache_bytes}
+        return {name: self.__dict__[name] for name in ("_description", "_cache_bytes", "_kept")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -139,9 +140,15 @@ class Shards:
         if self._process != os.getpid():  # threads and locks are the parent's
             self._reset()
 
+    def keep(self, shards: int) -> None:
+        """Keeps at least so many shards open, those that were used last."""
+        self._kept = max(self._kept, shards)
+
     def _fits(self) -> bool:
+        if len(self._open) <= self._kept:
+            return True
         if self._description.folder.is_local:
-            return len(self._open) <= _OPEN_LOCAL
+            return False
         done = [f for f in self._open.values() if f.done() and f.exception() is None]
         return sum(future.result().data.size for future in done) <= self._cache_bytes
 
@@ -161,17 +168,9 @@ class Shards:
             data = description.folder.map(description.names[shard])
         except FileNotFoundError as error:
             raise DatasetError(f"{path}: missing; {REMEDY}") from error
-        if description.sizes is not None and data.size != description.sizes[shard]:
-            raise DatasetError(
-                f"{path}: {data.size} bytes, but the manifest specifies {description.sizes[shard]}; {REMEDY}"
-            )
         records = int(description.records[shard])
-        # A frame has at least 16 bytes. So a name cannot make this reserve more memory than the file has.
-        if records * 16 > data.size:
-            raise DatasetError(
-                f"{path}: {data.size} bytes are too few for the {records} records that its name or the manifest "
-                f"specifies; {REMEDY}"
-            )
+        expected = None if description.sizes is None else int(description.sizes[shard])
+        check_size(path, data.size, records=records, expected=expected)
         known = self._singles.get(shard)
         offsets = self._read_offsets(shard) if known is None or known.offsets is None else known.offsets
         offsets = index_frames(memoryview(data), records, path) if offsets is None else offsets

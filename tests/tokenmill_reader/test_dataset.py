@@ -6,21 +6,26 @@ import functools
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
+import google_crc32c
 import numpy as np
 import pytest
 
 from tests.tokenmill_reader.written import describe, random_rows, write_manifest, write_split
 from tokenmill_reader import Dataset, DatasetError
+from tokenmill_reader.files import Listed, LocalFolder
+from tokenmill_reader.fingerprints import same_rows
 
 IDS = random_rows(95, 12)
 MASK = (np.arange(12) < np.arange(95)[:, None] % 13).astype(np.int64)
@@ -257,7 +262,88 @@ def test_another_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
     with pytest.raises(DatasetError, match="not the tokenizer that the dataset was prepared with"):
-        Dataset.open(folder)
+        _ = Dataset.open(folder).tokenizer_path
+
+
+def test_names_of_the_keras_example_are_read(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS}, manifest=False)
+    for path in folder.glob("*.tfrecord"):
+        _, number, count = path.stem.split("-")
+        path.rename(folder / f"wikitext-shard-{int(number)}-{count}.tfrecord")
+    np.testing.assert_array_equal(Dataset.open(folder)[:]["input_ids"], IDS)
+
+
+def test_a_tokenizer_of_python_code_without_a_manifest(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS}, manifest=False)
+    assert Dataset.open(folder).tokenizer_path is None
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text("{}")
+    assert Dataset.open(folder).tokenizer_path == str(tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+@pytest.mark.parametrize("remote", [True, False])
+def test_sizes_are_compared_before_anything_is_read(tmp_path: Path, manifest: bool, remote: bool) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS}, manifest=manifest)
+    path = folder / "train-00003-10.tfrecord"
+    path.write_bytes(path.read_bytes()[:-1] if manifest else b"")
+    message = "bytes, but the manifest specifies" if manifest else "0 bytes are too few for the 10 records"
+    with pytest.raises(DatasetError, match=rf"train-00003-10.tfrecord: .*{message}"):
+        Dataset.open(f"file://{folder}" if remote else folder, check_sizes=not remote)
+    if not remote:
+        Dataset.open(folder)  # asks no file for its size
+
+
+class _Listing(LocalFolder):
+    """A folder whose listing has checksums, as that of an object store."""
+
+    is_local = False
+    crcs: ClassVar[dict[str, int]] = {}
+
+    def list_files(self, *, sizes: bool) -> dict[str, Listed]:
+        listed = super().list_files(sizes=True)
+        return {name: each._replace(crc32c=self.crcs.get(name)) for name, each in listed.items()}
+
+
+def test_checksums_of_a_listing_are_compared_before_anything_is_read(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS})
+    crcs = {path.name: google_crc32c.value(path.read_bytes()) for path in folder.glob("*.tfrecord")}
+    listing = _Listing(str(folder))
+    listing.crcs = crcs
+    np.testing.assert_array_equal(Dataset.open(listing)[:]["input_ids"], IDS)
+    listing.crcs = crcs | {"train-00003-10.tfrecord": 7}
+    with pytest.raises(DatasetError, match=r"train-00003-10.tfrecord: its CRC-32C is 00000007, but"):
+        Dataset.open(listing)
+
+
+def test_replaced_shards_without_a_manifest_are_other_rows(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS}, manifest=False)
+    fingerprint = Dataset.open(folder).fingerprint
+    # Checkpoints have it: it must stay the same.
+    assert zlib.crc32(fingerprint.encode()) == 105946620
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    assert same_rows(fingerprint, Dataset.open(copy).fingerprint)
+    assert same_rows(fingerprint, Dataset.open(f"file://{copy}").fingerprint)
+    shard = sorted(copy.glob("*.tfrecord"))[1]
+    content = shard.read_bytes()
+    # Another row in place of the last one, of the same size; then a shard of another size.
+    for changed in (content[:-20] + bytes(16) + content[-4:], content + bytes(1)):
+        shard.write_bytes(changed)
+        assert not same_rows(fingerprint, Dataset.open(copy).fingerprint)
+
+
+def test_fingerprints_of_disks_and_buckets_are_compared_as_far_as_possible() -> None:
+    names, sizes = "a-0-1.tfrecord,a-1-1.tfrecord", "/sizes=0123456789abcdef"
+    local, bucket = f"{names}{sizes}/ends={'0' * 16}", f"{names}{sizes}/crc32c={'1' * 16}"
+    assert same_rows(names, local)
+    assert same_rows(local, bucket)
+    assert same_rows(f"1×{names} + 2×{names}", f"1×{local} + 2×{bucket}")
+    assert not same_rows(f"1×{names} + 2×{names}", f"2×{local} + 1×{bucket}")
+    assert not same_rows(f"1×{names}", f"1×{local} + 2×{bucket}")
+    assert not same_rows(local, local.replace("0" * 16, "2" * 16))
+    assert not same_rows(bucket, local.replace("abcdef", "abcde0"))
+    assert not same_rows("feed/train", "feed/validation")
+    assert not same_rows(names, f"b{local}")
 
 
 def test_missing_and_surplus_shards(tmp_path: Path) -> None:

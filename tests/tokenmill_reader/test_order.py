@@ -1,8 +1,9 @@
-"""The order of the rows. tests/end_to_end/test_reader_order.py compares it with the trainer's input pipeline."""
+"""The order of the rows."""
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.tokenmill_reader.written import random_rows, write_split
 from tokenmill_reader import Dataset, DatasetError, Mixture, Order, batches
-from tokenmill_reader.mixture import PERIOD
+from tokenmill_reader.mixture import PERIOD, schedule
 
 
 class Counts(Dataset):
@@ -24,7 +25,7 @@ class Counts(Dataset):
     def __init__(self, counts: Sequence[int]) -> None:
         self._description = SimpleNamespace(records=np.array(counts), folder=SimpleNamespace(path="counts"))
         self._ends = np.cumsum(counts)
-        self.max_length, self.features, self.tokenizer_path = 1, ("input_ids",), None
+        self.max_length, self.features = 1, ("input_ids",)
 
     @property
     def manifest(self) -> None:
@@ -38,11 +39,19 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def test_the_order_is_the_same_in_every_version() -> None:
-    # The same rows are in tests/tpu_trainer/data/test_order.py.
+    # A run resumed under another release must not read other rows: these were written down once.
     order = Order(Counts([4, 4, 4]), seed=7, window=2, batch_size=6)
     rows = np.concatenate([order.rows(step) for step in range(4)])
     assert rows.tolist() == [7, 6, 4, 2, 1, 3, 5, 0, 10, 9, 8, 11, 2, 5, 7, 3, 6, 1, 4, 0, 9, 11, 10, 8]
-    assert order.rows(2000 + 1).tolist() == order.rows(2001).tolist()
+    mixture = Mixture([Counts([5, 9, 0, 3, 8]), Counts([7, 7])], [3, 1])
+    for hosts, crc in ((1, 2786277223), (2, 2241723833)):
+        orders = [
+            Order(mixture, seed=11, window=2, batch_size=8 * hosts, host=host, hosts=hosts)
+            for host in range(hosts)
+        ]
+        steps = [*range(60), *range(5000, 5060)]
+        rows = np.concatenate([order.rows(step) for order in orders for step in steps])
+        assert zlib.crc32(rows.astype("<i8").tobytes()) == crc
 
 
 @given(counts=COUNTS, seed=SEEDS, window=st.integers(1, 4), changes=st.data())
@@ -104,6 +113,47 @@ def test_mixtures_lose_and_repeat_nothing_when_hosts_change(
         assert part.max() - part.min() <= 1
 
 
+@given(shards=st.integers(6, 20), hosts=st.integers(1, 6), seed=SEEDS)
+def test_hosts_share_no_more_shards_than_they_must(shards: int, hosts: int, seed: int) -> None:
+    readers = np.zeros(shards, int)
+    for host in range(hosts):
+        order = Order(Counts([60] * shards), seed=seed, batch_size=shards * 60, host=host, hosts=hosts)
+        readers[np.unique(order.rows(0) // 60)] += 1
+    assert (readers >= 1).all()
+    assert np.count_nonzero(readers > 1) == shards % hosts
+
+
+@given(
+    weights=st.lists(st.floats(0.05, 20), min_size=1, max_size=5),
+    seed=SEEDS,
+    start=st.integers(0, PERIOD),
+    length=st.integers(1, 4000),
+)
+def test_any_stretch_of_the_schedule_holds_every_share(
+    weights: list[float], seed: int, start: int, length: int
+) -> None:
+    shares = Mixture([Counts([9])] * len(weights), weights).shares
+    choices = schedule(shares, seed=seed)
+    assert np.bincount(choices, minlength=len(weights)).tolist() == list(shares)
+    stretch = np.take(choices, np.arange(start, start + length), mode="wrap")
+    found = np.bincount(stretch, minlength=len(weights))
+    assert np.abs(found - np.array(shares) * length / PERIOD).max() <= len(weights)
+
+
+def test_shares_follow_weights_or_numbers_of_rows() -> None:
+    data = [Counts([200]), Counts([90]), Counts([41])]
+    assert Mixture(data[:2], [3, 1]).shares == (7500, 2500)
+    assert sorted(Mixture(data, [1, 1, 1]).shares) == [3333, 3333, 3334]
+    # Rows come equally often: 200 of 331, 90 of 331, 41 of 331.
+    assert Mixture(data, [None] * 3).shares == (6042, 2719, 1239)
+
+
+def test_datasets_of_equal_shape_are_not_read_in_step() -> None:
+    order = Order(Mixture([Counts([20] * 10)] * 2, [1, 1]), seed=1, batch_size=400, window=3)
+    rows = order.rows(0)
+    assert rows[rows < 200].tolist() != (rows[rows >= 200] - 200).tolist()
+
+
 def test_without_changes_each_step_is_a_function_of_its_number() -> None:
     order = Order(Counts([5] * 9), seed=1, window=2, batch_size=8)
     forward = [order.rows(step).tolist() for step in range(40)]
@@ -118,14 +168,18 @@ def test_epochs_and_seeds_differ() -> None:
     assert one[0] != one[1] and one[0] != other
 
 
-def test_shares_of_a_mixture(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_batches_of_a_mixture(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("mixture")
     ids = [random_rows(40, 6, seed=seed) for seed in range(2)]
     for number, rows in enumerate(ids):
         write_split(root / str(number), {"input_ids": rows})
     mixture = Mixture.open({root / "0": 3, root / "1": 1})
-    assert mixture.shares == (7500, 2500) and sum(mixture.shares) == PERIOD
     assert len(mixture) == 80
+    other = Mixture.open({root / "0": 1, root / "1": 1})
+    alone = Mixture(mixture.datasets[:1], [2])
+    assert len({mixture.fingerprint, other.fingerprint, alone.fingerprint}) == 3
+    assert alone.fingerprint == mixture.datasets[0].fingerprint
+    assert mixture.path == f"{root}/0, {root}/1"
     order = Order(mixture, batch_size=20, window=2)
     stream = batches(mixture, order, 5)
     for step in range(5, 9):
