@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -33,6 +33,29 @@ _FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill woul
 
 def render(splits: Sequence[Split]) -> bytes:
     """Renders the page as UTF-8. The bytes depend only on the dataset and on which of its source files still exist."""
+    decoder = splits[0].decoder()
+    shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
+    return (
+        _template()
+        .render(
+            css=Markup(files("beam_pipeline.report_page").joinpath("page.css").read_text(encoding="utf-8")),
+            manifest=splits[0].manifest,
+            splits=shown,
+            total={name: sum(one.totals[name] for one in shown) for name in shown[0].totals},
+            quantile_shares=_QUANTILES,
+            quantiles=_quantiles(shown),
+            tokens=_tokens(shown, decoder),
+            charts=_charts(shown),
+            first_inputs=list(islice(splits[0].inputs(), _MAX_INPUTS)),
+            rows=shown_rows(splits, decoder),
+        )
+        .encode()
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """The compiled template. Compiling it takes longer than to render a page."""
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -49,24 +72,7 @@ def render(splits: Sequence[Split]) -> bytes:
         "option_value": option_value,
         "one_line": lambda text: visible(text, one_line=True),
     }
-    decoder = splits[0].decoder()
-    shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
-    return (
-        environment.get_template("page.html.jinja")
-        .render(
-            css=Markup(files("beam_pipeline.report_page").joinpath("page.css").read_text(encoding="utf-8")),
-            manifest=splits[0].manifest,
-            splits=shown,
-            total={name: sum(one.totals[name] for one in shown) for name in shown[0].totals},
-            quantile_shares=_QUANTILES,
-            quantiles=_quantiles(shown),
-            tokens=_tokens(shown, decoder),
-            charts=_charts(shown),
-            first_inputs=list(islice(splits[0].inputs(), _MAX_INPUTS)),
-            rows=shown_rows(splits, decoder),
-        )
-        .encode()
-    )
+    return environment.get_template("page.html.jinja")
 
 
 @dataclass(frozen=True)
