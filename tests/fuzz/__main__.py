@@ -321,7 +321,9 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100, help="number of cases (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all cases (default: 0)")
     parser.add_argument("--first", type=int, default=0, help="number of the first case (default: 0)")
-    parser.add_argument("--only", type=int, help="run only the case with this number")
+    parser.add_argument(
+        "--only", type=int, nargs="+", metavar="N", help="run only the cases with these numbers"
+    )
     parser.add_argument(
         "--keep", type=Path, help="keep the files of the cases in this folder (default: delete them)"
     )
@@ -330,7 +332,7 @@ def main() -> int:
     from beam_pipeline.engines import engine  # noqa: F401
     from beam_pipeline.verbs import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
 
-    numbers = [args.only] if args.only is not None else range(args.first, args.first + args.cases)
+    numbers = args.only or range(args.first, args.first + args.cases)
     seen: Counter[str] = Counter()
     wrong_cases = 0
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:

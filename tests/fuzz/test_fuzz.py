@@ -1,4 +1,4 @@
-"""A few dozen fuzz cases, the same in every run; `make fuzz CASES=1000` runs more."""
+"""Fuzz cases, the same in every run: `make test` runs a few that have every fault, and `make fuzz CASES=1000` more."""
 
 from __future__ import annotations
 
@@ -9,14 +9,30 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipeline.options.option_values import DOCUMENT_FORMATS, ROW_FORMATS
+from tests.fuzz.cases import BEFORE, FAULTS, make_case
+from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
+
 ROOT = Path(__file__).resolve().parents[2]
+SMALL = (15, 22, 39, 55, 140, 150, 172, 176, 243, 248, 257, 275, 351)
 
 
-@pytest.mark.parametrize("first", (0, 16))
-def test_a_run_leaves_a_whole_dataset_or_none_and_nothing_else_changes(first: int):
-    assert "16 cases, 0 of them wrong" in fuzz("--cases", "16", "--first", str(first))
+def test_a_run_leaves_a_whole_dataset_or_none_and_nothing_else_changes():
+    cases = [make_case(0, number) for number in SMALL]
+    assert {case.fault for case in cases} == set(FAULTS)
+    assert {case.before for case in cases} == set(BEFORE)
+    assert {case.tokenizer for case in cases} == set(TOKENIZERS)
+    assert {case.output_format for case in cases} == {*ROW_FORMATS, *DOCUMENT_FORMATS}
+    assert f"{len(SMALL)} cases, 0 of them wrong" in fuzz("--only", *map(str, SMALL))
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("first", range(0, 64, 8))
+def test_further_cases(first: int):
+    assert "8 cases, 0 of them wrong" in fuzz("--cases", "8", "--first", str(first))
+
+
+@pytest.mark.wide
 def test_prepare_beside_a_convert_of_the_same_data_has_the_reference_that_the_case_began_with():
     assert "1 cases, 0 of them wrong" in fuzz("--seed", "77123", "--only", "5")
 
