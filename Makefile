@@ -1,11 +1,11 @@
 # make setup            create two environments: .venv (pipeline) and trainer/.venv (trainer)
 # make demo             text → tokenizer → shards → a trained model; INPUT=path uses your own text
-# make test             run all tests of both programs
-# make test-all         the same, and the further cases of wide matrices, such as every model type
-# make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a few dozen cases)
+# make test             run the tests of both programs: every promise once
+# make test-all         the same, and the wide tests: further cases of matrices, such as every model type
+# make test-wide        the wide tests only; WIDE=3/12 runs a twelfth of them
+# make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a dozen cases)
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
-# make test-sharding    train 50 steps by every plan of --strategy pjrt, beyond the six of make test: minutes of a core
 # make test-tpu-check   run the tests that need the TPU compiler: five minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
@@ -37,10 +37,11 @@ DOCS := .venv-docs/bin/python
 CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
-# What `make test` leaves to `make test-all`.
-SELECT ?= -m "not wide"
+# Which of the tests marked `wide` to run: none, all, or a part such as 3/12.
+WIDE ?= none
+PYTEST = -m pytest -n auto --dist loadfile --wide $(WIDE)
 
-.PHONY: setup demo test test-all test-pipeline test-trainer fuzz test-export test-adapters test-sharding test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-all test-wide test-pipeline test-trainer fuzz test-export test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -78,10 +79,12 @@ demo: setup
 test: test-pipeline test-trainer
 
 test-all:
-	$(MAKE) test SELECT=
+	$(MAKE) test WIDE=all
+
+PIPELINE_TESTS := $(addprefix tests/,beam_pipeline tokenmill_reader end_to_end deploy fuzz)
 
 test-pipeline: setup
-	$(PIPELINE) -m pytest -n auto --dist loadfile $(SELECT) tests/beam_pipeline tests/tokenmill_reader tests/end_to_end tests/deploy tests/fuzz
+	$(PIPELINE) $(PYTEST) $(PIPELINE_TESTS)
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
 TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs step support verbs)" \
@@ -89,7 +92,12 @@ TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs step support 
   "tests/tpu_trainer/devices" "tests/tpu_trainer/training" "$(wildcard tests/tpu_trainer/test_*.py)"
 
 test-trainer: setup
-	for part in $(TRAINER_TESTS); do $(TRAINER) -m pytest -n auto --dist loadfile $(SELECT) $$part || exit 1; done
+	for part in $(TRAINER_TESTS); do $(TRAINER) $(PYTEST) $$part || exit 1; done
+
+test-wide: WIDE := all
+test-wide: setup
+	$(PIPELINE) $(PYTEST) -m wide $(PIPELINE_TESTS)
+	$(TRAINER) $(PYTEST) -m wide tests/tpu_trainer
 
 # SEED=1 generates other cases; `python -m tests.fuzz --seed S --only N` replays one.
 fuzz: setup
@@ -116,9 +124,6 @@ reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyp
 test-adapters: setup reader/.venv-adapters/.ready
 	PIPELINE_PYTHON=$(PIPELINE) PYTHONPATH=. $(ADAPTERS) -m pytest tests/tokenmill_reader_adapters
 
-test-sharding: setup
-	PLANS=all $(TRAINER) -m pytest -rP tests/tpu_trainer/devices/pjrt/test_executor.py
-
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
 
@@ -136,9 +141,9 @@ test-tpu-check: trainer/.venv-tpu-check/.ready
 .engines/prism .engines/boot .engines/fake-gcs-server: tests/engines/setup/go.sum
 	mkdir -p .engines && cd tests/engines/setup && ./retry.sh go build -o $(CURDIR)/$@ $(PACKAGE)
 
-# ENGINES_WIDE=1 also runs each case with parallelism 1 and 4.
+# WIDE=all also runs each case with parallelism 1 and 4.
 test-engines: setup .engines/.flink .engines/.spark .engines/prism .engines/boot .engines/fake-gcs-server
-	$(PIPELINE) -m pytest tests/engines tests/google_cloud --junitxml .engines/results.xml
+	$(PIPELINE) -m pytest --wide $(WIDE) tests/engines tests/google_cloud --junitxml .engines/results.xml
 	$(TRAINER) -m pytest tests/tpu_trainer/test_gcs.py -k fake-gcs-server
 
 setup-engines-quick: setup .engines/.flink .engines/boot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,11 +24,9 @@ CASES = {
     "best_fit, segment ids, parquet": ["rows.parquet", "--packing", "best_fit", "--segment_ids"],
     "--dedup exact, jsonl.gz and text": ["*[lr][is]*[tz]", "--dedup", "exact", "--unit_bytes", 60_000],
 }
-WIDE = "ENGINES_WIDE" in os.environ
-
-
 # Spark and Prism decide on their own parallelism.
-PARALLELISMS = [("Flink", 2), ("Spark", 2), ("Prism", 2)] + ([("Flink", 1), ("Flink", 4)] if WIDE else [])
+PARALLELISMS = [("Flink", 2), ("Spark", 2), ("Prism", 2)]
+PARALLELISMS += [pytest.param("Flink", count, marks=pytest.mark.wide) for count in (1, 4)]
 
 
 @pytest.fixture(params=["Flink", "Spark", "Prism"])

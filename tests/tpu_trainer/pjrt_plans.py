@@ -1,7 +1,7 @@
-"""Trains tiny models by every plan of --strategy pjrt and with TensorFlow, for training/test_pjrt_executor.py.
+"""Trains tiny models by plans of --strategy pjrt and with TensorFlow, for devices/pjrt/test_executor.py.
 
-A process of its own: the number of CPU devices is fixed when a process starts. Arguments: a dataset folder and an empty
-folder; with a third, `all`, every plan makes ALL_STEPS steps of every case, which takes minutes. Prints a JSON object.
+A process of its own: the number of CPU devices is fixed when a process starts. Arguments: a dataset folder, an empty
+folder, and `some` or `all`: every plan makes ALL_STEPS steps of every case, which takes minutes. Prints a JSON object.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ CASES: dict[str, FitConfig] = {
 }
 
 
-# Each plan takes ten seconds of a core: a part of all pairs. `make test-sharding` trains by the others, too.
+# Each plan takes ten seconds of a core: `some` of all pairs.
 TESTED = {
     "mlm": ("zero", "keep"),
-    "clm": ("one device", "tensor, fsdp"),
+    "clm": ("tensor, fsdp",),
     "bfloat16": ("own rules",),
 }
 
@@ -138,7 +138,7 @@ def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float
     }
 
 
-def main(dataset: str, scratch: str, extent: str = "") -> None:
+def main(dataset: str, scratch: str, extent: str) -> None:
     train = open_mixture({f"{dataset}/train": None})
     split = open_split(f"{dataset}/validation")
     vocabulary = load_vocabulary(train.splits[0], "mlm")
