@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.engines.dropped_bytes import DroppedBytes
 from beam_pipeline.engines.hf import batches, encode_flat
-from beam_pipeline.engines.token_arrays import Flat, ranges
+from beam_pipeline.engines.token_arrays import FlatIds, ranges
 from beam_pipeline.engines.tokenizer_parts import (
     BYTE_LEVEL,
     SENTENCEPIECE,
@@ -84,7 +84,7 @@ class Core(Protocol):
     def check(parts: TokenizerParts) -> None:
         """Raises `UnsupportedComponent` for a tokenizer that the library does not support, without importing it."""
 
-    def encode(self, pieces: Sequence[str]) -> Flat:
+    def encode(self, pieces: Sequence[str]) -> FlatIds:
         """Returns the ids of all pieces (uint32 [tokens]) and the number in each piece (int64 [pieces])."""
 
     def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
@@ -138,11 +138,11 @@ class GigatokenCore:
         if self._memory is not None and memory.private_bytes() > self._memory + _MAX_GROWTH:
             self._load()  # other threads finish with the old one
 
-    def encode(self, pieces: Sequence[str]) -> Flat:
+    def encode(self, pieces: Sequence[str]) -> FlatIds:
         ids, lengths = self._encode_all(pieces)
         return (ids, lengths) if self._dropped is None else self._dropped.remove(ids, lengths)
 
-    def _encode_all(self, pieces: Sequence[str]) -> Flat:
+    def _encode_all(self, pieces: Sequence[str]) -> FlatIds:
         self._limit_cache()
         self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
         if self._joins and pieces:
@@ -157,7 +157,7 @@ class GigatokenCore:
         ids = np.asarray(layout.content.data)
         return ids, np.diff(np.asarray(layout.offsets.data).astype(np.int64, copy=False))
 
-    def _encode_joined(self, joined: str) -> Flat:
+    def _encode_joined(self, joined: str) -> FlatIds:
         """Encodes pieces in a single call: tens of thousands between line breaks that are added tokens, for example."""
         ids = self._tokenizer.encode(joined)
         is_separator = ids == self._separator_id
@@ -242,7 +242,7 @@ class TokieCore:
         if memory.private_bytes() > self._memory + _MAX_GROWTH:
             self._load()
 
-    def encode(self, pieces: Sequence[str]) -> Flat:
+    def encode(self, pieces: Sequence[str]) -> FlatIds:
         self._limit_cache(pieces)
         replaced = list(pieces) if self._unigram is None else self._unigram.replace_unknown(pieces)
         ids, lengths = self._tokenizer.encode_batch_flat(replaced, add_special_tokens=False)
@@ -266,7 +266,7 @@ class TokieCore:
         return {}
 
 
-def _differing(first: Flat, second: Flat) -> np.ndarray:
+def _differing(first: FlatIds, second: FlatIds) -> np.ndarray:
     """Determines which texts have different ids in two results.
 
     >>> _differing((np.array([5, 6, 7]), np.array([1, 2])), (np.array([5, 6, 8]), np.array([1, 2])))

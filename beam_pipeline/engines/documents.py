@@ -16,7 +16,7 @@ from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.engines.failures import encode_singly_if_needed, hidden_panics
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.engines.sample_check import SampleCheck
-from beam_pipeline.engines.token_arrays import Documents, Flat, id_dtype
+from beam_pipeline.engines.token_arrays import Documents, FlatIds, id_dtype
 from beam_pipeline.engines.unknown_text import dropped_characters
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.support.errors import EngineMismatch
@@ -117,7 +117,7 @@ class DocumentTokenizer:
         full_ids[template_positions] = np.concatenate([self._prefix, self._suffix])
         return batch, Documents(full_ids, full_lengths)
 
-    def _encode_texts(self, batch: DocumentBatch) -> tuple[DocumentBatch, Flat]:
+    def _encode_texts(self, batch: DocumentBatch) -> tuple[DocumentBatch, FlatIds]:
         """Encodes the texts without the template. Returns the batch as `encode` does."""
         encode = self._engine.encode_batch
         with contextlib.ExitStack() as stack:

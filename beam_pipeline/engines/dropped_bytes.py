@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from beam_pipeline.engines.token_arrays import Flat
+from beam_pipeline.engines.token_arrays import FlatIds
 from beam_pipeline.tokenization.byte_level import byte_characters, missing_bytes
 from beam_pipeline.tokenization.tokenizer_json import BYTE_ALPHABET, product, unknown_id
 
@@ -69,7 +69,7 @@ class DroppedBytes:
             positions.setdefault(index, []).append(int(chars[first] - chars[starts[index] - 1]) - 1)
         return {index: sorted({*in_text}) for index, in_text in positions.items()}
 
-    def remove(self, ids: np.ndarray, lengths: np.ndarray) -> Flat:
+    def remove(self, ids: np.ndarray, lengths: np.ndarray) -> FlatIds:
         """Removes the extra tokens from the ids of pieces, or replaces them by the unknown token."""
         if not self._removed or not (is_extra := ids >= self._first).any():
             return ids, lengths

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from beam_pipeline.engines.token_arrays import Flat
+from beam_pipeline.engines.token_arrays import FlatIds
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
 # The lines of Rust's message about a panic on stderr: the first, a line of text, and perhaps a backtrace.
@@ -20,8 +20,8 @@ _PANIC_GOES_ON = re.compile(rb"stack backtrace:| +\d+: | +at |note: ")
 
 
 def encode_singly_if_needed(
-    encode: Callable[[list[str]], Flat], texts: list[str]
-) -> tuple[Flat, dict[int, str]]:
+    encode: Callable[[list[str]], FlatIds], texts: list[str]
+) -> tuple[FlatIds, dict[int, str]]:
     """Encodes texts at once, or one by one if that fails: a text that fails may take as long as thousands of others.
 
     Returns:

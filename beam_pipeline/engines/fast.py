@@ -23,7 +23,7 @@ from beam_pipeline.engines.cores import Core
 from beam_pipeline.engines.fallbacks import Fallbacks
 from beam_pipeline.engines.hf import encode_flat, reference_tokenizer
 from beam_pipeline.engines.literals import Sections, StringSet, TokenSpan, cut_at
-from beam_pipeline.engines.token_arrays import Flat, ranges
+from beam_pipeline.engines.token_arrays import FlatIds, ranges
 from beam_pipeline.engines.tokenizer_parts import UNIGRAM, WORDPIECE, TokenizerParts
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.normalization import cut, last_match
@@ -39,7 +39,7 @@ _LITERALS, _LONG = "special tokens in text", "very long words"
 _HFPieces = list[tuple[str, int, str]]
 """Pieces that HF encodes: (reason, number of the document, text)."""
 
-_Encode = Callable[[list[str], np.ndarray, _HFPieces], Flat]
+_Encode = Callable[[list[str], np.ndarray, _HFPieces], FlatIds]
 """Encodes texts, given the number of each text's document. Adds the pieces that HF encodes to the list."""
 
 
@@ -80,13 +80,13 @@ class FastEngine:
     def _inexact(self) -> CharacterSet:
         return CharacterSet(lambda chars: self._core.inexact(chars, lambda: self._exact))
 
-    def encode_batch(self, texts: list[str]) -> Flat:
+    def encode_batch(self, texts: list[str]) -> FlatIds:
         hf_pieces: _HFPieces = []
         flat = self._encode_texts(texts, hf_pieces)
         self.fallbacks.add(hf_pieces)
         return flat
 
-    def _encode_texts(self, texts: list[str], hf_pieces: _HFPieces) -> Flat:
+    def _encode_texts(self, texts: list[str], hf_pieces: _HFPieces) -> FlatIds:
         parts, owners = self._parts, np.arange(len(texts))
         sections = parts.literals.split(texts) if parts.uniform else None
         if sections is not None:
@@ -106,7 +106,7 @@ class FastEngine:
         ]
         return _interleave(np.concatenate([hf_indices, fast_indices]).astype(np.int64), flats)
 
-    def _encode_sections(self, texts: list[str], owners: np.ndarray, hf_pieces: _HFPieces) -> Flat:
+    def _encode_sections(self, texts: list[str], owners: np.ndarray, hf_pieces: _HFPieces) -> FlatIds:
         """Encodes the texts between added tokens. `owners` has the number of each text's document."""
         for step in self._parts.normalize:
             texts = step(texts)
@@ -123,7 +123,7 @@ class FastEngine:
         owners: np.ndarray,
         encode: _Encode,
         hf_pieces: _HFPieces,
-    ) -> Flat:
+    ) -> FlatIds:
         """Encodes texts that contain added tokens at `spans`, by the index of the text; `encode` encodes the rest."""
         if not spans:
             return encode(texts, owners, hf_pieces)
@@ -131,7 +131,7 @@ class FastEngine:
 
     def _encode_split(
         self, sections: Sections, owners: np.ndarray, encode: _Encode, hf_pieces: _HFPieces
-    ) -> Flat:
+    ) -> FlatIds:
         flats = [
             encode(sections.texts, owners[sections.owners], hf_pieces),
             (sections.tokens, np.ones(len(sections.tokens), np.int64)),
@@ -139,7 +139,7 @@ class FastEngine:
         ids, lengths = _interleave(sections.indices, flats)
         return ids, _sums(lengths, sections.counts)
 
-    def _encode_normalized(self, texts: list[str], owners: np.ndarray, hf_pieces: _HFPieces) -> Flat:
+    def _encode_normalized(self, texts: list[str], owners: np.ndarray, hf_pieces: _HFPieces) -> FlatIds:
         for step in self._parts.mark:
             texts = step(texts)
         inexact_positions = self._inexact_positions(texts)
@@ -206,7 +206,7 @@ class FastEngine:
             positions[index] = sorted((*positions.get(index, ()), *in_text))
         return positions
 
-    def _encode_pieces(self, pieces: list[str], hf_indices: list[int]) -> Flat:
+    def _encode_pieces(self, pieces: list[str], hf_indices: list[int]) -> FlatIds:
         if not hf_indices:
             return self._encode_exact(pieces)
         fast_indices = np.delete(np.arange(len(pieces)), hf_indices)
@@ -216,7 +216,7 @@ class FastEngine:
         ]
         return _interleave(np.concatenate([hf_indices, fast_indices]).astype(np.int64), flats)
 
-    def _encode_exact(self, pieces: list[str]) -> Flat:
+    def _encode_exact(self, pieces: list[str]) -> FlatIds:
         """Encodes pieces with the core."""
         if self._parts.split is None:
             return self._core.encode(pieces)
@@ -224,7 +224,7 @@ class FastEngine:
         ids, lengths = self._core.encode(list(chain.from_iterable(parts)))
         return ids, _sums(lengths, np.fromiter(map(len, parts), np.int64, len(parts)))
 
-    def _encode_with_hf(self, pieces: list[str]) -> Flat:
+    def _encode_with_hf(self, pieces: list[str]) -> FlatIds:
         """Encodes pieces with HF. Each distinct piece is encoded once, since the same words occur again and again."""
         if len(self._cache) > _MAX_CACHED_PIECES:
             self._cache.clear()
@@ -259,7 +259,7 @@ def _sums(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.diff(ends, prepend=0)
 
 
-def _interleave(indices: np.ndarray, flats: Sequence[Flat]) -> Flat:
+def _interleave(indices: np.ndarray, flats: Sequence[FlatIds]) -> FlatIds:
     """Merges the results of several batches in the order of the texts.
 
     Text 1 was encoded to 7 8 in one batch, and texts 0 and 2 to 5 and 9 9 in another:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Flat = tuple[np.ndarray, np.ndarray]
+FlatIds = tuple[np.ndarray, np.ndarray]
 """The ids of several texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
 
 

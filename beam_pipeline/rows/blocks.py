@@ -1,4 +1,4 @@
-"""Blocks of rows: the arrays that the pipeline's stages exchange, with thousands of rows per element."""
+"""Blocks of rows: the arrays that the pipeline's stages exchange, with thousands of rows each."""
 
 from __future__ import annotations
 
@@ -100,6 +100,13 @@ def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:
 
     It is the sum of the rows' hashes mod 2**64, so the checksums of parts add up to the checksum of the whole. The hash
     of a row is a multiply-add hash (Dietzfelbinger et al., 1997) of its ids and its length, finalized by SplitMix64.
+
+    >>> ids, lengths = np.array([[5, 6], [7, 0]]), np.array([2, 1])
+    >>> total = rows_checksum(ids, lengths)
+    >>> total == rows_checksum(ids[::-1], lengths[::-1])
+    True
+    >>> total == (rows_checksum(ids[:1], lengths[:1]) + rows_checksum(ids[1:], lengths[1:])) % 2**64
+    True
 
     Args:
         ids: Integers [rows, max_length].

@@ -1,4 +1,4 @@
-"""Blocks of whole documents, for `--packing none`: what `RowBlock` is for rows."""
+"""Blocks of whole documents, for `--packing none`: the counterpart of `RowBlock`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ class DocumentBlock:
         return len(self.lengths)
 
     def cut(self, first: int, end: int) -> DocumentBlock:
-        """Returns the documents from number `first` to before number `end`."""
-        before = int(self.lengths[:first].sum(dtype=np.int64))
+        """Returns the documents [first, end).
+
+        >>> DocumentBlock(np.array([5, 6, 7, 8]), np.array([1, 2, 1], np.uint32)).cut(1, 3)
+        DocumentBlock(ids=array([6, 7, 8]), lengths=array([2, 1], dtype=uint32))
+        """
+        first_token = int(self.lengths[:first].sum(dtype=np.int64))
         tokens = int(self.lengths[first:end].sum(dtype=np.int64))
-        return DocumentBlock(self.ids[before : before + tokens], self.lengths[first:end])
+        return DocumentBlock(self.ids[first_token : first_token + tokens], self.lengths[first:end])
 
     def parts(self) -> Iterator[DocumentBlock]:
         """Cuts the block into blocks of at most `BLOCK_BYTES` of ids, or of one document."""
@@ -38,9 +42,9 @@ class DocumentBlock:
         ends = np.cumsum(self.lengths, dtype=np.int64)
         first = 0
         while first < len(self):
-            before = int(ends[first - 1]) if first else 0
-            end = max(first + 1, int(np.searchsorted(ends, before + tokens, side="right")))
-            yield DocumentBlock(self.ids[before : int(ends[end - 1])], self.lengths[first:end])
+            first_token = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, first_token + tokens, side="right")))
+            yield DocumentBlock(self.ids[first_token : int(ends[end - 1])], self.lengths[first:end])
             first = end
 
     def checksum(self) -> int:

@@ -21,7 +21,7 @@ from beam_pipeline.rows.documents import DocumentBlock
 
 @dataclass(frozen=True)
 class Tail:
-    """The tokens that are left over after the last full row of a work unit: fewer than `max_length`."""
+    """The tokens after the last full row of a work unit: fewer than `max_length`."""
 
     ids: np.ndarray
     """Integers [tokens]."""
@@ -105,13 +105,16 @@ def _pack_whole(
 
 
 def _cut_long(documents: Documents, max_length: int) -> Documents:
-    """Cuts documents longer than a row into pieces, each a full row except for the last one. Drops empty documents."""
-    pieces = -(-documents.lengths // max_length)  # per document
-    lengths = np.full(int(pieces.sum()), max_length, np.int64)
-    # A document's last piece has what the full ones leave.
-    lasts = np.cumsum(pieces)[pieces > 0] - 1
-    kept, counts = documents.lengths[pieces > 0], pieces[pieces > 0]
-    lengths[lasts] = kept - (counts - 1) * max_length
+    """Cuts documents longer than a row into pieces, each a full row except for the last one. Drops empty documents.
+
+    >>> _cut_long(Documents(np.arange(10), np.array([7, 0, 3])), max_length=3).lengths
+    array([3, 3, 1, 3])
+    """
+    counts = -(-documents.lengths // max_length)  # pieces per document
+    lengths = np.full(int(counts.sum()), max_length, np.int64)
+    # The last piece of a document has the tokens that remain after the full ones.
+    is_last = np.cumsum(counts)[counts > 0] - 1
+    lengths[is_last] = (documents.lengths - (counts - 1) * max_length)[counts > 0]
     return Documents(documents.ids, lengths)
 
 
@@ -127,6 +130,12 @@ def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarr
     together. A row with free space s takes s // length of them at once: placed one by one they would go to the same
     row, because the row that was just used is the fullest. So the work grows with the number of different lengths, not
     with the number of pieces.
+
+    In rows of 10 tokens, the pieces of 7, 5 and 4 are placed in this order: 5 does not fit the row of 7, and 4 goes to
+    the row of 5, which has room for it. Finally, 3 goes to the row of 7:
+
+    >>> best_fit(np.array([3, 7, 4, 5]), max_length=10)
+    (array([0, 0, 1, 1]), array([7, 0, 5, 0]))
 
     Args:
         lengths: Integers [pieces], each from 1 to `max_length`.
@@ -158,8 +167,8 @@ def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarr
             used = min(len(chosen), -(-len(pieces) // per_row))
             placed, pieces = pieces[: used * per_row], pieces[used * per_row :]
             rows[placed] = np.repeat(chosen[:used], per_row)[: len(placed)]
-            inside = np.tile(np.arange(per_row) * length, used)[: len(placed)]
-            offsets[placed] = max_length - space + inside
+            offset_in_space = np.tile(np.arange(per_row) * length, used)[: len(placed)]
+            offsets[placed] = max_length - space + offset_in_space
             # Put the rows back with the space they have left: those with `per_row` pieces, the last one, which may
             # have fewer pieces, and the unused ones.
             in_last = len(placed) - (used - 1) * per_row
@@ -169,9 +178,9 @@ def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarr
     # Number the rows in the order of their first piece.
     first_piece = np.full(count, len(lengths), np.int64)
     np.minimum.at(first_piece, rows, np.arange(len(lengths)))
-    number = np.empty(count, np.int64)
-    number[np.argsort(first_piece, kind="stable")] = np.arange(count)
-    return number[rows], offsets
+    new_number = np.empty(count, np.int64)
+    new_number[np.argsort(first_piece, kind="stable")] = np.arange(count)
+    return new_number[rows], offsets
 
 
 class _OpenRows:
@@ -203,6 +212,12 @@ def pack_stream(
 ) -> tuple[RowBlock, Tail]:
     """Cuts a stream of tokens into full rows. Documents may cross rows.
 
+    Documents of 3, 4 and 3 tokens, in rows of 4:
+
+    >>> block, tail = pack_stream(np.arange(10, 20), np.array([0, 3, 7]), max_length=4, keep_starts=False)
+    >>> block.ids.tolist(), tail.ids.tolist(), tail.starts.tolist()
+    ([[10, 11, 12, 13], [14, 15, 16, 17]], [18, 19], [])
+
     Args:
         ids: Integers [tokens].
         starts: int64, ascending: where documents begin in `ids`.
@@ -223,7 +238,12 @@ def pack_stream(
 
 
 def start_bits(positions: np.ndarray, rows: int, max_length: int) -> np.ndarray:
-    """Returns packed bits, uint8 [rows, ceil(max_length / 8)], set at these positions of the concatenated rows."""
+    """Returns packed bits, uint8 [rows, ceil(max_length / 8)], set at these positions of the concatenated rows.
+
+    >>> start_bits(np.array([0, 3, 9]), rows=2, max_length=8)
+    array([[144],
+           [ 64]], dtype=uint8)
+    """
     flags = np.zeros((rows, max_length), bool)
     flags.reshape(-1)[positions] = True
     return np.packbits(flags, axis=1)
@@ -231,6 +251,13 @@ def start_bits(positions: np.ndarray, rows: int, max_length: int) -> np.ndarray:
 
 def segments_and_positions(block: RowBlock) -> tuple[np.ndarray, np.ndarray]:
     """Computes the features `segment_ids` and `position_ids` of a block that records starts.
+
+    A row of 5 positions with documents of 2 and 2 tokens, and padding:
+
+    >>> bits = start_bits(np.array([0, 2]), rows=1, max_length=5)
+    >>> block = RowBlock(np.array([[7, 8, 9, 9, 0]], np.uint16), np.array([4], np.uint32), bits)
+    >>> segments_and_positions(block)
+    (array([[1, 1, 2, 2, 0]]), array([[0, 1, 0, 1, 0]]))
 
     Returns:
         int64 [rows, max_length] each. Segments count from 1 in each row, positions from 0 in each segment; both are 0

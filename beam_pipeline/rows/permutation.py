@@ -16,6 +16,11 @@ class Permutation:
     outside of [0, length) goes through the network again until it lands inside (Black and Rogaway, "Ciphers with
     arbitrary finite domains", 2002). Each call costs a few array operations, whatever `length` is.
 
+    >>> permutation = Permutation(5, "seed", "split")
+    >>> places = permutation(np.arange(5))
+    >>> places.tolist(), permutation.inverse(places).tolist()
+    ([2, 3, 0, 4, 1], [0, 1, 2, 3, 4])
+
     Args:
         length: The number of indices, at least 0.
         key: Values whose `str` identifies the shuffle, such as seed and split.
@@ -56,21 +61,21 @@ class Permutation:
         # Each round mixes the right half into the left half and swaps the halves. Their widths may differ by one
         # bit, so the widths are swapped, too.
         high, low = self._high, self._low
-        one = np.uint64(1)
+        bit = np.uint64(1)
         for key in self._keys:
-            left, right = x >> low, x & ((one << low) - one)
-            left ^= mix64(right + key) & ((one << high) - one)
-            x = (right << high) | left
+            high_half, low_half = x >> low, x & ((bit << low) - bit)
+            high_half ^= mix64(low_half + key) & ((bit << high) - bit)
+            x = (low_half << high) | high_half
             high, low = low, high
         return x
 
     def _backward(self, x: np.ndarray) -> np.ndarray:
         """Inverts `_forward`: the same rounds in reverse order."""
         high, low = self._high, self._low
-        one = np.uint64(1)
+        bit = np.uint64(1)
         for key in reversed(self._keys):
             high, low = low, high
-            left, right = x & ((one << high) - one), x >> high
-            left ^= mix64(right + key) & ((one << high) - one)
-            x = (left << low) | right
+            high_half, low_half = x & ((bit << high) - bit), x >> high
+            high_half ^= mix64(low_half + key) & ((bit << high) - bit)
+            x = (high_half << low) | low_half
         return x

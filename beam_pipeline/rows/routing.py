@@ -1,4 +1,4 @@
-"""From a row's work unit to its rank, from its rank to its shard and slot, and back."""
+"""The place of each row: from its work unit to its rank, from its rank to its shard and slot, and back."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ class RowTable:
 
     Rows are ranked by (unit, position in the unit). An entry after the last unit counts the rows that are packed from
     the units' tails.
+
+    >>> table = RowTable(np.array([[4], [2], [1]]))  # two units with 4 and 2 rows, and a row of their tails
+    >>> table.first_rank(unit=1, split=0), table.unit_of(rank=5, split=0)
+    (4, (1, 1))
 
     Args:
         rows: int64 [units + 1, splits], the numbers of rows.
@@ -52,9 +56,9 @@ class Layout:
     split: str
     """The split's name. It is part of the permutation's key, so each split is shuffled differently."""
     num_rows: int
-    """Number of rows in the split."""
+    """The number of rows in the split."""
     shard_size: int | None
-    """Records in every shard except the last. None if the number of shards is given instead."""
+    """The number of records in every shard except the last. None if `requested_shards` is set instead."""
     shuffle: str
     """`global` for a seeded uniform permutation of all rows, `none` to keep the order of the input."""
     seed: int
@@ -78,17 +82,22 @@ class Layout:
         return large if shard < num_large else small
 
     def place(self, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the shards and slots (int64 arrays) of the rows with these ranks."""
-        place = np.asarray(rank)
+        """Returns the shards and slots (int64 arrays) of the rows with these ranks.
+
+        >>> layout = Layout("train", num_rows=7, shard_size=None, shuffle="none", seed=0, requested_shards=3)
+        >>> layout.place(np.arange(7))
+        (array([0, 0, 0, 1, 1, 2, 2]), array([0, 1, 2, 0, 1, 0, 1]))
+        """
+        places = np.asarray(rank)
         if self.shuffle == "global":
-            place = self._permutation()(place)
-        place = place.astype(np.int64)
+            places = self._permutation()(places)
+        places = places.astype(np.int64)
         # The larger shards come first, so the places from num_large * large on are in the smaller ones.
         large, num_large, small = self._sizes
-        beyond = place - num_large * large
-        in_small = beyond >= 0
-        shard = np.where(in_small, num_large + beyond // small, place // large)
-        return shard, np.where(in_small, beyond % small, place % large)
+        beyond_large = places - num_large * large
+        in_small = beyond_large >= 0
+        shard = np.where(in_small, num_large + beyond_large // small, places // large)
+        return shard, np.where(in_small, beyond_large % small, places % large)
 
     def rank(self, shard: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Returns the ranks (int64) of the rows at these places. Inverts `place`."""
@@ -104,8 +113,8 @@ class Layout:
         if self.shard_size is None:
             small, num_large = divmod(self.num_rows, max(1, self.num_shards))
             return small + 1, num_large, max(1, small)
-        num_large, rest = divmod(self.num_rows, self.shard_size)
-        return self.shard_size, num_large, max(1, rest)
+        num_large, remainder = divmod(self.num_rows, self.shard_size)
+        return self.shard_size, num_large, max(1, remainder)
 
     def _permutation(self) -> Permutation:
         return Permutation(self.num_rows, self.seed, self.split)

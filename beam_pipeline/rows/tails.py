@@ -1,4 +1,4 @@
-"""Tails: the tokens left over at the ends of the work units, packed into rows that are ranked after all others.
+"""Tails: the remaining tokens at the ends of the work units, packed into rows that are ranked after all others.
 
 The tails of a split, in the order of their units, form one stream of tokens. It is cut into rows at multiples of
 `max_length`, so only the very last row may need padding. The sizes of the tails determine where each tail is in the
@@ -14,8 +14,8 @@ import numpy as np
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail, start_bits
 
-# The part of a tail that is in one block: (its position in the block, its tokens and where segments begin in them).
 TailPiece = tuple[int, Tail]
+"""The part of a tail that is in one block: (its position in the block, its tokens and the starts of their segments)."""
 
 
 class TailTable:
@@ -46,7 +46,13 @@ def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[
     """Cuts a tail at the boundaries of its split's blocks.
 
     A tail that begins within a document begins a segment of its own, since the document's other tokens are in another
-    row.
+    row. A tail of 5 tokens at position 6 of a stream with blocks of 8 is in two blocks:
+
+    >>> tail = Tail(np.array([5, 6, 7, 8, 9]), np.array([3]))
+    >>> for block, (position, piece) in cut_tail(tail, first_token=6, block_tokens=8):
+    ...     print(block, position, piece.ids, piece.starts)
+    0 6 [5 6] [0]
+    1 0 [7 8 9] [1]
 
     Args:
         tail: The tail of one unit, with at least one token.
@@ -82,14 +88,14 @@ def pack_pieces(
     """
     rows = -(-tokens // max_length)
     ids = np.full(rows * max_length, pad_id, dtype)
-    filled, positions = 0, []
+    num_tokens, positions = 0, []
     for position, part in pieces:
         ids[position : position + len(part.ids)] = part.ids
-        filled += len(part.ids)
+        num_tokens += len(part.ids)
         positions.append(part.starts + position)
-    if filled != tokens:
+    if num_tokens != tokens:
         raise AssertionError(
-            f"a block of tails has {filled} tokens instead of {tokens}: tails were lost or duplicated"
+            f"a block of tails has {num_tokens} tokens instead of {tokens}: tails were lost or duplicated"
         )
     lengths = np.full(rows, max_length, np.uint32)
     lengths[-1] = tokens - (rows - 1) * max_length

@@ -19,7 +19,7 @@ from beam_pipeline.options.verbs import VERBS, ConvertConfig, PrepareConfig
 from beam_pipeline.runners import beam_options, run
 from beam_pipeline.runners.dataflow import job_options
 from beam_pipeline.runners.dataflow.launch import is_active
-from beam_pipeline.sources.plan import Plan, describe_plan, plan
+from beam_pipeline.sources.plan import InputPlan, describe_plan, plan
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import LockLost, StillRunning
 from beam_pipeline.support.progress import Address, ProgressDisplay
@@ -41,7 +41,7 @@ class Launch:
     def on_dataflow(self) -> bool:
         return beam_options.runs_on_dataflow(self.options)
 
-    def plan(self, config: InputConfig) -> Plan:
+    def plan(self, config: InputConfig) -> InputPlan:
         """Plans the input for the workers of this launch, and shows the user what is read.
 
         Raises:

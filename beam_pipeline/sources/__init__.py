@@ -1,1 +1,1 @@
-"""Where documents come from: planning the input as work units, and reading a unit."""
+"""The source of documents: planning the input as work units, and reading a unit."""

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.columns import column_paths, column_records, split_column, text_column
-from beam_pipeline.sources.cutting import Piece
+from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.units import Part, Records
 
 
-def record_batches(path: str, text_key: str) -> list[Piece]:
-    """Lists the record batches of a local file, each with the offset of its first byte and the number of its first row.
+def record_batches(path: str, text_key: str) -> list[FileRange]:
+    """Lists the record batches of a local file, with the offset and the number of the first row of each.
 
     The file is mapped into memory, so only the batches' headers are read.
 
@@ -26,13 +26,13 @@ def record_batches(path: str, text_key: str) -> list[Piece]:
     with pa.memory_map(path) as source:
         schema = _schema(source)
         columns = {name for name, *_ in column_paths(path, schema, text_key)}
-        while (at := source.tell()) < source.size():
+        while (offset := source.tell()) < source.size():
             batch = _next_batch(source, schema)
             if batch is None:
                 break
             end = row + batch.num_rows
             size = sum(batch.column(name).nbytes for name in columns)
-            batches.append(Piece(row, end, size, (at, row)))
+            batches.append(FileRange(row, end, size, (offset, row)))
             row = end
     return batches
 
@@ -42,7 +42,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     source = pa.PythonFile(file, mode="r")
     schema = _schema(source)
     paths = column_paths(part.name, schema, options.text_key)
-    position, row = part.at
+    position, row = part.batch_start
     if position:
         source.seek(position)
     while row < part.end:
@@ -51,10 +51,10 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             raise EOFError(f"ends at row {row}, but had at least {part.end} rows when it was listed")
         column = text_column(batch, paths, options.text_separator)
         first, last = max(part.start - row, 0), min(part.end - row, len(column))
-        at = row + first
+        first_row = row + first
         for piece in split_column(column.slice(first, max(0, last - first))):
-            yield column_records(part.name, piece, at, options.encoding_errors)
-            at += len(piece)
+            yield column_records(part.name, piece, first_row, options.encoding_errors)
+            first_row += len(piece)
         row += len(column)
 
 

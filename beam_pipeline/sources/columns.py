@@ -17,43 +17,45 @@ from beam_pipeline.support.errors import UsageError
 PIECE_BYTES = 4 << 20
 
 
-def column_paths(where: str, schema: pa.Schema, key: str) -> list[tuple[str, ...]]:
-    """Returns the columns that `--text_key` names, each as its name and the names of the fields within structs.
+def column_paths(source: str, schema: pa.Schema, key: str) -> list[tuple[str, ...]]:
+    """Returns the columns that `--text_key` names: the name of each, and the names of the fields within structs.
 
     See `text_keys` for the meaning of a key.
 
     Raises:
-        UsageError: If a column is missing, or holds neither strings nor lists of strings.
+        UsageError: If a column is missing, or contains neither strings nor lists of strings.
     """
-    return [_column_path(where, schema, each) for each in ([key] if key in schema.names else key.split(","))]
+    return [
+        _column_path(source, schema, column) for column in ([key] if key in schema.names else key.split(","))
+    ]
 
 
-def _column_path(where: str, schema: pa.Schema, key: str) -> tuple[str, ...]:
+def _column_path(source: str, schema: pa.Schema, key: str) -> tuple[str, ...]:
     path = (key,) if key in schema.names else tuple(key.split("."))
     kind: pa.DataType = pa.struct(schema)
     for name in path:
         if not pa.types.is_struct(kind) or [field.name for field in kind].count(name) != 1:
             raise UsageError(
-                f"{where}: has no column {key!r} (set by --text_key); its columns are {_join_names(schema.names)}"
+                f"{source}: has no column {key!r} (set by --text_key); its columns are {_join_names(schema.names)}"
             )
         kind = kind.field(name).type
     item = kind.value_type if _is_list(kind) else kind
     if not _is_text(item):
         texts = [field.name for field in schema if _is_text(field.type)]
         raise UsageError(
-            f"{where}: its column {key!r} (set by --text_key) has type {kind}, not string; its string columns are "
+            f"{source}: its column {key!r} (set by --text_key) has type {kind}, not string; its string columns are "
             f"{_join_names(texts)}"
         )
     return path
 
 
 def text_column(batch: pa.RecordBatch, paths: Sequence[tuple[str, ...]], separator: str) -> pa.Array:
-    """Returns the texts of a batch: of a text type, or dictionary-encoded. See `text_keys` for what is joined.
+    """Returns the texts of a batch: of a text type, or dictionary-encoded. See `text_keys` for texts that are joined.
 
     Args:
         batch: The table's rows.
-        paths: As `column_paths` returns them.
-        separator: What joins the texts.
+        paths: The columns, as `column_paths` returns them.
+        separator: The string between joined texts.
     """
     columns = []
     for name, *fields in paths:
@@ -74,14 +76,14 @@ def text_column(batch: pa.RecordBatch, paths: Sequence[tuple[str, ...]], separat
 
 
 def _join_pairs(separator: str, first: pa.Array, second: pa.Array) -> pa.Array:
-    """Joins two texts in each row unless one of them is empty.
+    """Joins the two texts of each row unless one of them is empty.
 
     Arrow's binary_join_element_wise with null_handling="skip" loses rows without any text.
     """
-    both = pc.binary_join_element_wise(first, second, pa.scalar(separator, pa.large_string()))
-    either = pc.if_else(pc.equal(pc.binary_length(first), 0), second, first)
-    is_both = pc.and_(pc.greater(pc.binary_length(first), 0), pc.greater(pc.binary_length(second), 0))
-    return pc.if_else(is_both, both, either)
+    joined = pc.binary_join_element_wise(first, second, pa.scalar(separator, pa.large_string()))
+    nonempty = pc.if_else(pc.equal(pc.binary_length(first), 0), second, first)
+    has_both = pc.and_(pc.greater(pc.binary_length(first), 0), pc.greater(pc.binary_length(second), 0))
+    return pc.if_else(has_both, joined, nonempty)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -105,7 +107,7 @@ def split_column(column: pa.Array) -> Iterator[pa.Array]:
     """Splits a column into slices of at most 4 MiB of decoded text. A larger value is a slice of its own.
 
     Args:
-        column: Of a type that `text_column` returns; it may be dictionary-encoded.
+        column: The texts, of a type that `text_column` returns; it may be dictionary-encoded.
     """
     values = column.dictionary if pa.types.is_dictionary(column.type) else column
     # binary_length supports neither null columns nor string views.
@@ -128,7 +130,7 @@ def column_records(name: str, column: pa.Array, first: int, errors: str = "stric
     """Converts the values of a text column to records. Nulls and values with invalid UTF-8 are bad records.
 
     Args:
-        column: Of a type that `text_column` returns.
+        column: The texts, of a type that `text_column` returns.
         first: The row number of the column's first value.
         errors: See `InputConfig.encoding_errors`.
     """
@@ -149,9 +151,9 @@ def column_records(name: str, column: pa.Array, first: int, errors: str = "stric
             content = contents[index].as_py()
             reason = "null instead of a text" if content is None else undecodable(content)
             bad.append(BadRecord(name, int(places[index]), reason, content or b""))
-    kept = np.array([text is not None for text in texts], bool)
+    has_text = np.array([text is not None for text in texts], bool)
     texts = [text for text in texts if text is not None]
-    return Records(texts, places[kept], utf8_sizes(texts), bad, crc)
+    return Records(texts, places[has_text], utf8_sizes(texts), bad, crc)
 
 
 def _joined(contents: pa.LargeBinaryArray) -> bytes:

@@ -14,7 +14,7 @@ from beam_pipeline.support.errors import DataError, one_line
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz", ".lz4": "lz4"}
 
-# Parts of Arrow's messages about files that are whole, and what to do about them.
+# Parts of Arrow's messages about intact files, and the remedies.
 _REASONS = {
     "too much memory": "its window is larger than 128 MiB; compress it again with --long=27 or less: "
     "zstd -dc --long=31 FILE | zstd --long=27 > NEW",
@@ -35,7 +35,7 @@ def uncompressed_name(path: str) -> str:
 
 
 class _OtherBytesError(OSError):
-    """A file has bytes after its compressed data that do not belong to it."""
+    """A file has other bytes after its compressed data."""
 
 
 class DecompressedFile:
@@ -90,8 +90,8 @@ class DecompressedFile:
         message = one_line(error)
         if isinstance(error, _OtherBytesError):
             return message
-        if known := [reason for part, reason in _REASONS.items() if part in message]:
-            return f"{known[0]} ({message})"
+        if reasons := [reason for part, reason in _REASONS.items() if part in message]:
+            return f"{reasons[0]} ({message})"
         return (
             f"truncated or corrupt {self._codec} data before byte {self._file.tell()} of the file, after "
             f"{self._position} bytes of its content: {message}"
@@ -99,7 +99,7 @@ class DecompressedFile:
 
 
 class _Decompressor(Protocol):
-    """What decompresses one member, such as `bz2.BZ2Decompressor`."""
+    """A decompressor of one member, such as `bz2.BZ2Decompressor`."""
 
     eof: bool
     needs_input: bool
@@ -113,7 +113,7 @@ class _GzipDecompressor:
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        self._full = False  # whether there may be output for which no space was left
+        self._full = False  # whether the last output reached its limit, so there may be further output
 
     @property
     def eof(self) -> bool:
@@ -133,7 +133,7 @@ class _GzipDecompressor:
         return piece
 
 
-class _Kind(NamedTuple):
+class _MemberFormat(NamedTuple):
     """A format of members that follow each other."""
 
     tool: str
@@ -147,16 +147,16 @@ class _Kind(NamedTuple):
 
 
 _MEMBERS = {
-    "gzip": _Kind("gzip", _GzipDecompressor, b"\x1f\x8b", 1, False),
-    "bz2": _Kind("bzip2", bz2.BZ2Decompressor, b"BZh", 1, False),
-    "xz": _Kind("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), b"\xfd7zXZ\0", 4, True),
+    "gzip": _MemberFormat("gzip", _GzipDecompressor, b"\x1f\x8b", 1, False),
+    "bz2": _MemberFormat("bzip2", bz2.BZ2Decompressor, b"BZh", 1, False),
+    "xz": _MemberFormat("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), b"\xfd7zXZ\0", 4, True),
 }
 
 
 class _MemberStream:
     """Decompresses the members of a file one after the other."""
 
-    def __init__(self, file: BinaryIO, kind: _Kind):
+    def __init__(self, file: BinaryIO, kind: _MemberFormat):
         self._file = file
         self._kind = kind
         self._member: _Decompressor | None = None

@@ -22,9 +22,9 @@ _EXTRACT = "extract its files first"
 _EXPORT = "export its texts as jsonl or parquet"
 _CONVERT = "convert it to UTF-8, e.g. with iconv -f {} -t UTF-8"
 _PARQUET = "its name must end with .parquet, or use --input_format parquet"
-_ARROW = "convert it to parquet, or read the dataset it belongs to with --dataset_name"
+_ARROW = "convert it to parquet, or read its dataset with --dataset_name"
 _TEXT_FIRST = "convert it to text first"
-_NONE = "leave it out: it holds no text"
+_NONE = "leave it out: it contains no text"
 _LEGACY_LZ4 = "LZ4 data in its legacy format"
 
 # (offset, magic bytes, kind of file, remedy). No text file begins with any of these.
@@ -99,16 +99,16 @@ def open_text(file: BinaryIO, path: str, form: str, options: InputConfig) -> Bin
     stream: BinaryIO | DecompressedFile = file
     if codec:
         if len(head) > 3 and not _BEGINS[codec].match(head):
-            what, remedy = _identify(head) or (f"not {codec} data", "")
-            if what != _LEGACY_LZ4:
+            kind, remedy = _identify(head) or (f"not {codec} data", "")
+            if kind != _LEGACY_LZ4:
                 remedy = "rename it to match its content"
-            raise UsageError(f"{path}: its extension means {codec}, but the file is {what}; {remedy}")
+            raise UsageError(f"{path}: its extension means {codec}, but the file is {kind}; {remedy}")
         stream = DecompressedFile(file, codec, path)
         head = stream.peek(HEAD)
-    found = _identify(head) or (_json(head) if form == "jsonl" else _binary(head, options))
-    if found:
-        what, remedy = found
-        raise UsageError(f"{path}: {'holds' if codec else 'is'} {what}, not lines of {form}; {remedy}")
+    kind_and_remedy = _identify(head) or (_json(head) if form == "jsonl" else _binary(head, options))
+    if kind_and_remedy:
+        kind, remedy = kind_and_remedy
+        raise UsageError(f"{path}: {'contains' if codec else 'is'} {kind}, not lines of {form}; {remedy}")
     return stream
 
 
@@ -122,14 +122,14 @@ def _read(file: _Readable, size: int) -> bytes:
 
 def _identify(head: bytes) -> tuple[str, str] | None:
     """Returns (kind of file, remedy) for the first bytes of a known binary format, or None."""
-    for offset, magic, what, remedy in _SIGNATURES:
+    for offset, magic, kind, remedy in _SIGNATURES:
         if head.startswith(magic, offset):
-            return what, remedy
+            return kind, remedy
     return None
 
 
 def _binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
-    """Detects binary data. Returns (what was found, remedy), or None if the bytes may be text.
+    """Detects binary data. Returns (kind of data, remedy), or None if the bytes may be text.
 
     Data is binary if it contains NUL bytes and is invalid in its encoding, or if at least a tenth of it is NUL. Text
     may contain a few NUL bytes.
@@ -152,7 +152,7 @@ def _binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
 
 
 def _json(head: bytes) -> tuple[str, str] | None:
-    """Detects files that are one JSON value instead of one per line. Returns (what was found, remedy), or None."""
+    """Detects files that are one JSON value instead of one per line. Returns (kind of file, remedy), or None."""
     start = head.removeprefix(BOM).lstrip()
     line = start.partition(b"\n")[0].strip()
     if line == b"{":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,54 +23,65 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A range of a file that can be read on its own: like `Part`, with its approximate size in bytes of text."""
+class FileRange:
+    """A range of a file that can be read independently: like `Part`, with its approximate size in bytes of text."""
 
     start: int
     end: int
     bytes: int
-    at: tuple[int, int] = (0, 0)
+    batch_start: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file, and what is read of it."""
+    """A file, and the ranges of it that are read."""
 
     file: InputFile
-    pieces: Sequence[Piece]
-    """In their order in the file."""
+    ranges: Sequence[FileRange]
+    """The ranges, in the order of the file."""
     repeats: int = 1
-    """How many times all its documents are read."""
+    """The number of times that all documents of the file are read."""
     share: float = 0.0
-    """The share of its documents that is read once more."""
+    """The share of the documents that is read once more."""
 
 
-def byte_ranges(size: int, max_bytes: int) -> Iterator[Piece]:
-    """Cuts a file of `size` bytes into ranges of at most `max_bytes`. An empty file has none."""
+def byte_ranges(size: int, max_bytes: int) -> Iterator[FileRange]:
+    """Cuts a file of `size` bytes into ranges of at most `max_bytes`. An empty file has none.
+
+    >>> [(part.start, part.end) for part in byte_ranges(10, 4)]
+    [(0, 4), (4, 8), (8, 10)]
+    """
     for start in range(0, size, max_bytes):
         end = min(start + max_bytes, size)
-        yield Piece(start, end, end - start)
+        yield FileRange(start, end, end - start)
 
 
 def common_folder(paths: Iterable[str]) -> str:
     """Returns the longest folder that all paths share, with its final `/`.
 
     Names relative to it stay the same wherever the files are moved together.
+
+    >>> common_folder(["gs://b/data/a.txt", "gs://b/data/day/b.txt", "gs://b/days/c.txt"])
+    'gs://b/'
     """
     folders = [path.rpartition("/")[0] + "/" for path in paths]
-    # The common prefix of a set of strings is the common prefix of its minimum and its maximum.
-    first, last = min(folders), max(folders)
-    same = 0
-    while same < min(len(first), len(last)) and first[same] == last[same]:
-        same += 1
-    return first[: first.rfind("/", 0, same) + 1]
+    prefix = os.path.commonprefix(folders)  # noqa: RUF071 (`commonpath` changes URLs)
+    return prefix[: prefix.rfind("/") + 1]
 
 
 def cut(listed: Sequence[ListedFile], root: str, unit_bytes: int) -> list[WorkUnit]:
-    """Makes units of about `unit_bytes` of text. Neighbouring pieces share a unit as long as they fit.
+    """Makes units of about `unit_bytes` of text. Neighbouring ranges share a unit as long as they fit.
+
+    >>> files = [ListedFile(InputFile(f"/data/{name}", 6, "text"), list(byte_ranges(6, 4))) for name in "ab"]
+    >>> for unit in cut(files, "/data/", 8):
+    ...     print(unit.index, [(part.name, part.start, part.end) for part in unit.parts], unit.bytes)
+    0 [('a', 0, 6)] 6
+    1 [('b', 0, 6)] 6
 
     Args:
         listed: The files, sorted by path.
+        root: The folder to which the names of parts are relative.
+        unit_bytes: The size of a unit, in bytes of text.
 
     Returns:
         The units in the order of (repeat, file name, offset). All parts of a unit have the same format, repeat and
@@ -93,20 +105,20 @@ def cut(listed: Sequence[ListedFile], root: str, unit_bytes: int) -> list[WorkUn
             share = 1.0 if repeat < entry.repeats else entry.share if repeat == entry.repeats else 0.0
             if not share:
                 continue
-            piece_kind = (repeat, share, entry.file.format)
+            range_kind = (repeat, share, entry.file.format)
             name = entry.file.path[len(root) :]
-            for piece in entry.pieces:
-                # A piece that continues the last part extends it; any other piece is a new part.
-                extends = bool(parts) and parts[-1].name == name and parts[-1].end == piece.start
-                full = size + piece.bytes > unit_bytes or (len(parts) == _MAX_PARTS and not extends)
-                if piece_kind != kind or full:
+            for file_range in entry.ranges:
+                # A range that continues the last part extends it; any other range is a new part.
+                extends = bool(parts) and parts[-1].name == name and parts[-1].end == file_range.start
+                full = size + file_range.bytes > unit_bytes or (len(parts) == _MAX_PARTS and not extends)
+                if range_kind != kind or full:
                     finish()
-                    kind, size, extends = piece_kind, 0, False
+                    kind, size, extends = range_kind, 0, False
                 if extends:
                     last = parts.pop()
-                    parts.append(Part(name, last.start, piece.end, last.at))
+                    parts.append(Part(name, last.start, file_range.end, last.batch_start))
                 else:
-                    parts.append(Part(name, piece.start, piece.end, piece.at))
-                size += piece.bytes
+                    parts.append(Part(name, file_range.start, file_range.end, file_range.batch_start))
+                size += file_range.bytes
     finish()
     return units

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from beam_pipeline.options.input_options import DatasetConfig, InputConfig
 from beam_pipeline.sources import arrow
-from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, common_folder
+from beam_pipeline.sources.cutting import FileRange, InputFile, ListedFile, common_folder
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import UsageError
 
@@ -40,47 +40,47 @@ def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
     Raises:
         UsageError: If the dataset, the split or the column does not exist, or the workers cannot read the files.
     """
-    wanted = config.dataset
-    remote = wanted.cache if wanted.cache and not filesystem.is_local(wanted.cache) else None
+    dataset = config.dataset
+    remote = dataset.cache if dataset.cache and not filesystem.is_local(dataset.cache) else None
     if not local_files and not remote:
         raise UsageError(
-            f"--dataset_name {wanted.name}: is prepared in a folder of this machine, where the runner's workers "
+            f"--dataset_name {dataset.name}: is prepared in a folder of this machine, where the runner's workers "
             "cannot read it; set a folder that they can read with --dataset_cache gs://…, or export the dataset to "
             "parquet files in a bucket and read them with --input"
         )
-    splits = _load(wanted, None if remote else wanted.cache)
-    ranges = _row_ranges(wanted, splits)
+    splits = _load(dataset, None if remote else dataset.cache)
+    ranges = _row_ranges(dataset, splits)
     listed: dict[str, ListedFile] = {}
     for split, begin, end in ranges:
-        for path, pieces in _pieces(wanted, splits[split], config.text_key, begin, end):
+        for path, pieces in _pieces(dataset, splits[split], config.text_key, begin, end):
             file = InputFile(path, Path(path).stat().st_size, "arrow")
-            listed[path] = ListedFile(file, [*(listed[path].pieces if path in listed else ()), *pieces])
+            listed[path] = ListedFile(file, [*(listed[path].ranges if path in listed else ()), *pieces])
     if not listed:
-        raise UsageError(f"--dataset_name {wanted.name}: its split {wanted.split} has no rows")
+        raise UsageError(f"--dataset_name {dataset.name}: its split {dataset.split} has no rows")
     ordered = [listed[path] for path in sorted(listed)]
     return _upload(ordered, remote) if remote else ordered
 
 
-def _load(wanted: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dataset]:
+def _load(dataset: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dataset]:
     """Loads all splits of the dataset, by name, as memory-mapped tables."""
     import datasets
 
-    where = f"--dataset_name {wanted.name}"
+    option = f"--dataset_name {dataset.name}"
     try:
-        if any(Path(wanted.name, name).is_file() for name in _SAVED):
-            if wanted.config or wanted.revision:
+        if any(Path(dataset.name, name).is_file() for name in _SAVED):
+            if dataset.config or dataset.revision:
                 raise UsageError(
-                    f"{where}: a folder written by save_to_disk has neither configurations nor revisions; leave "
+                    f"{option}: a folder written by save_to_disk has neither configurations nor revisions; leave "
                     "--dataset_config and --dataset_revision out"
                 )
-            loaded = datasets.load_from_disk(wanted.name, keep_in_memory=False)
+            loaded = datasets.load_from_disk(dataset.name, keep_in_memory=False)
         else:
             loaded = datasets.load_dataset(
-                wanted.name, wanted.config, revision=wanted.revision, cache_dir=cache, keep_in_memory=False
+                dataset.name, dataset.config, revision=dataset.revision, cache_dir=cache, keep_in_memory=False
             )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         cause = f" ({_message(error.__cause__)})" if error.__cause__ else ""
-        raise UsageError(f"{where}: cannot be loaded: {_message(error)}{cause}") from error
+        raise UsageError(f"{option}: cannot be loaded: {_message(error)}{cause}") from error
     if isinstance(loaded, datasets.Dataset):
         return {str(loaded.split or "train"): loaded}
     return {str(name): split for name, split in loaded.items()}
@@ -91,30 +91,30 @@ def _message(error: BaseException) -> str:
     return textwrap.shorten(str(error), 400, placeholder=" …") or type(error).__name__
 
 
-def _row_ranges(wanted: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -> list[tuple[str, int, int]]:
+def _row_ranges(dataset: DatasetConfig, splits: Mapping[str, datasets.Dataset]) -> list[tuple[str, int, int]]:
     """Resolves `--dataset_split`, as the library itself does, to ranges (split, first row, last row + 1)."""
     from datasets import ReadInstruction
 
     try:
-        instruction = ReadInstruction.from_spec(wanted.split)
+        instruction = ReadInstruction.from_spec(dataset.split)
         absolute = instruction.to_absolute({name: len(split) for name, split in splits.items()})
     except (ValueError, AssertionError) as error:
         raise UsageError(
-            f"--dataset_split {wanted.split}: {_message(error).rstrip('.')}; the dataset's splits are "
+            f"--dataset_split {dataset.split}: {_message(error).rstrip('.')}; the dataset's splits are "
             f"{', '.join(splits)}"
         ) from error
     ranges = sorted((part.splitname, part.from_, part.to) for part in absolute)
-    for (name, _, end), (after, begin, _) in pairwise(ranges):
-        if name == after and begin < end:
+    for (name, _, end), (next_name, begin, _) in pairwise(ranges):
+        if name == next_name and begin < end:
             raise UsageError(
-                f"--dataset_split {wanted.split}: selects rows {begin} to {end - 1} of {name} twice"
+                f"--dataset_split {dataset.split}: selects rows {begin} to {end - 1} of {name} twice"
             )
     return ranges
 
 
 def _pieces(
-    wanted: DatasetConfig, split: datasets.Dataset, text_key: str, begin: int, end: int
-) -> Iterator[tuple[str, list[Piece]]]:
+    dataset: DatasetConfig, split: datasets.Dataset, text_key: str, begin: int, end: int
+) -> Iterator[tuple[str, list[FileRange]]]:
     """Yields each file that has rows of the split's range [begin, end), with the pieces that contain them."""
     row = 0
     for entry in split.cache_files:
@@ -125,14 +125,14 @@ def _pieces(
             start, stop = max(begin - row, batch.start), min(end - row, batch.end)
             if start < stop:
                 size = batch.bytes * (stop - start) // (batch.end - batch.start)
-                pieces.append(Piece(start, stop, size, batch.at))
+                pieces.append(FileRange(start, stop, size, batch.batch_start))
         row += batches[-1].end if batches else 0
         if pieces:
             yield path, pieces
     if row != len(split):
         raise UsageError(
-            f"--dataset_name {wanted.name}: its {len(split)} rows are a selection or a reordering of the {row} rows in "
-            "its files; save the dataset again with save_to_disk, or as parquet, and read that"
+            f"--dataset_name {dataset.name}: its {len(split)} rows are a selection or a reordering of the {row} rows "
+            "in its files; save the dataset again with save_to_disk, or as parquet, and read that"
         )
 
 

@@ -36,7 +36,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
 
 
 def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[str] | None:
-    """The fast path: returns the texts of the lines at these places, or None if any line has no text."""
+    """Returns the texts of the lines at these spans, or None if any line has no text. This is the fast path."""
     loads, key, encoding = orjson.loads, options.text_key, options.encoding
     try:
         # Each line is copied right before it is parsed, while it is in the processor's cache.
@@ -52,16 +52,16 @@ def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[s
 def _parse_each(name: str, places: np.ndarray, lines: list[bytes], options: InputConfig) -> Records:
     """Parses line by line, so that every bad line gets a reason."""
     texts: list[str] = []
-    kept: list[int] = []
+    good: list[int] = []
     bad: list[BadRecord] = []
     for index, line in enumerate(lines):
         text, reason = _text(line, options)
         if reason is None:
             texts.append(text)
-            kept.append(index)
+            good.append(index)
         else:
             bad.append(BadRecord(name, int(places[index]), reason, line))
-    return Records(texts, places[np.array(kept, np.int64)], utf8_sizes(texts), bad)
+    return Records(texts, places[np.array(good, np.int64)], utf8_sizes(texts), bad)
 
 
 def _text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
@@ -85,7 +85,7 @@ def _text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
 
 
 def _record(line: bytes, options: InputConfig) -> Any:
-    """Parses a line. What orjson refuses but Python's json accepts is accepted, too, such as NaN.
+    """Parses a line by orjson, or by Python's json if that accepts it although orjson does not: NaN, for example.
 
     Megatron-LM's script reads with json, and other keys than the text's should not make a record bad.
 
@@ -105,7 +105,7 @@ def _record(line: bytes, options: InputConfig) -> Any:
 
 
 def _line_end_hint(line: bytes) -> str:
-    """Returns a remedy if the line is several lines for programs that take CR for a line end."""
+    """Returns a remedy if the line contains CR, which other programs may interpret as a line end."""
     if b"\r" not in line.strip():
         return ""
     return "; it contains CR characters: if they end lines, convert them: tr '\\r' '\\n' < FILE > NEW"

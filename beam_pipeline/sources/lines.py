@@ -36,8 +36,8 @@ def whole_lines(
     """
     position = start
     if start > 0:
-        # If the byte before `start` is a newline, a line begins at `start` and is ours. Otherwise `start` is within a
-        # line of the range before. So the search for a newline begins one byte early.
+        # If the byte before `start` is a newline, a line begins at `start`. Otherwise `start` is within a line of the
+        # previous range. So the search for a newline begins one byte early.
         position = _next_line(file, start - 1, end)
         if position == end:
             return
@@ -47,18 +47,18 @@ def whole_lines(
     past = min(_FIRST_PAST_END, _BLOCK)
     while True:
         if end is None:
-            wanted = _BLOCK
+            read_size = _BLOCK
         elif position < end:
-            wanted = min(_BLOCK, end - position)
+            read_size = min(_BLOCK, end - position)
         else:  # the last line crosses `end`: most lines end soon, so the reads start small and grow
-            wanted, past = past, min(2 * past, _BLOCK)
-        piece = file.read(wanted)
+            read_size, past = past, min(2 * past, _BLOCK)
+        piece = file.read(read_size)
         if not piece:
             break
-        # Within the range, cut after the last newline of what was read. Past `end` only the line that crosses `end`
-        # is still ours: cut after the first newline.
-        only_one = end is not None and position >= end and not past_end
-        cut = piece.find(b"\n") + 1 if only_one else piece.rfind(b"\n") + 1
+        # Within the range, cut after the last newline that was read. Past `end`, only the line that crosses `end`
+        # belongs to the range, so cut after the first newline.
+        crosses_end = end is not None and position >= end and not past_end
+        cut = piece.find(b"\n") + 1 if crosses_end else piece.rfind(b"\n") + 1
         position += len(piece)
         if not cut:
             pieces.append(piece)
@@ -78,21 +78,25 @@ def whole_lines(
 def _next_line(file: BinaryIO, position: int, end: int | None) -> int:
     """Returns the offset of the first line that begins after the byte at `position`; `end` if none begins before it."""
     file.seek(position)
-    wanted = min(_FIRST_PAST_END, _BLOCK)
+    read_size = min(_FIRST_PAST_END, _BLOCK)
     while end is None or position < end:
-        piece = file.read(wanted if end is None else min(wanted, end - position))
+        piece = file.read(read_size if end is None else min(read_size, end - position))
         if not piece:
             raise EOFError(f"ends at byte {position}, but was longer when it was listed")
         newline = piece.find(b"\n")
         if newline >= 0:
             return position + newline + 1
         position += len(piece)
-        wanted = min(2 * wanted, _BLOCK)
+        read_size = min(2 * read_size, _BLOCK)
     return position
 
 
 def line_bounds(block: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where each line of a block of whole lines begins and ends, without its newline: int64 [lines] each."""
+    """Returns the start and the end of each line in a block of whole lines, without newlines: int64 [lines] each.
+
+    >>> line_bounds(b"one\\n\\ntwo")
+    (array([0, 4, 5]), array([3, 4, 8]))
+    """
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
     if block and not block.endswith(b"\n"):
         ends = np.append(ends, len(block))
@@ -132,12 +136,12 @@ def undecodable(record: bytes, encoding: str = "utf-8") -> str | None:
     except UnicodeDecodeError as error:
         line = record.count(b"\n", 0, error.start)
         column = error.start - (record.rfind(b"\n", 0, error.start) + 1) + 1
-        where = f"byte {column} of its line {line + 1}" if line else f"column {column}"
+        place = f"byte {column} of its line {line + 1}" if line else f"column {column}"
         hint = (
             "; it looks like UTF-16: convert it to UTF-8"
             if record[:2] in (b"\xff\xfe", b"\xfe\xff")
             else "; --encoding sets another encoding, and --encoding_errors replace replaces such bytes"
         )
         name = "UTF-8" if encoding == "utf-8" else encoding
-        return f"invalid {name}: byte 0x{record[error.start]:02x} at {where} (counted in bytes){hint}"
+        return f"invalid {name}: byte 0x{record[error.start]:02x} at {place} (counted in bytes){hint}"
     return None

@@ -12,7 +12,7 @@ from beam_pipeline.sources.compression import uncompressed_name
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import UsageError
 
-# What is read of a folder that is given as input; each may be compressed, too.
+# The files that are read in a folder that is an input; each may be compressed, too.
 _IN_FOLDERS = (".txt", ".md", ".rst", ".jsonl", ".ndjson", ".parquet")
 
 _LINKS = "links to folders"
@@ -28,14 +28,14 @@ def extension(path: str) -> str:
 
 
 def list_items(
-    items: Iterable[MixItem], option: str, *, once: bool
+    items: Iterable[MixItem], option: str, *, exclusive: bool
 ) -> tuple[dict[str, int], dict[str, MixItem]]:
-    """Returns the size of each file that an item names, and the item that it belongs to. Logs what is left out.
+    """Returns the size of each file that an item names, and the file's item. Logs the files that are left out.
 
     Args:
         items: The items.
-        option: The option that they are from, for messages.
-        once: Whether a file may belong to one item only.
+        option: The option that contains the items, for messages.
+        exclusive: Whether a file may belong to one item only.
 
     Raises:
         UsageError: If an item names no file, or cannot be listed, or a file belongs to several items.
@@ -45,15 +45,15 @@ def list_items(
     for item in items:
         left_out: Counter[str] = Counter()
         try:
-            found = _files_of(filesystem.absolute(item.pattern), left_out)
+            files = _files_of(filesystem.absolute(item.pattern), left_out)
         except (OSError, ValueError) as error:
             raise UsageError(f"{option} {item.pattern}: cannot be listed: {error}") from error
-        if not found:
+        if not files:
             raise UsageError(f"{option} {item.pattern}: {_no_match_reason(item.pattern, left_out)}")
         if left_out:
             _log.info(f"{option} {item.pattern}: leaves out {_describe(left_out)}")
-        for path, size in found:
-            if once and path in chosen:
+        for path, size in files:
+            if exclusive and path in chosen:
                 raise UsageError(
                     f"{option}: {path} is matched by two items, {chosen[path].pattern} and {item.pattern}; give it "
                     "one weight only"
@@ -65,11 +65,11 @@ def list_items(
 def _files_of(path: str, left_out: Counter[str]) -> Sequence[tuple[str, int]]:
     """Returns the files of a glob or below a folder, as (path, size in bytes), sorted by path."""
     not_followed: list[str] = []
-    found = filesystem.match(path, not_followed=not_followed)
-    if found:
+    matches = filesystem.match(path, not_followed=not_followed)
+    if matches:
         if not_followed:
             left_out[_LINKS] = len(not_followed)
-        return found
+        return matches
     prefix = path.rstrip("/") + "/"
     chosen = []
     for name, size in filesystem.list_files(path):
@@ -95,11 +95,13 @@ def _no_match_reason(pattern: str, left_out: Counter[str]) -> str:
 
 
 def _describe(left_out: Counter[str]) -> str:
-    """Returns the kinds of what is left out, each with its number, such as `files of other kinds (2 .py, 1 .csv)`."""
+    """Returns the kinds of files that are left out and their numbers: `files of other kinds (2 .py, 1 .csv)`."""
     kinds = [f"{kind} ({left_out[kind]:,})" for kind in (_LINKS, _HIDDEN) if left_out[kind]]
-    others = sorted(left_out.keys() - {_LINKS, _HIDDEN}, key=lambda kind: (-left_out[kind], kind))
-    if others:
-        names = [f"{left_out[kind]:,} {kind or 'without an extension'}" for kind in others[:_MAX_EXTENSIONS]]
-        names += ["…"] * (len(others) > _MAX_EXTENSIONS)
+    extensions = sorted(left_out.keys() - {_LINKS, _HIDDEN}, key=lambda kind: (-left_out[kind], kind))
+    if extensions:
+        names = [
+            f"{left_out[kind]:,} {kind or 'without an extension'}" for kind in extensions[:_MAX_EXTENSIONS]
+        ]
+        names += ["…"] * (len(extensions) > _MAX_EXTENSIONS)
         kinds.append(f"files of other kinds ({', '.join(names)})")
     return ", ".join(kinds)

@@ -30,44 +30,44 @@ def paragraphs(file: BinaryIO, start: int, end: int | None) -> Iterator[list[tup
         EOFError: If the file ends before `end`.
     """
     last = float("inf") if end is None else end
-    skipping: bool | None = None  # whether we are in a paragraph that began before `start`, which is not ours
+    skipping: bool | None = None  # whether the position is in a paragraph that began before `start`
     pieces: list[bytes] = []  # the beginning of a paragraph whose end has not been read yet
     first = 0  # its offset
-    for place, whole in whole_lines(file, start, end, past_end=True):
+    for block_offset, whole in whole_lines(file, start, end, past_end=True):
         if skipping is None:
-            skipping = place > 0 and not _follows_blank_line(file, place)
-        offset, block = without_bom(place, whole)
-        if offset > place:
+            skipping = block_offset > 0 and not _follows_blank_line(file, block_offset)
+        offset, block = without_bom(block_offset, whole)
+        if offset > block_offset:
             # The first line begins at byte 0, with its byte-order mark. So it belongs to this range even if `end` falls
             # within the mark.
             last = max(last, offset + 1)
-        found: list[tuple[int, bytes]] = []
+        complete: list[tuple[int, bytes]] = []
         position = 0
-        # Blank lines at the start of the block end whatever the block before left open.
+        # Blank lines at the start of the block end a paragraph of the previous block.
         if blank := _AT_START.match(block):
             if pieces:
-                found.append((first, _content(b"".join(pieces))))
+                complete.append((first, _content(b"".join(pieces))))
                 pieces = []
             skipping, position = False, blank.end()
-        # Each gap ends a paragraph: one begun in an earlier block, one to skip, or one that lies within this block.
+        # Each gap ends a paragraph: one that began in an earlier block, one to skip, or one within this block.
         for gap in _BETWEEN.finditer(block, position):
             if pieces:
-                found.append((first, _content(b"".join([*pieces, block[: gap.start()]]))))
+                complete.append((first, _content(b"".join([*pieces, block[: gap.start()]]))))
                 pieces = []
             elif skipping:
                 skipping = False
             elif offset + position >= last:
                 break
             else:
-                found.append((offset + position, _content(block[position : gap.start()])))
+                complete.append((offset + position, _content(block[position : gap.start()])))
             position = gap.end()
-        # What follows the last gap may continue in the next block.
-        rest = block[position:]
+        # The text after the last gap may continue in the next block.
+        remainder = block[position:]
         if pieces:
-            pieces.append(rest)
-        elif rest and not skipping and offset + position < last:
-            pieces, first = [rest], offset + position
-        yield found
+            pieces.append(remainder)
+        elif remainder and not skipping and offset + position < last:
+            pieces, first = [remainder], offset + position
+        yield complete
         if not pieces and offset + len(block) >= last:
             return
     if pieces:
@@ -84,8 +84,8 @@ def _content(text: bytes) -> bytes:
 
 
 def _follows_blank_line(file: BinaryIO, position: int) -> bool:
-    """Whether the line that ends before `position` is blank. Restores the file's position."""
-    before = file.tell()
+    """Determines whether the line that ends before `position` is blank. Restores the file's position."""
+    saved = file.tell()
     end = position - 1
     blank = True
     while end > 0:
@@ -96,5 +96,5 @@ def _follows_blank_line(file: BinaryIO, position: int) -> bool:
             blank = stripped.endswith(b"\n") or (begin == 0 and stripped == BOM)
             break
         end = begin
-    file.seek(before)
+    file.seek(saved)
     return blank

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.columns import PIECE_BYTES, column_paths, column_records, split_column, text_column
-from beam_pipeline.sources.cutting import Piece
+from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
 from beam_pipeline.support.errors import UsageError, one_line
@@ -23,7 +23,7 @@ _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size i
 _MAX_EXPANDING_ROWS = 64
 
 
-def row_groups(path: str, size: int, text_key: str) -> list[Piece]:
+def row_groups(path: str, size: int, text_key: str) -> list[FileRange]:
     """Lists the row groups with rows of a file of `size` bytes. Reads only the file's footer.
 
     Raises:
@@ -36,7 +36,7 @@ def row_groups(path: str, size: int, text_key: str) -> list[Piece]:
         raise UsageError(f"--input: {path}: cannot be read as parquet: {one_line(error)}") from error
     leaves = _leaves(path, metadata, text_key)
     groups = enumerate(map(metadata.row_group, range(metadata.num_row_groups)))
-    return [Piece(number, number + 1, _size(group, leaves)) for number, group in groups if group.num_rows]
+    return [FileRange(number, number + 1, _size(group, leaves)) for number, group in groups if group.num_rows]
 
 
 def bytes_per_row(path: str, size: int, text_key: str, index: int) -> float:
@@ -85,11 +85,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
 
 
 def _batch_rows(group: pq.RowGroupMetaData, leaves: Sequence[int], *, expands: bool) -> int:
-    """How many rows to decode at once.
+    """Returns the number of rows to decode at once.
 
     Args:
         group: The row group.
-        leaves: Its columns that are read.
+        leaves: The indices of the columns that are read.
         expands: Whether the decoded texts may be much larger than the columns.
     """
     expands = expands or any("DELTA_BYTE_ARRAY" in group.column(leaf).encodings for leaf in leaves)
@@ -101,23 +101,23 @@ def _size(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> int:
     return sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
 
 
-def _leaves(where: str, metadata: pq.FileMetaData, text_key: str) -> list[int]:
+def _leaves(source: str, metadata: pq.FileMetaData, text_key: str) -> list[int]:
     """Returns the indices of the texts' leaf columns.
 
-    Counted in the schema, because paths are ambiguous: field `b` of struct `a` has the path `a.b`, like a column named
-    `a.b`.
+    They are counted in the schema, because paths are ambiguous: field `b` of struct `a` has the path `a.b`, and so has
+    a column named `a.b`.
     """
     schema = metadata.schema.to_arrow_schema()
-    found = []
-    for path in column_paths(where, schema, text_key):
+    leaves = []
+    for path in column_paths(source, schema, text_key):
         first, fields = 0, list(schema)
         for name in path:
             number = [field.name for field in fields].index(name)
             first += sum(_num_leaves(field.type) for field in fields[:number])
             kind = fields[number].type
             fields = list(kind) if pa.types.is_struct(kind) else []
-        found.append(first)
-    return found
+        leaves.append(first)
+    return leaves
 
 
 def _num_leaves(kind: pa.DataType) -> int:

@@ -13,7 +13,7 @@ from beam_pipeline.options.input_options import Document, InputConfig, MixItem
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import codec_of
 from beam_pipeline.sources.content import HEAD, open_text
-from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, byte_ranges, common_folder, cut
+from beam_pipeline.sources.cutting import FileRange, InputFile, ListedFile, byte_ranges, common_folder, cut
 from beam_pipeline.sources.listing import extension, list_items
 from beam_pipeline.sources.opening import open_start
 from beam_pipeline.sources.units import WorkUnit
@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The input as listed: which files are read, and in which units."""
+class InputPlan:
+    """The input as listed: the files and the work units."""
 
     root: str
     """The longest folder that all files share, with its final `/`."""
@@ -55,20 +55,20 @@ class Plan:
         return sum(unit.bytes for unit in self.units)
 
     def longest_known(self, config: InputConfig) -> int:
-        """Returns the size of the longest document that is known before anything is read.
+        """Returns the size of the longest document, if it is known before anything is read; otherwise 0.
 
-        That of a whole text file is known, if it is not compressed; other documents are found only by reading.
+        It is known if documents are whole text files that are not compressed.
         """
         if config.document != "file":
             return 0
         return max((file.size for file in self.files if not codec_of(file.path)), default=0)
 
     def describe_files(self) -> list[dict[str, str | int]]:
-        """The files' paths and sizes, for manifests and fingerprints."""
+        """Returns the files' paths and sizes, for manifests and fingerprints."""
         return [{"path": file.path, "bytes": file.size} for file in self.files]
 
 
-def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
+def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
     """Lists the files and cuts them into units of about `config.unit_bytes` of text.
 
     A large file is cut into byte ranges or runs of row groups; neighbouring small files share a unit. The order of the
@@ -92,21 +92,21 @@ def plan(config: InputConfig, *, local_files: bool = True) -> Plan:
         units = tuple(cut(listed, root, config.unit_bytes))
     if warning := _large_units(units, config.unit_bytes):
         _log.warning("WARNING: %s", warning)
-    return Plan(root, tuple(entry.file for entry in listed), units)
+    return InputPlan(root, tuple(entry.file for entry in listed), units)
 
 
-def describe_plan(planned: Plan, config: InputConfig) -> str:
-    """Describes in one line what is read, and what a document is in it."""
+def describe_plan(planned: InputPlan, config: InputConfig) -> str:
+    """Describes the input in one line: its files, its size and its documents."""
     files, formats = planned.files, {file.format for file in planned.files}
     size = f"{megabytes(planned.bytes)}{' of text' if formats == {'text'} else ''}"
     if any(codec_of(file.path) for file in files):
         size = f"about {size}"
     if any(unit.repeat for unit in planned.units):
         size += ", repeats included"
-    others = " or ".join(kind for kind in get_args(Document) if kind != config.document)
+    choices = " or ".join(kind for kind in get_args(Document) if kind != config.document)
     documents = []
     if "text" in formats:
-        documents.append(f"a document is a {config.document} (--document {others} changes it)")
+        documents.append(f"a document is a {config.document} (--document {choices} changes it)")
     if formats - {"text"}:
         documents.append(f'a document is a record, its text under "{config.text_key}" (--text_key)')
     if len(documents) == 2:
@@ -140,7 +140,7 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
     items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
     with elapsed("listing the input"):
-        sizes, chosen = list_items(items, option, once=bool(config.mix))
+        sizes, chosen = list_items(items, option, exclusive=bool(config.mix))
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in tracked(files, len(files), doing="check", unit="files"):
         _check(file, option, local_files, config.input_format)
@@ -150,10 +150,10 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
             f"--document {config.document}: applies to text files only, and the input has none "
             f"({files[0].path} is {files[0].format}); leave it out"
         )
-    pieces = _cut_files(files, config)
+    ranges_of_files = _cut_files(files, config)
     return [
-        ListedFile(file, own, chosen[file.path].repeats, chosen[file.path].share)
-        for file, own in zip(files, pieces, strict=True)
+        ListedFile(file, ranges, chosen[file.path].repeats, chosen[file.path].share)
+        for file, ranges in zip(files, ranges_of_files, strict=True)
     ]
 
 
@@ -170,9 +170,9 @@ def _check(file: InputFile, option: str, local_files: bool, input_format: str) -
     except UnicodeEncodeError as error:
         raise UsageError(f"{option}: {file.path!r}: its name is not UTF-8; rename it") from error
     codec = codec_of(file.path)
-    if input_format == "auto" and (found := extension(file.path)) in _TABLES:
+    if input_format == "auto" and (table_extension := extension(file.path)) in _TABLES:
         raise UsageError(
-            f"{option}: {file.path}: {found} files are tables; convert the file to jsonl or parquet, or use "
+            f"{option}: {file.path}: {table_extension} files are tables; convert the file to jsonl or parquet, or use "
             "--input_format text to read its lines unchanged"
         )
     if codec and file.format == "parquet":
@@ -223,22 +223,24 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
             pass
 
 
-def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[Piece]]:
+def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[FileRange]]:
     """Cuts each file into pieces. Opens only parquet files, several at a time, to read their footers."""
     tables = [file for file in files if file.format == "parquet"]
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        found = pool.map(lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables)
-        found = tracked(found, len(tables), doing="footers", unit="files")
-        groups = dict(zip((file.path for file in tables), found, strict=True))
-    pieces = []
+        groups_of_files = pool.map(
+            lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables
+        )
+        groups_of_files = tracked(groups_of_files, len(tables), doing="footers", unit="files")
+        groups = dict(zip((file.path for file in tables), groups_of_files, strict=True))
+    ranges_of_files = []
     for file in files:
         if file.format == "parquet":
-            own = groups[file.path]
+            ranges = groups[file.path]
         elif codec_of(file.path):
-            own = [Piece(0, file.size, _EXPANSION * file.size)]
+            ranges = [FileRange(0, file.size, _EXPANSION * file.size)]
         elif config.document == "file" and file.format == "text":
-            own = [Piece(0, file.size, file.size)] if file.size else []
+            ranges = [FileRange(0, file.size, file.size)] if file.size else []
         else:
-            own = list(byte_ranges(file.size, config.unit_bytes))
-        pieces.append(own)
-    return pieces
+            ranges = list(byte_ranges(file.size, config.unit_bytes))
+        ranges_of_files.append(ranges)
+    return ranges_of_files

@@ -1,4 +1,4 @@
-"""Where documents come from: planning the input as work units, and reading a unit.
+"""Reading the documents of a work unit.
 
 A format is a module with a function `read(file, part, options)` that yields `Records`. To add a format, write its
 module, add it to `FORMATS`, and define in `plan._cut_files` how its files are cut.
@@ -64,7 +64,7 @@ def describe(unit: WorkUnit, bad: BadRecord) -> str:
 
 
 def describe_place(unit: WorkUnit, name: str, place: int) -> str:
-    """Describes where a document is: the file, and its line and byte, or its row.
+    """Describes a document's place: the file, and its line and byte, or its row.
 
     This is for error messages, so it does not fail if the file cannot be read, and it determines line numbers only
     within the first GiB.
@@ -73,12 +73,12 @@ def describe_place(unit: WorkUnit, name: str, place: int) -> str:
     if unit.format not in _LINE_FORMATS:
         return f"{path}, row {place} (counted from 0)"
     codec = codec_of(path)
-    where = f"byte {place}" + (" of its content" if codec else "")
+    position = f"byte {place}" + (" of its content" if codec else "")
     if place <= _MAX_LINE_NUMBER_BYTES:
         with contextlib.suppress(OSError, DataError), filesystem.open_file(path) as file:
             number = line_number(DecompressedFile(file, codec, path) if codec else file, place)
-            where = f"line {number} ({where})"
-    return f"{path}, {where}"
+            position = f"line {number} ({position})"
+    return f"{path}, {position}"
 
 
 def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBatch:
@@ -86,24 +86,24 @@ def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBa
     texts, bad = records.texts, records.bad
     if unit.share == 1 and all(texts) and not any(map(str.isspace, texts)):
         return DocumentBatch(name, texts, records.places, records.bytes, 0, bad, records.crc)
-    kept = range(len(texts))
+    in_share = range(len(texts))
     if unit.share < 1:
-        kept = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
+        in_share = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
         places = np.array([record.place for record in bad], np.int64)
         bad = [bad[index] for index in np.flatnonzero(_in_share(places, unit.share, seed, name))]
-    non_blank = [index for index in kept if texts[index] and not texts[index].isspace()]
+    non_blank = [index for index in in_share if texts[index] and not texts[index].isspace()]
     chosen = np.array(non_blank, np.int64)
     return DocumentBatch(
         name,
         [texts[index] for index in non_blank],
         records.places[chosen],
         records.bytes[chosen],
-        len(kept) - len(non_blank),
+        len(in_share) - len(non_blank),
         bad,
         records.crc,
     )
 
 
 def _in_share(places: np.ndarray, share: float, seed: int, name: str) -> np.ndarray:
-    """Returns bool [places]: whether each document is in a share of this size, by a seeded hash of its place."""
+    """Determines whether each document is in a share of this size, by a seeded hash of its place: bool [places]."""
     return place_hashes("share", seed, name, places) < np.uint64(int(share * 2**64))

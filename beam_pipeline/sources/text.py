@@ -22,8 +22,8 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         for offset, block in whole_lines(file, part.start, part.end):
             yield _lines(part.name, *without_bom(offset, block), options)
     elif options.document == "paragraph":
-        for found in paragraphs(file, part.start, part.end):
-            yield _documents(part.name, found, options)
+        for documents in paragraphs(file, part.start, part.end):
+            yield _documents(part.name, documents, options)
     else:
         pieces = []
         while piece := file.read(_BLOCK):
@@ -56,12 +56,12 @@ def _lines(name: str, offset: int, block: bytes, options: InputConfig) -> Record
     return Records(texts, places, sizes, crc=crc)
 
 
-def _documents(name: str, found: Sequence[tuple[int, bytes]], options: InputConfig) -> Records:
-    """Decodes documents, given as (place, bytes), one by one."""
+def _documents(name: str, documents: Sequence[tuple[int, bytes]], options: InputConfig) -> Records:
+    """Decodes documents one by one: (place, bytes)."""
     texts: list[str] = []
     places: list[int] = []
     bad: list[BadRecord] = []
-    for place, content in found:
+    for place, content in documents:
         if b"\r" in content:
             content = content.removesuffix(b"\r").replace(b"\r\n", b"\n")
         try:
@@ -69,5 +69,5 @@ def _documents(name: str, found: Sequence[tuple[int, bytes]], options: InputConf
             places.append(place)
         except UnicodeDecodeError:
             bad.append(BadRecord(name, place, undecodable(content, options.encoding), content))
-    crc = google_crc32c.value(b"\0".join(content for _, content in found))
+    crc = google_crc32c.value(b"\0".join(content for _, content in documents))
     return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad, crc)

@@ -1,7 +1,7 @@
 """Finding a document's text in a record by `--text_key`: `text`, the nested `data.text`, or several: `title,text`.
 
-A key that a record has literally wins over one that is divided at its dots or commas. Lists of strings are joined like
-the texts of several keys. Of several keys, those that are missing, null or empty are left out.
+A key that occurs literally in a record takes precedence over one that is divided at its dots or commas. Lists of
+strings are joined like the texts of several keys. If there are several keys, missing, null or empty ones are left out.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ def text_of(record: Mapping[str, Any], key: str, separator: str) -> tuple[str, s
     """Returns (the text of a record, None), or ("", the reason why it has none)."""
     keys = [key] if key in record else key.split(",")
     texts = []
-    for each in keys:
+    for text_key in keys:
         try:
-            value = _value(record, each)
+            value = _value(record, text_key)
         except KeyError:
             if len(keys) > 1:
                 continue
             return "", f"no key {key!r} (set by --text_key); the keys are {sorted(record)[:10]}"
         if isinstance(value, list):
             if not all(isinstance(item, str) for item in value):
-                return "", f"the value of {each!r} is a list of other things than strings"
+                return "", f"the value of {text_key!r} is a list of other things than strings"
             value = separator.join(value)
         if value is None and len(keys) > 1:
             continue
         if not isinstance(value, str):
-            return "", f"the value of {each!r} has type {type(value).__name__}, not string"
+            return "", f"the value of {text_key!r} has type {type(value).__name__}, not string"
         texts.append(value)
     if not texts:
         return "", f"no text under any key of {key!r} (set by --text_key); the keys are {sorted(record)[:10]}"

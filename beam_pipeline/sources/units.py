@@ -23,35 +23,37 @@ class Part:
     """
     end: int
     """End of the range (exclusive)."""
-    at: tuple[int, int] = (0, 0)
-    """Arrow only: (byte, row) of a record batch at or before `start`, where reading can begin."""
+    batch_start: tuple[int, int] = (0, 0)
+    """Arrow only: (byte, row) at which a record batch begins, at or before `start`. Reading begins there."""
 
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """What one worker reads at a time: a piece of a large file, or several small files."""
+    """A portion of the input that one worker reads at a time: a piece of a large file, or several small files."""
 
     index: int
     """The unit's number, in the order of (repeat, file name, offset)."""
     format: str
-    """The format that reads it: a key of `sources.FORMATS`."""
+    """The format that reads the unit: a key of `sources.reading.FORMATS`."""
     root: str
-    """The folder that the parts' names are relative to."""
+    """The folder to which the parts' names are relative."""
     parts: tuple[Part, ...]
-    """Read in this order."""
+    """The parts, in the order in which they are read."""
     bytes: int
-    """Its approximate size in bytes of text."""
+    """The approximate size in bytes of text."""
     repeat: int = 0
-    """For a mixture: the number of this repeat of its files, from 0."""
+    """For a mixture: the number of this repeat of the files, from 0."""
     share: float = 1.0
-    """The share of its documents that is read, 1 for all of them."""
+    """The share of the documents that is read, 1 for all of them."""
 
     def to_json(self) -> str:
         data = {
             "unit": self.index,
             "format": self.format,
             "root": self.root,
-            "parts": [[p.name, p.start, p.end, *(p.at if any(p.at) else ())] for p in self.parts],
+            "parts": [
+                [p.name, p.start, p.end, *(p.batch_start if any(p.batch_start) else ())] for p in self.parts
+            ],
             "bytes": self.bytes,
             "repeat": self.repeat,
             "share": self.share,
@@ -82,12 +84,12 @@ def read_plan(path: str) -> Iterator[WorkUnit]:
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that cannot become a document: where it is, and what is wrong with it."""
+    """A record that cannot become a document, with its place and the reason."""
 
     name: str
     """The file's path below the root."""
     place: int
-    """Where the record is, as in `DocumentBatch.places`."""
+    """The record's place in the file, as in `DocumentBatch.places`."""
     reason: str
     """One sentence for the user."""
     content: bytes = b""
@@ -99,15 +101,15 @@ class Records:
     """Consecutive records of one file, as its format reads them. Blank records are included."""
 
     texts: list[str]
-    """The texts of the records that have one."""
+    """The texts, of the records that have one."""
     places: np.ndarray
-    """int64 [texts]: where each record is, as in `DocumentBatch.places`."""
+    """int64 [texts]: the place of each text's record, as in `DocumentBatch.places`."""
     bytes: np.ndarray
     """int64 [texts]: the length of each text in UTF-8."""
     bad: list[BadRecord] = field(default_factory=list)
     """The records without a text."""
     crc: int = 0
-    """The CRC-32C of what the records were read from."""
+    """The CRC-32C of the bytes that the records were read from."""
 
 
 @dataclass(frozen=True)
@@ -119,27 +121,31 @@ class DocumentBatch:
     texts: list[str]
     """The documents' texts."""
     places: np.ndarray
-    """int64 [documents]: where each document is in the file: the offset of its first byte (in the decompressed content,
-    if the file is compressed), or its row number.
+    """int64 [documents]: the place of each document in the file: the offset of its first byte (in the decompressed
+    content, if the file is compressed), or its row number.
     """
     bytes: np.ndarray
     """int64 [documents]: the length of each text in UTF-8."""
     blank: int = 0
     """The number of records that were left out because they contain only white space."""
     bad: list[BadRecord] = field(default_factory=list)
-    """The records among these that cannot become documents."""
+    """The records that cannot become documents."""
     crc: int = 0
-    """The CRC-32C of what the batch was read from."""
+    """The CRC-32C of the bytes that the batch was read from."""
 
     def without(self, dropped: np.ndarray) -> DocumentBatch:
         """Returns the batch without the documents at these indices."""
-        kept = np.delete(np.arange(len(self.texts)), dropped)
-        texts = [self.texts[index] for index in kept.tolist()]
-        return replace(self, texts=texts, places=self.places[kept], bytes=self.bytes[kept])
+        indices = np.delete(np.arange(len(self.texts)), dropped)
+        texts = [self.texts[index] for index in indices.tolist()]
+        return replace(self, texts=texts, places=self.places[indices], bytes=self.bytes[indices])
 
 
 def utf8_sizes(texts: list[str]) -> np.ndarray:
-    """Returns the length of each text in UTF-8, int64 [texts]."""
+    """Returns the length of each text in UTF-8, int64 [texts].
+
+    >>> utf8_sizes(["tea", "thé"])
+    array([3, 4])
+    """
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     ascii_only = np.fromiter(map(str.isascii, texts), bool, len(texts))
     for index in np.flatnonzero(~ascii_only).tolist():

@@ -1,7 +1,7 @@
-"""A small, even sample of an input, for estimates: what is in windows at evenly spaced places.
+"""A small, even sample of an input, for estimates: the documents in windows at evenly spaced places.
 
-A window is a range of the input. Of a document that is partly in it, that share counts. So a window has, on average,
-what the input has per byte, however different its documents are.
+A window is a range of the input. A document that is partly in it counts by the share that is in it. So a window has, on
+average, the same tokens and documents per byte as the input, however different its documents are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.lines import whole_lines
-from beam_pipeline.sources.plan import Plan
+from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, Part, WorkUnit
 from beam_pipeline.support import filesystem
@@ -29,9 +29,9 @@ from beam_pipeline.support.hashing import key64
 
 _MIN_WINDOWS = 256
 _MAX_WINDOW = 256 << 10
-_LEAST_WINDOWS = 16  # even if documents are so long that fewer would have the bytes
-_BACK = 64 << 10  # first step of the search for where a document begins, in bytes
-_PREFIX = 1 << 20  # of a compressed file, to find out how well it is compressed
+_LEAST_WINDOWS = 16  # even if documents are so long that fewer windows would have enough bytes
+_BACK = 64 << 10  # first step of the backward search for the beginning of a document, in bytes
+_PREFIX = 1 << 20  # bytes of a compressed file that are read to measure its compression
 _PREFIX_BLOCK = 16 << 10
 _TABLES = ("parquet", "arrow")
 _BYTES_AROUND_TEXT = 4  # the length or offset of each text in a table
@@ -39,16 +39,16 @@ _MOSTLY_DISTINCT = 0.9
 
 
 @dataclass
-class Window:
+class SampleWindow:
     """A range of the input."""
 
     unit: WorkUnit
     pieces: list[tuple[DocumentBatch, float]]
-    """Its documents, in order, and the share of each that is in the window."""
+    """The documents, in order, and the share of each that is in the window."""
     planned: float
-    """Its size in bytes of the plan."""
+    """The size in planned bytes."""
     seconds: float
-    """How long it took to read the documents."""
+    """The time that it took to read the documents."""
     weight: int = 1
     """The number of places that the window stands for. It is final when all windows have been read, since a later place
     may be in the same document.
@@ -56,14 +56,16 @@ class Window:
 
     @property
     def text_bytes(self) -> int:
-        """The size of its documents, with what is outside the window."""
+        """The size of the documents, including the parts outside of the window."""
         return sum(int(batch.bytes.sum()) for batch, _ in self.pieces)
 
 
-def windows(planned: Plan, config: InputConfig, *, sample_bytes: int, seed: int) -> Iterator[Window]:
+def windows(
+    planned: InputPlan, config: InputConfig, *, sample_bytes: int, seed: int
+) -> Iterator[SampleWindow]:
     """Yields the documents at evenly spaced places of the input, in random order, about `sample_bytes` together.
 
-    The seed determines the places and their order. Of a compressed file or a row group, a window is always the
+    The seed determines the places and their order. A window of a compressed file or a row group is always at its
     beginning. If documents are longer than windows, not all places are visited. If the input has no more than
     `sample_bytes`, its units are the windows.
 
@@ -74,35 +76,37 @@ def windows(planned: Plan, config: InputConfig, *, sample_bytes: int, seed: int)
         for unit in planned.units:
             began = time.perf_counter()
             pieces = [(batch, 1.0) for batch in read_unit(unit, config)]
-            yield Window(unit, pieces, max(1, unit.bytes), time.perf_counter() - began)
+            yield SampleWindow(unit, pieces, max(1, unit.bytes), time.perf_counter() - began)
         return
-    number = max(_MIN_WINDOWS, sample_bytes // _MAX_WINDOW)
+    num_places = max(_MIN_WINDOWS, sample_bytes // _MAX_WINDOW)
     ends = np.cumsum([unit.bytes for unit in planned.units])
-    places = (np.arange(number) + key64("windows", seed) / 2**64) * planned.bytes / number
+    places = (np.arange(num_places) + key64("windows", seed) / 2**64) * planned.bytes / num_places
     starts: Counter[_Start] = Counter()  # places with the same start share a larger window
     for place, index in zip(places, np.searchsorted(ends, places, side="right"), strict=True):
         unit = planned.units[index]
         starts[_locate(unit, place - (ends[index] - unit.bytes), config)] += 1
     sizes = {file.path: file.size for file in planned.files}
     order = np.random.default_rng(key64("order of windows", seed)).permutation(len(starts))
-    found = list(starts.items())
+    distinct_starts = list(starts.items())
     consumed = 0.0
-    long: dict[
-        tuple[str, str], list[tuple[int, float, Window]]
+    long_documents: dict[
+        tuple[str, str], list[tuple[int, float, SampleWindow]]
     ] = {}  # documents longer than windows, by file
-    for count, (start, weight) in enumerate(found[index] for index in order):
+    for count, (start, weight) in enumerate(distinct_starts[index] for index in order):
         if count >= _LEAST_WINDOWS and consumed > 2 * sample_bytes:
             return
         path = start.unit.root + start.unit.parts[start.part].name
-        known = [window for begin, last, window in long.get(path, ()) if begin <= start.place <= last]
-        if known:
-            known[0].weight += weight
+        containing = [
+            window for begin, last, window in long_documents.get(path, ()) if begin <= start.place <= last
+        ]
+        if containing:
+            containing[0].weight += weight
             continue
-        window, places = _read(start, sample_bytes / number * weight, config, sizes)
+        window, places = _read(start, sample_bytes / num_places * weight, config, sizes)
         window.weight = weight
         consumed += window.text_bytes
         if places:
-            long.setdefault(path, []).append((*places, window))
+            long_documents.setdefault(path, []).append((*places, window))
         yield window
 
 
@@ -139,14 +143,14 @@ def _can_skip(unit: WorkUnit, number: int, config: InputConfig) -> bool:
 
 
 def _read(
-    start: _Start, wanted: float, config: InputConfig, sizes: Mapping[str, int]
-) -> tuple[Window, tuple[int, float] | None]:
+    start: _Start, planned_bytes: float, config: InputConfig, sizes: Mapping[str, int]
+) -> tuple[SampleWindow, tuple[int, float] | None]:
     """Reads a window.
 
     Args:
-        start: Where it begins.
-        wanted: Its size in planned bytes.
-        config: How to read it.
+        start: The beginning.
+        planned_bytes: The size.
+        config: The input's options.
         sizes: The size of each file, by path.
 
     Returns:
@@ -157,83 +161,83 @@ def _read(
     part = replace(unit.parts[number], start=start.place)
     path = unit.root + part.name
     # Planned bytes per byte of content, or per row.
-    per_place = unit.bytes / sum(each.end - each.start for each in unit.parts)
+    per_place = unit.bytes / sum(sibling.end - sibling.start for sibling in unit.parts)
     if unit.format == "parquet":
         per_place = parquet.bytes_per_row(path, sizes[path], config.text_key, part.start)
     elif codec_of(path):
         per_place /= _expansion(path)
     elif _can_skip(unit, number, config):
-        # What is read at a time is much larger than a window, so end it early.
-        part = replace(part, end=min(part.end, start.place + math.ceil(wanted / per_place)))
+        # Blocks that are read are much larger than a window, so the part ends early.
+        part = replace(part, end=min(part.end, start.place + math.ceil(planned_bytes / per_place)))
         if unit.format not in _TABLES:
             part = replace(part, start=_begin_of_document(unit, part, config))
-    before = (start.place - part.start) * per_place
+    offset_in_part = (start.place - part.start) * per_place
     parts = (part, *unit.parts[number + 1 :])
-    pieces, covered = _take(replace(unit, parts=parts), before, wanted, per_place, config)
+    pieces, covered = _take(replace(unit, parts=parts), offset_in_part, planned_bytes, per_place, config)
     if not pieces:  # only blank records are here
-        return Window(unit, [], wanted, time.perf_counter() - began), None
-    window = Window(unit, pieces, covered, time.perf_counter() - began)
-    [batch, share], *others = pieces
-    if others or len(batch.texts) > 1 or share == 1 or unit.format in _TABLES or covered < wanted:
+        return SampleWindow(unit, [], planned_bytes, time.perf_counter() - began), None
+    window = SampleWindow(unit, pieces, covered, time.perf_counter() - began)
+    [batch, share], *further = pieces
+    if further or len(batch.texts) > 1 or share == 1 or unit.format in _TABLES or covered < planned_bytes:
         return window, None
-    return window, (part.start, part.start + (covered / share - wanted) / per_place)
+    return window, (part.start, part.start + (covered / share - planned_bytes) / per_place)
 
 
 def _begin_of_document(unit: WorkUnit, part: Part, config: InputConfig) -> int:
     """Returns the byte at which the document at the part's start begins; the part's start if only blanks precede it."""
-    back = _BACK
+    distance = _BACK
     while True:
-        first = max(0, part.start - back)
-        before = replace(unit, parts=(replace(part, start=first, end=part.start + 1),))
-        places = [int(batch.places[-1]) for batch in read_unit(before, config) if batch.texts]
+        first = max(0, part.start - distance)
+        preceding = replace(unit, parts=(replace(part, start=first, end=part.start + 1),))
+        places = [int(batch.places[-1]) for batch in read_unit(preceding, config) if batch.texts]
         if places or not first:
             return places[-1] if places else part.start
-        back *= 8
+        distance *= 8
 
 
 def _take(
-    unit: WorkUnit, before: float, wanted: float, per_place: float, config: InputConfig
+    unit: WorkUnit, window_start: float, planned_bytes: float, per_place: float, config: InputConfig
 ) -> tuple[list[tuple[DocumentBatch, float]], float]:
     """Returns a window's pieces, and its size.
 
     Args:
-        unit: Where the documents are. The first of them begins at or before the window.
-        before: Where the window begins, in planned bytes from there.
-        wanted: Its size in planned bytes, if the unit does not end before.
+        unit: The documents. The first one begins at or before the window.
+        window_start: The start of the window, in planned bytes from the first document.
+        planned_bytes: The size of the window, if the unit does not end before.
         per_place: Planned bytes per byte of content, or per row.
-        config: How to read the documents.
+        config: The input's options.
     """
     pieces: list[tuple[DocumentBatch, float]] = []
-    position, end = 0.0, before + wanted
+    position, end = 0.0, window_start + planned_bytes
     for batch in read_unit(unit, config):
         if not batch.texts:
             continue
         ends = position + per_place * _ends(batch, unit, per_place)
         begins = np.append(position, ends[:-1])
-        inside = np.flatnonzero((ends > before) & (begins < end))
-        shares = ((np.minimum(ends, end) - np.maximum(begins, before)) / (ends - begins))[inside]
+        inside = np.flatnonzero((ends > window_start) & (begins < end))
+        shares = ((np.minimum(ends, end) - np.maximum(begins, window_start)) / (ends - begins))[inside]
         for chosen in np.split(inside, np.flatnonzero(np.diff(shares)) + 1):
             if len(chosen):
-                others = np.setdiff1d(np.arange(len(ends)), chosen)
-                pieces.append((batch.without(others), float(shares[chosen[0] - inside[0]])))
+                outside = np.setdiff1d(np.arange(len(ends)), chosen)
+                pieces.append((batch.without(outside), float(shares[chosen[0] - inside[0]])))
         position = float(ends[-1])
         if position >= end:
             break
-    return pieces, min(position, end) - before
+    return pieces, min(position, end) - window_start
 
 
 def _ends(batch: DocumentBatch, unit: WorkUnit, per_row: float) -> np.ndarray:
-    """Returns where each document of a batch ends, as an extent since the beginning of the first: floats [documents].
+    """Returns the end of each document of a batch, counted from the beginning of the first: floats [documents].
 
-    In bytes of the file, or in rows of the average size `per_row`, unless a text occurs in many rows, which a table
-    may store once.
+    The unit is a byte of the file, or a row of the average size `per_row`. It is simply a row if many texts are
+    repeated, since a table may store such a text once.
     """
     starts = batch.places - batch.places[0]
     if unit.format in _TABLES:
         if len(set(batch.texts)) < _MOSTLY_DISTINCT * len(batch.texts):
             return starts + 1.0
         return np.cumsum(batch.bytes + _BYTES_AROUND_TEXT) / per_row
-    # Where the last one ends is unknown.
+    # The end of the last document is unknown.
     size, path = float(batch.bytes[-1]), unit.root + batch.name
     if len(starts) > 1:
         size *= int(starts[-1]) / int(batch.bytes[:-1].sum())
@@ -245,7 +249,7 @@ def _ends(batch: DocumentBatch, unit: WorkUnit, per_row: float) -> np.ndarray:
 
 
 def _expansion(path: str) -> float:
-    """Returns how many bytes of content a byte of a compressed file has, at its beginning."""
+    """Returns the bytes of content per byte of a compressed file, at its beginning."""
     with filesystem.open_file(path) as file:
         prefix = io.BytesIO(file.read(_PREFIX))
     stream = DecompressedFile(prefix, codec_of(path), path)

@@ -24,7 +24,7 @@ from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
-from beam_pipeline.sources.plan import Plan
+from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
@@ -36,7 +36,8 @@ from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from beam_pipeline.verbs.analysis import analyze
-from beam_pipeline.verbs.estimate import describe_estimate, estimate, likely_records, needed_memory
+from beam_pipeline.verbs.estimate import estimate, likely_records, needed_memory
+from beam_pipeline.verbs.estimate_lines import describe_estimate
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.summary import print_summary
 from tokenmill_reader.console.elapsed import elapsed
@@ -51,13 +52,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """Everything that a run needs, read and checked before anything is written."""
+    """The inputs and options of a run, read and checked before anything is written."""
 
     config: PrepareConfig
     tokenizer: TokenizerDescription
     template: Template
     pad_id: int
-    planned: Plan
+    planned: InputPlan
 
     @cached_property
     def inputs(self) -> bytes:
@@ -105,8 +106,8 @@ def main(argv: Sequence[str]) -> None:
         DataError: If the input is invalid or cannot be read.
     """
     began = time.monotonic()
-    config, rest = parse(PrepareConfig, argv)
-    launch = launching.begin("prepare", rest, config.output)
+    config, beam_args = parse(PrepareConfig, argv)
+    launch = launching.begin("prepare", beam_args, config.output)
     output = launch.output
     checked = _check(config, launch)
     if config.estimate:
@@ -179,7 +180,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
         )
         _log.info(
             "rows join documents with nothing between them, since the tokenizer adds no special tokens; "
-            f"{ends or '--segment_ids records where each begins'}"
+            f"{ends or '--segment_ids records the beginning of each'}"
         )
     if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
@@ -187,10 +188,10 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
 
 
 def _show_estimate(launch: Launch, checked: _Checked) -> None:
-    """Prints what the run would make, from a sample of the input."""
+    """Prints an estimate of the run's output and cost, from a sample of the input."""
     config, planned, tokenizer = checked.config, checked.planned, checked.tokenizer
     with elapsed("preparing a sample"):
-        made = estimate(
+        estimated = estimate(
             config,
             planned,
             tokenizer,
@@ -198,7 +199,7 @@ def _show_estimate(launch: Launch, checked: _Checked) -> None:
             pad_id=checked.pad_id,
             threads=beam_options.process_threads(launch.options),
         )
-    for line in describe_estimate(made, config, planned, tokenizer.vocab_size):
+    for line in describe_estimate(estimated, config, planned, tokenizer.vocab_size):
         print(line)
 
 
@@ -278,12 +279,12 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
 
 
 def _joins_silently(config: PrepareConfig, template: Template) -> bool:
-    """Returns whether nothing in the records shows where one document of a row ends and the next begins."""
+    """Determines whether rows contain several documents, and nothing in the records marks their boundaries."""
     marked = template.prefix or template.suffix or config.segment_ids or config.position_ids
     return config.packing not in ("pad", "none") and not marked
 
 
-def _check_memory(config: PrepareConfig, planned: Plan, tokenizer: TokenizerDescription) -> None:
+def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: TokenizerDescription) -> None:
     """Refuses a local run that needs more memory than is available, before anything is written.
 
     More worker processes do not help, since the runner groups data in the launcher's memory.

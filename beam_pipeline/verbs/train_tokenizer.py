@@ -18,7 +18,7 @@ from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import TrainTokenizerConfig
 from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
-from beam_pipeline.sources.plan import Plan
+from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
@@ -46,8 +46,8 @@ def main(argv: Sequence[str]) -> None:
         DataError: If the corpus cannot be read, or has too little text for such a tokenizer.
     """
     began = time.monotonic()
-    config, rest = parse(TrainTokenizerConfig, argv)
-    launch = launching.begin("train-tokenizer", rest, config.output)
+    config, beam_args = parse(TrainTokenizerConfig, argv)
+    launch = launching.begin("train-tokenizer", beam_args, config.output)
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
     output = launch.output
@@ -67,7 +67,9 @@ def main(argv: Sequence[str]) -> None:
     _push(config, output)
 
 
-def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Plan, made_from: dict) -> str:
+def _make(
+    launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: InputPlan, made_from: dict
+) -> str:
     """Samples the corpus, trains the tokenizer and writes it. Returns the summary for the user."""
     output, fingerprint = launch.output, held.holder.fingerprint
     staging = tokenizer_folder.staging(output, fingerprint)
@@ -98,14 +100,14 @@ def _make(launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: Pla
         trained = _train(config, sample)
         files = trained.files()
         bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
-        made = {
+        record = {
             **made_from,
             "inputs": {"files": len(planned.files), "bytes": planned.bytes},
             "sample": {"documents": sample.documents, "bytes": sample.bytes},
             "bytes_per_token": round(bytes_per_token, 4),
         }
         held.check()
-        tokenizer_folder.commit(output, fingerprint, made, files)
+        tokenizer_folder.commit(output, fingerprint, record, files)
     finally:
         _clear(held, output, fingerprint)
     return (
@@ -159,7 +161,7 @@ def _shown(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
         yield texts
 
 
-def _describe(config: TrainTokenizerConfig, planned: Plan) -> dict:
+def _describe(config: TrainTokenizerConfig, planned: InputPlan) -> dict:
     """Returns everything that determines the tokenizer's bytes."""
     return {
         "config": config.identity(),

@@ -35,7 +35,7 @@ def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def plant(word: str) -> None:
         right = cores.TokieCore.encode
 
-        def encode(self: cores.TokieCore, pieces: Sequence[str]) -> cores.Flat:
+        def encode(self: cores.TokieCore, pieces: Sequence[str]) -> cores.FlatIds:
             ids, lengths = right(self, pieces)
             ids = ids.copy()
             for number, end in enumerate(np.cumsum(lengths).tolist()):

@@ -58,10 +58,10 @@ def database(folder: Path) -> bytes:
 
 CASES = [
     ("a.tar", tar(), r"is a tar archive, .*; extract its files first"),
-    ("a.tar.gz", gzip.compress(tar()), r"holds a tar archive"),
+    ("a.tar.gz", gzip.compress(tar()), r"contains a tar archive"),
     ("A.TGZ", gzip.compress(tar()), r"is gzip data, .*rename it"),
     ("a.txt", gzip.compress(LINES), r"is gzip data, .*its name ends with \.gz"),
-    ("a.txt.gz.gz", gzip.compress(gzip.compress(LINES)), r"holds gzip data"),
+    ("a.txt.gz.gz", gzip.compress(gzip.compress(LINES)), r"contains gzip data"),
     ("a.txt.GZ", bz2.compress(LINES), r"its extension means gzip, but the file is bzip2 data"),
     ("a.txt.gz", LINES, r"its extension means gzip, but the file is not gzip data"),
     ("a.jsonl.bz2", zipped(), r"its extension means bz2, but the file is a zip archive"),

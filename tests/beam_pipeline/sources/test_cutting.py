@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.sources.cutting import InputFile, ListedFile, Piece, byte_ranges, common_folder, cut
+from beam_pipeline.sources.cutting import FileRange, InputFile, ListedFile, byte_ranges, common_folder, cut
 from beam_pipeline.sources.units import WorkUnit
 
 
@@ -35,7 +35,7 @@ def test_every_byte_is_in_one_unit(sizes: list[int], unit_bytes: int) -> None:
 
 def test_units_have_one_format() -> None:
     listed = [
-        ListedFile(InputFile(f"/{number}", 10, form), [Piece(0, 10, 10)])
+        ListedFile(InputFile(f"/{number}", 10, form), [FileRange(0, 10, 10)])
         for number, form in enumerate(["text", "text", "jsonl", "text"])
     ]
     units = cut(listed, "/", 1000)
@@ -43,9 +43,17 @@ def test_units_have_one_format() -> None:
 
 
 def test_neighbouring_pieces_of_a_file_become_one_part() -> None:
-    pieces = [Piece(0, 1, 10), Piece(1, 2, 10), Piece(4, 5, 10, (400, 3)), Piece(5, 6, 10, (500, 5))]
-    (unit,) = cut([ListedFile(InputFile("/a", 1, "arrow"), pieces)], "/", 100)
-    assert [(part.start, part.end, part.at) for part in unit.parts] == [(0, 2, (0, 0)), (4, 6, (400, 3))]
+    ranges = [
+        FileRange(0, 1, 10),
+        FileRange(1, 2, 10),
+        FileRange(4, 5, 10, (400, 3)),
+        FileRange(5, 6, 10, (500, 5)),
+    ]
+    (unit,) = cut([ListedFile(InputFile("/a", 1, "arrow"), ranges)], "/", 100)
+    assert [(part.start, part.end, part.batch_start) for part in unit.parts] == [
+        (0, 2, (0, 0)),
+        (4, 6, (400, 3)),
+    ]
     assert WorkUnit.from_json(unit.to_json()) == unit
 
 
@@ -77,8 +85,8 @@ def test_files_of_different_weights_share_no_unit() -> None:
 
 def test_a_million_small_files_make_a_thousand_units() -> None:
     began = time.process_time()
-    pieces = list(byte_ranges(900, 32 << 20))  # made once: the test does not measure this
-    listed = [ListedFile(InputFile(f"/corpus/{i:07d}.txt", 900, "text"), pieces) for i in range(1_000_000)]
+    ranges = list(byte_ranges(900, 32 << 20))  # made once: the test does not measure this
+    listed = [ListedFile(InputFile(f"/corpus/{i:07d}.txt", 900, "text"), ranges) for i in range(1_000_000)]
     units = cut(listed, common_folder(entry.file.path for entry in listed), 32 << 20)
     assert time.process_time() - began < 30
     assert 900 < len(units) < 1100

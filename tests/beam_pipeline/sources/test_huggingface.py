@@ -133,9 +133,9 @@ def test_reading_begins_at_the_units_own_batch(load) -> None:
     found = load(unit_bytes=5_000)
     batches = arrow.record_batches(found.plan.files[0].path, "text")
     assert len(batches) > 1
-    begins = {batch.at for batch in batches}
-    assert all(part.at in begins for unit in found.units for part in unit.parts)
-    assert all(part.at[1] == part.start for unit in found.units for part in unit.parts)
+    begins = {batch.batch_start for batch in batches}
+    assert all(part.batch_start in begins for unit in found.units for part in unit.parts)
+    assert all(part.batch_start[1] == part.start for unit in found.units for part in unit.parts)
 
 
 def test_null_is_a_bad_record(load, tmp_path: Path) -> None:

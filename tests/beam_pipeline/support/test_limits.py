@@ -85,7 +85,7 @@ def test_one_shard_of_a_terabyte_is_refused(
     corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch
 ):
     monkeypatch.setattr(memory, "available", lambda: 8 << 30)
-    monkeypatch.setattr("beam_pipeline.sources.plan.Plan.bytes", 10**12)
+    monkeypatch.setattr("beam_pipeline.sources.plan.InputPlan.bytes", 10**12)
     command = arguments(corpus, tokenizer_folder, tmp_path / "out")
     with pytest.raises(
         UsageError, match=r"about 4\d\d\.\d GB of memory here.*use more --num_shards, since all"

@@ -116,7 +116,7 @@ def test_documents_longer_than_windows_are_read_whole_but_not_all_of_them(
 
 def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: pytest.MonkeyPatch):
     batch = DocumentBatch("a", ["text"], np.zeros(1, np.int64), np.full(1, 1000))
-    window = windows.Window(WorkUnit(0, "text", "", (), 9, 0, 1.0), [(batch, 0.25)], 250, seconds=8.0)
+    window = windows.SampleWindow(WorkUnit(0, "text", "", (), 9, 0, 1.0), [(batch, 0.25)], 250, seconds=8.0)
     statistics = SplitStatistics.empty(1)
     clock = iter(range(10))
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(clock))

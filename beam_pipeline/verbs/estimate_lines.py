@@ -1,0 +1,106 @@
+"""The lines of `prepare --estimate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from beam_pipeline.engines.token_arrays import id_dtype
+from beam_pipeline.options.option_values import PRICES
+from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.rows.routing import Layout
+from beam_pipeline.sources.plan import InputPlan
+from beam_pipeline.support import memory
+from beam_pipeline.support.amounts import counted, human_bytes, megabytes
+from beam_pipeline.verbs.estimate import Estimate, needed_memory
+
+_SECONDS_TO_START = 5  # imports, Beam's graph, and at the end the report
+
+# Dataflow. docs/dataflow.md explains these figures.
+_BYTES_PER_VCPU_SECOND = 10e6
+_GIGABYTES_PER_VCPU = 4
+
+
+def describe_estimate(
+    result: Estimate, config: PrepareConfig, planned: InputPlan, vocab_size: int
+) -> Iterator[str]:
+    """Yields the lines of the estimate for the user.
+
+    Args:
+        result: The estimate.
+        config: The run's options.
+        planned: The run's input.
+        vocab_size: The number of the tokenizer's ids.
+    """
+    tokens, size = _margin(result.token_error), human_bytes(result.rows * result.record_bytes)
+    yield (
+        f"sample: {megabytes(result.sample_bytes)} of text from {counted(result.windows, 'place')} of the input's "
+        f"{megabytes(planned.bytes)}"
+    )
+    yield (
+        f"all splits: about {counted(round(result.documents), 'document')}{_margin(result.document_error)}, "
+        f"{result.tokens:,.0f} tokens{tokens}, {size}{tokens}"
+    )
+    if result.has_beginnings:
+        yield (
+            "compressed files and row groups are sampled from their beginning only: if the rest of them differs, so do "
+            "all figures, by more than the margins given here"
+        )
+    elif result.has_one_place:
+        yield "the sample is from one place only, so the margins are unknown"
+    yield from _split_lines(result, config)
+    if config.dedup == "exact":
+        yield "duplicates, which --dedup exact leaves out, are counted here: a sample does not show them"
+    id_bytes = id_dtype(vocab_size).itemsize
+    staged_bytes = (result.rows * config.max_length if config.max_length else result.tokens) * id_bytes
+    text_bytes = max(planned.bytes, result.tokens * memory.TEXT_BYTES_PER_TOKEN)
+    peak = needed_memory(config, int(text_bytes), vocab_size, longest_bytes=result.longest_bytes)
+    seconds = f"{_duration(result.seconds + _SECONDS_TO_START)}{_margin(result.second_error)}"
+    yield (
+        f"on this machine: about {seconds}, {human_bytes(peak)} of memory (the longest document of the sample has "
+        f"{human_bytes(result.longest_bytes)}; a longer one needs more), and while it runs "
+        f"{human_bytes(staged_bytes)}{tokens} more in the output folder"
+    )
+    yield _dataflow_line(planned.bytes, staged_bytes, PRICES | dict(config.prices))
+
+
+def _split_lines(result: Estimate, config: PrepareConfig) -> Iterator[str]:
+    for name, share in config.splits:
+        rows = math.ceil(result.rows * share)
+        layout = Layout(
+            split=name,
+            num_rows=rows,
+            shard_size=config.shard_size,
+            requested_shards=config.num_shards,
+            shuffle=config.shuffle,
+            seed=config.seed,
+        )
+        records = counted(rows, "document")
+        if config.max_length:
+            records = f"{counted(rows, 'row')} of {config.max_length}"
+        yield (
+            f"{name}: about {result.tokens * share:,.0f} tokens, {records}, "
+            f"{counted(layout.num_shards, 'shard')}, {human_bytes(rows * result.record_bytes)}"
+        )
+
+
+def _dataflow_line(input_bytes: int, staged_bytes: float, prices: Mapping[str, float]) -> str:
+    hours = input_bytes / _BYTES_PER_VCPU_SECOND / 3600
+    shuffled_bytes = 2 * staged_bytes  # each byte is written and read
+    dollars = hours * (prices["vcpu_hour"] + _GIGABYTES_PER_VCPU * prices["gb_hour"])
+    dollars += shuffled_bytes / 1e9 * prices["shuffle_gb"]
+    return (
+        f"on Dataflow: about {hours:,.2g} vCPU-hours and {human_bytes(shuffled_bytes)} through the shuffle: "
+        f"${dollars:,.2f} (--prices)"
+    )
+
+
+def _margin(error: float) -> str:
+    """Returns the range that contains the true value in 19 of 20 cases, if a sum has such a standard error."""
+    return f" ± {2 * error:.1%}" if error > 0.00025 else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
