@@ -1,1 +1,1 @@
-"""The checks of `verify`: a split's manifest, the files beside its shards, its shards, and sums over them."""
+"""The checks of `verify`: the manifest of a split, its shards and other files, and the sums over the shards."""

@@ -25,8 +25,8 @@ from beam_pipeline.support.errors import DataError, UsageError
 
 _GROUP_BYTES = 1 << 30
 
-# Consecutive shards of a split: (the split's folder, the number of the first shard, the number of shards).
 Group = tuple[str, int, int]
+"""Consecutive shards of a split: (the split's folder, the number of the first shard, the number of shards)."""
 
 
 def read_shards(
@@ -35,7 +35,7 @@ def read_shards(
     """Checks the shards of all splits in one pipeline.
 
     Yields:
-        The folder of each split, and what was found in its shards.
+        The folder of each split, and the findings in its shards.
 
     Raises:
         UsageError: If the options are wrong, or the workers cannot read the dataset.
@@ -51,14 +51,14 @@ def read_shards(
         run(lambda pipeline: build(pipeline, folders, path), options)
         if not filesystem.exists(path):
             raise DataError(f"the job ended, but its result is not in {path}; rerun verify")
-        found = read_result(path)
+        findings = read_result(path)
     for folder in folders:
-        yield folder, found.get(folder) or ShardFindings.empty(vocab_sizes[folder])
+        yield folder, findings.get(folder) or ShardFindings.empty(vocab_sizes[folder])
 
 
 def build(pipeline: beam.Pipeline, folders: Sequence[str], result_path: str) -> None:
     """Adds the steps, which check groups of shards and write the findings of all splits to one file."""
-    found = (
+    findings = (
         pipeline
         | "Splits" >> beam.Create(folders)
         | "Groups" >> beam.FlatMap(shard_groups)
@@ -69,7 +69,7 @@ def build(pipeline: beam.Pipeline, folders: Sequence[str], result_path: str) -> 
     _ = (
         pipeline
         | "Once" >> beam.Create([None])
-        | "WriteResult" >> beam.Map(write_result, beam.pvalue.AsIter(found), result_path)
+        | "WriteResult" >> beam.Map(write_result, beam.pvalue.AsIter(findings), result_path)
     )
 
 
@@ -100,11 +100,11 @@ class CheckGroup(beam.DoFn):
         if folder not in self._manifests:
             self._manifests[folder] = parse_manifest(folder)[1]
         manifest = self._manifests[folder]
-        found = check_shards(folder, manifest, first, manifest["shards"][first : first + count])
+        findings = check_shards(folder, manifest, first, manifest["shards"][first : first + count])
         self._shards.inc(count)
-        self._bytes.inc(found.bytes)
-        self._defects.inc(found.num_defects)
-        yield folder, found
+        self._bytes.inc(findings.bytes)
+        self._defects.inc(findings.num_defects)
+        yield folder, findings
 
 
 def merge_findings(parts: Iterable[ShardFindings]) -> ShardFindings | None:
@@ -118,26 +118,27 @@ def merge_findings(parts: Iterable[ShardFindings]) -> ShardFindings | None:
     return merged
 
 
-def write_result(_: None, found: Iterable[tuple[str, ShardFindings]], path: str) -> None:
+def write_result(_: None, findings: Iterable[tuple[str, ShardFindings]], path: str) -> None:
     """Writes the findings by the splits' folders."""
     result = {
-        folder: {**vars(part), "statistics": part.statistics.to_bytes().hex()} for folder, part in found
+        folder: {**vars(in_split), "statistics": in_split.statistics.to_bytes().hex()}
+        for folder, in_split in findings
     }
     filesystem.write_bytes(path, json.dumps(result).encode())
 
 
 def read_result(path: str) -> dict[str, ShardFindings]:
     """Reads what `write_result` wrote. Splits without shards are missing."""
-    found = json.loads(filesystem.read_bytes(path))
-    for part in found.values():
-        part["statistics"] = SplitStatistics.from_bytes(bytes.fromhex(part["statistics"]))
-        part["defects"] = [(shard, defect) for shard, defect in part["defects"]]
-    return {folder: ShardFindings(**part) for folder, part in found.items()}
+    findings = json.loads(filesystem.read_bytes(path))
+    for fields in findings.values():
+        fields["statistics"] = SplitStatistics.from_bytes(bytes.fromhex(fields["statistics"]))
+        fields["defects"] = [(shard, defect) for shard, defect in fields["defects"]]
+    return {folder: ShardFindings(**fields) for folder, fields in findings.items()}
 
 
 @contextlib.contextmanager
 def _result_path(options: PipelineOptions) -> Iterator[str]:
-    """The path of a file that a worker writes and this process reads. Deletes the file at the end."""
+    """Yields the path of a file that a worker writes and this process reads. Deletes the file at the end."""
     name = f"tokenmill-verify-{uuid.uuid4().hex}.json"
     location = options.view_as(GoogleCloudOptions).temp_location
     if location is None:

@@ -1,4 +1,4 @@
-"""Checks of a dataset's folder: what is in it beside the folders of the splits and of the tokenizer."""
+"""Checks of a dataset's folder: its files outside of the folders of the splits and of the tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_folder(
     Args:
         dataset: The folder.
         splits: The names of the splits.
-        finished: The fingerprint of the dataset if its splits are whole; else None.
+        finished: The fingerprint of the dataset if its splits are complete; otherwise None.
 
     Returns:
         The defects and the notes.
@@ -48,7 +48,7 @@ def check_folder(
         elif name == run_folder_name(finished):
             notes.append(
                 f"{path}: left behind by the run that made this dataset, which was killed after it had finished; the "
-                "dataset is whole, and the same command with --resume deletes the folder"
+                "dataset is complete, and the same command with --resume deletes the folder"
             )
         else:
             notes.append(f"{path}: left behind by another run, and not part of the dataset; delete it")
@@ -76,9 +76,9 @@ def _below(folder: str, paths: Iterable[str]) -> Iterator[str]:
 
 
 def _is_own(name: str) -> bool:
-    folder, _, rest = name.partition("/")
+    folder, _, path_in_folder = name.partition("/")
     if folder == STAGING:
-        return name in _OWN_FILES or is_run_folder(rest.partition("/")[0])
+        return name in _OWN_FILES or is_run_folder(path_in_folder.partition("/")[0])
     return name in _OWN_FILES or (
-        folder == bad_records.FOLDER and bad_records.FILE_NAME.fullmatch(rest) is not None
+        folder == bad_records.FOLDER and bad_records.FILE_NAME.fullmatch(path_in_folder) is not None
     )

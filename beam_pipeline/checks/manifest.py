@@ -57,14 +57,12 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
             "documents"
         )
     for number, engine in enumerate(engines):
-        left = engine["left_to_hf"]
-        counts = list(left["reasons"].values())
-        if not all(type(count) is int and 0 < count <= left["documents"] for count in counts):
-            yield f"engines[{number}].left_to_hf.reasons: {left['reasons']} are not counts of documents"
-        elif not (
-            left["documents"] <= min(engine["documents"], sum(counts)) and left["documents"] <= left["bytes"]
-        ):
-            yield f"engines[{number}].left_to_hf: {left} is impossible for {engine['documents']} documents"
+        hf_counts = engine["left_to_hf"]
+        counts = list(hf_counts["reasons"].values())
+        if not all(type(count) is int and 0 < count <= hf_counts["documents"] for count in counts):
+            yield f"engines[{number}].left_to_hf.reasons: {hf_counts['reasons']} are not counts of documents"
+        elif hf_counts["documents"] > min(engine["documents"], sum(counts), hf_counts["bytes"]):
+            yield f"engines[{number}].left_to_hf: {hf_counts} is impossible for {engine['documents']} documents"
         dropped = engine.get("dropped")
         if dropped and not 0 < dropped["documents"] <= min(engine["documents"], dropped["characters"]):
             yield f"engines[{number}].dropped: {dropped} is impossible for {engine['documents']} documents"

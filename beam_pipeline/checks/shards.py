@@ -29,9 +29,9 @@ class ShardFindings:
     """The findings in some shards of a split. `merge` adds the findings in others."""
 
     statistics: SplitStatistics
-    """The statistics of their rows, without those of documents."""
+    """The statistics of the rows, without those of documents."""
     bytes: int
-    """The size of these shards."""
+    """The size of the shards."""
     defects: list[tuple[int, str]]
     """(the shard's number, a message) of the first `MAX_DEFECTS` defects, in the order of the shards."""
     num_defects: int
@@ -63,8 +63,8 @@ class ShardFindings:
 
 def shard_check_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the part of the manifest that `check_shards` needs. It is small, unlike the list of shards."""
-    needed = ("max_length", "features", "tokenizer", "output_format", "ids_column")
-    return {name: manifest[name] for name in needed if name in manifest}
+    names = ("max_length", "features", "tokenizer", "output_format", "ids_column")
+    return {name: manifest[name] for name in names if name in manifest}
 
 
 def check_shards(
@@ -74,12 +74,14 @@ def check_shards(
 
     `manifest` is the manifest, or the part of it that `shard_check_fields` returns.
     """
-    found = ShardFindings.empty(manifest["tokenizer"]["vocab_size"])
+    findings = ShardFindings.empty(manifest["tokenizer"]["vocab_size"])
     for number, shard in enumerate(shards, first):
-        found.bytes += shard["bytes"]
-        for defect in _check_shard(filesystem.join(folder, shard["name"]), shard, manifest, found.statistics):
-            found.add_defect(number, defect)
-    return found
+        findings.bytes += shard["bytes"]
+        for defect in _check_shard(
+            filesystem.join(folder, shard["name"]), shard, manifest, findings.statistics
+        ):
+            findings.add_defect(number, defect)
+    return findings
 
 
 class _ChecksummedFile(io.RawIOBase):
@@ -105,7 +107,7 @@ def _check_shard(
     path: str, shard: Mapping[str, Any], manifest: Mapping[str, Any], statistics: SplitStatistics
 ) -> Iterator[str]:
     """Yields a message for each defect of one shard. Adds its rows to `statistics` if they can be read."""
-    own = SplitStatistics.empty(len(statistics.token_counts))
+    shard_statistics = SplitStatistics.empty(len(statistics.token_counts))
     shard_format = format_of(manifest)
     finder = OffsetFinder()
     try:
@@ -113,28 +115,28 @@ def _check_shard(
             if damage := [*_check_size(path, shard["bytes"])]:
                 yield from damage
                 return
-            *found, wrong = _read_once(shard_format, path, manifest, own, finder)
-            damage = [*_compare_sums(path, tuple(found), (shard["bytes"], shard["crc32c"]))]
+            *sums, defect = _read_once(shard_format, path, manifest, shard_statistics, finder)
+            damage = [*_compare_sums(path, tuple(sums), (shard["bytes"], shard["crc32c"]))]
         else:
             if damage := [*_check_files(path, shard)]:
                 yield from damage
                 return  # libraries may crash on damaged files
-            wrong = _check_content(shard_format, path, manifest, own)
+            defect = _check_content(shard_format, path, manifest, shard_statistics)
     except OSError as error:
         yield f"{path}: cannot be read: {error}"
         return
     yield from damage
-    if wrong:
-        yield wrong if wrong.startswith(path) else f"{path}: {wrong}"
+    if defect:
+        yield defect if defect.startswith(path) else f"{path}: {defect}"
         return
     if "offsets_crc32c" in shard:
         yield from _check_offsets(path, shard, finder.to_bytes())
-    if own.rows != shard["records"]:
-        yield f"{path}: {own.rows} records, the manifest specifies {shard['records']}"
-    checksum = f"{own.rows_checksum:016x}"
+    if shard_statistics.rows != shard["records"]:
+        yield f"{path}: {shard_statistics.rows} records, the manifest specifies {shard['records']}"
+    checksum = f"{shard_statistics.rows_checksum:016x}"
     if checksum != shard["rows_checksum"]:
         yield f"{path}: the rows' checksum is {checksum}, the manifest specifies {shard['rows_checksum']}"
-    statistics.merge(own)
+    statistics.merge(shard_statistics)
 
 
 def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iterator[str]:
@@ -145,23 +147,28 @@ def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iter
         if damage := [*_check_size(offsets, len(expected))]:
             yield f"{damage[0]}; programs can read the dataset without it, but more slowly"
             return
-        found = filesystem.read_bytes(offsets)
+        data = filesystem.read_bytes(offsets)
     except OSError as error:
         yield f"{offsets}: cannot be read: {error}"
         return
-    if found != expected:
-        yield f"{offsets}: {len(found)} bytes that are not the offsets of the records in {name}"
-    elif f"{google_crc32c.value(found):08x}" != shard["offsets_crc32c"]:
+    if data != expected:
+        yield f"{offsets}: {len(data)} bytes that are not the offsets of the records in {name}"
+    elif f"{google_crc32c.value(data):08x}" != shard["offsets_crc32c"]:
         yield f"{offsets}: its CRC-32C is not {shard['offsets_crc32c']}, as the manifest specifies"
 
 
 def _check_files(path: str, shard: Mapping[str, Any]) -> Iterator[str]:
     """Compares the files of a shard with the manifest."""
     for name, sums in files_of_shard(shard).items():
-        yield from check_sums(filesystem.join(path.rpartition("/")[0], name), sums)
+        yield from _check_sums(filesystem.join(path.rpartition("/")[0], name), sums)
 
 
-def check_sums(path: str, expected: tuple[int, str]) -> Iterator[str]:
+def check_file(folder: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Compares a file with its entry in a manifest. Yields a message for each defect."""
+    yield from _check_sums(filesystem.join(folder, entry["path"]), (entry["bytes"], entry["crc32c"]))
+
+
+def _check_sums(path: str, expected: tuple[int, str]) -> Iterator[str]:
     """Compares the size and checksum of a file with the manifest. Yields a message for each defect."""
     try:
         if damage := [*_check_size(path, expected[0])]:
@@ -183,12 +190,12 @@ def _check_size(path: str, expected: int) -> Iterator[str]:
         yield f"{path}: {size} bytes, the manifest specifies {expected}"
 
 
-def _compare_sums(path: str, found: tuple[int, str], expected: tuple[int, str]) -> Iterator[str]:
+def _compare_sums(path: str, actual: tuple[int, str], expected: tuple[int, str]) -> Iterator[str]:
     """Compares the size and checksum of a file with the manifest."""
-    if found[0] != expected[0]:
-        yield f"{path}: {found[0]} bytes, the manifest specifies {expected[0]}"
-    if found[1] != expected[1]:
-        yield f"{path}: CRC-32C {found[1]}, the manifest specifies {expected[1]}"
+    if actual[0] != expected[0]:
+        yield f"{path}: {actual[0]} bytes, the manifest specifies {expected[0]}"
+    if actual[1] != expected[1]:
+        yield f"{path}: CRC-32C {actual[1]}, the manifest specifies {expected[1]}"
 
 
 def _check_content(
@@ -218,7 +225,7 @@ def _read_once(
     statistics: SplitStatistics,
     finder: OffsetFinder,
 ) -> tuple[int, str, str | None]:
-    """Does what `file_sums` and `_check_rows` do, and finds the offsets, while it reads the file once."""
+    """Combines `file_sums`, `_check_rows` and finding the offsets, and reads the file only once."""
     with filesystem.open_file(path) as file:
         summed = _ChecksummedFile(file, finder)
         reader = io.BufferedReader(summed, _READ_BYTES)
@@ -280,20 +287,20 @@ def _add_rows(
 
 def _check_segments(columns: Mapping[str, np.ndarray], attended: np.ndarray) -> str | None:
     """Checks that segments count up from 1, and positions count up from 0 within each segment."""
-    inside = attended[:, 1:]
+    has_previous = attended[:, 1:]
     segments, positions = columns.get("segment_ids"), columns.get("position_ids")
     if segments is not None:
-        steps = np.diff(segments, axis=1)[inside]
+        steps = np.diff(segments, axis=1)[has_previous]
         if (segments[attended] < 1).any():
             return "segment_ids are below 1 at a token"
         if (segments[:, 0] != 1).any() or not np.isin(steps, (0, 1)).all():
             return "segment_ids do not count up from 1"
     if positions is not None:
-        ahead, before = positions[:, 1:][inside], positions[:, :-1][inside]
-        if (positions[:, 0] != 0).any() or not ((ahead == 0) | (ahead == before + 1)).all():
+        current, previous = positions[:, 1:][has_previous], positions[:, :-1][has_previous]
+        if (positions[:, 0] != 0).any() or not ((current == 0) | (current == previous + 1)).all():
             return "position_ids do not count up from 0"
     if segments is None or positions is None:
         return None
-    if not np.array_equal(np.diff(segments, axis=1)[inside] == 1, positions[:, 1:][inside] == 0):
-        return "segment_ids and position_ids disagree about where documents begin"
+    if not np.array_equal(np.diff(segments, axis=1)[has_previous] == 1, positions[:, 1:][has_previous] == 0):
+        return "segment_ids and position_ids disagree about the beginnings of documents"
     return None

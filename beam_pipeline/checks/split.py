@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,7 +12,8 @@ import numpy as np
 
 from beam_pipeline.checks.folder import unknown_notes
 from beam_pipeline.checks.manifest import manifest_defects
-from beam_pipeline.checks.shards import ShardFindings, check_sums
+from beam_pipeline.checks.shards import ShardFindings, check_file
+from beam_pipeline.checks.tokenizer import check_tokenizer
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.inputs import inputs_entry, read_inputs
 from beam_pipeline.dataset.json_form import mismatches
@@ -23,9 +23,8 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.formats.choice import format_of
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.parsing import parse_own_json
-from beam_pipeline.tokenization.description import SPECIAL_NAMES, describe_tokenizer
 
 
 @dataclass
@@ -53,53 +52,58 @@ def examine_split(folder: str) -> SplitFindings:
     except OSError as error:
         return SplitFindings(folder, None, [f"{folder}/{manifests.MANIFEST}: cannot be read: {error}"])
     path = filesystem.join(folder, manifests.MANIFEST)
-    found = SplitFindings(folder, manifest)
-    wrong = manifests.checksum_defect(data, manifest)
+    findings = SplitFindings(folder, manifest)
+    checksum_defect = manifests.checksum_defect(data, manifest)
     form = list(form_defects(manifest))
-    found.defects += [f"{path}: {defect}" for defect in ([wrong] if wrong else []) + form]
+    findings.defects += [
+        f"{path}: {defect}" for defect in ([checksum_defect] if checksum_defect else []) + form
+    ]
     if form:
-        found.manifest = None
-        return found
-    found.defects += [f"{path}: {defect}" for defect in manifest_defects(manifest)]
+        findings.manifest = None
+        return findings
+    findings.defects += [f"{path}: {defect}" for defect in manifest_defects(manifest)]
     if (misnamed := manifests.name_defect(folder, manifest)) is not None:
-        found.defects.append(f"{folder}: {misnamed}")
-    _check_names(found)
-    found.defects += _check_tokenizer(folder, manifest)
+        findings.defects.append(f"{folder}: {misnamed}")
+    _check_names(findings)
+    # Object stores do not resolve `..`.
+    tokenizer_folder = manifest["tokenizer"]["path"].removeprefix("../")
+    tokenizer_folder = filesystem.join(_dataset_of(folder), tokenizer_folder)
+    findings.defects += check_tokenizer(tokenizer_folder, manifest["tokenizer"])
     for file in manifest["files"]:
-        defects = list(_check_file(folder, file))
-        found.defects += defects
+        defects = list(check_file(folder, file))
+        findings.defects += defects
         if defects:
-            found.damaged.add(file["path"])
-    found.defects += _check_split_files(folder, manifest)
-    whole_inputs = _check_inputs(found)
+            findings.damaged.add(file["path"])
+    findings.defects += _check_split_files(folder, manifest)
+    whole_inputs = _check_inputs(findings)
     check_units = partial(_check_units, _dataset_of(folder) if whole_inputs else None)
     for name, check in ((manifests.SCHEMA, _check_schema), (manifests.UNITS, check_units)):
-        found.defects += _check_content(found, name, check)
-    return found
+        findings.defects += _check_content(findings, name, check)
+    return findings
 
 
-def conclude_split(found: SplitFindings, shards: ShardFindings) -> list[str]:
+def conclude_split(findings: SplitFindings, shards: ShardFindings) -> list[str]:
     """Returns all defects of a split, given the findings in its shards."""
-    defects = [*found.defects, *shards.messages(found.folder)]
-    manifest = found.manifest
+    defects = [*findings.defects, *shards.messages(findings.folder)]
+    manifest = findings.manifest
     if shards.num_defects:
-        return defects  # sums over damaged shards mean nothing
+        return defects  # sums over damaged shards are meaningless
     for name in ("tokens", "padding"):
         counted = getattr(shards.statistics, name)
         if counted != manifest["totals"][name]:
             defects.append(
-                f"{found.folder}: {counted} {name} in the shards, {manifest['totals'][name]} in the manifest"
+                f"{findings.folder}: {counted} {name} in the shards, {manifest['totals'][name]} in the manifest"
             )
 
     def check(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield from _check_statistics(parse_own_json(data), manifest, shards.statistics)
 
-    return defects + _check_content(found, manifests.STATISTICS, check)
+    return defects + _check_content(findings, manifests.STATISTICS, check)
 
 
-def _check_names(found: SplitFindings) -> None:
+def _check_names(findings: SplitFindings) -> None:
     """Finds files that the manifest does not name."""
-    folder, manifest = found.folder, found.manifest
+    folder, manifest = findings.folder, findings.manifest
     named = {manifests.MANIFEST, manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA}
     named |= {name for shard in manifest["shards"] for name in files_of_shard(shard)}
     named |= {entry["path"] for entry in manifest["files"]}
@@ -111,23 +115,19 @@ def _check_names(found: SplitFindings) -> None:
         if name in named or name.startswith(f"{manifests.TRANSFORM_FN}/"):
             continue
         if SHARD_NAME.fullmatch(name):
-            found.defects.append(
+            findings.defects.append(
                 f"{path}: a shard that the manifest does not name; another run wrote it: delete it"
             )
         else:
             unknown.append(path)
-    found.defects += [f"{error.filename}: cannot be listed: {error}" for error in unreadable]
-    found.notes += unknown_notes(unknown)
+    findings.defects += [f"{error.filename}: cannot be listed: {error}" for error in unreadable]
+    findings.notes += unknown_notes(unknown)
 
 
-def _check_file(folder: str, entry: Mapping[str, Any]) -> Iterator[str]:
-    yield from check_sums(filesystem.join(folder, entry["path"]), (entry["bytes"], entry["crc32c"]))
-
-
-def _check_content(found: SplitFindings, name: str, check: Any) -> list[str]:
+def _check_content(findings: SplitFindings, name: str, check: Any) -> list[str]:
     """Returns the defects that `check` finds in a file's content, prefixed with the file's path."""
-    path, manifest = filesystem.join(found.folder, name), found.manifest
-    if name in found.damaged:
+    path, manifest = filesystem.join(findings.folder, name), findings.manifest
+    if name in findings.damaged:
         return []
     try:
         if not filesystem.exists(path):
@@ -173,9 +173,9 @@ def _check_units(dataset: str | None, data: bytes, manifest: Mapping[str, Any]) 
     rows = sum(unit["rows"] for unit in units) + tails["rows"]
     if rows != manifest["num_records"]:
         yield f"the units' rows add up to {rows}, num_records is {manifest['num_records']}"
-    left = sum(unit["tail"] for unit in units)
-    if tails["rows"] != -(-left // (manifest["max_length"] or 1)):
-        yield f"{left} tokens in the tails do not make {tails['rows']} rows"
+    tail_tokens = sum(unit["tail"] for unit in units)
+    if tails["rows"] != -(-tail_tokens // (manifest["max_length"] or 1)):
+        yield f"{tail_tokens} tokens in the tails do not make {tails['rows']} rows"
     if dataset is None:  # the list of inputs is damaged
         return
     unknown = {unit["root"] + part[0] for unit in units for part in unit["parts"]}
@@ -185,24 +185,24 @@ def _check_units(dataset: str | None, data: bytes, manifest: Mapping[str, Any]) 
         yield f"names {len(unknown)} files that are not inputs, such as {min(unknown)}"
 
 
-def _check_inputs(found: SplitFindings) -> bool:
-    """Checks the list of inputs. Returns whether it is whole."""
-    above = _dataset_of(found.folder)
-    defects = list(_check_file(above, inputs_entry(found.manifest)))
+def _check_inputs(findings: SplitFindings) -> bool:
+    """Checks the list of inputs. Returns whether it has no defects."""
+    dataset = _dataset_of(findings.folder)
+    defects = list(check_file(dataset, inputs_entry(findings.manifest)))
     if not defects:
         try:
-            for _ in read_inputs(above, found.manifest):
+            for _ in read_inputs(dataset, findings.manifest):
                 pass
         except DataError as error:
             defects = [str(error)]
-    found.defects += defects
+    findings.defects += defects
     return not defects
 
 
 def _check_statistics(
     recorded: Mapping[str, Any], manifest: Mapping[str, Any], counted: SplitStatistics
 ) -> Iterator[str]:
-    """Recomputes what follows from the rows or from other values. Only the sums over documents can be checked."""
+    """Recomputes the values that follow from the rows or from other values. Of documents, only sums can be checked."""
     defects = [*mismatches(recorded, STATISTICS_FORM, "")]
     if defects:
         yield from defects
@@ -224,13 +224,13 @@ def _check_statistics(
     ).to_json()
     for key in sorted({*expected, *recorded}):
         if not _equal(recorded.get(key), expected.get(key)):
-            what = "its token counts differ from those of the shards" if key == "token_counts" else ""
-            yield what or f"its {key} does not match the shards and the manifest"
+            message = "its token counts differ from those of the shards" if key == "token_counts" else ""
+            yield message or f"its {key} does not match the shards and the manifest"
     for name, histogram in histograms.items():
         if sum(histogram["counts"]) != totals["documents"]:
             yield f"{name} counts {sum(histogram['counts'])} documents, the manifest specifies {totals['documents']}"
         elif totals["documents"] and not histogram["edges"][-2] <= histogram["max"] < histogram["edges"][-1]:
-            yield f"{name}.max is {histogram['max']}, which is not in the last bin that holds documents"
+            yield f"{name}.max is {histogram['max']}, which is not in the last bin with documents"
     if sum(ratios) > totals["documents"]:
         yield f"document_bytes_per_token counts {sum(ratios)} documents, but there are {totals['documents']}"
 
@@ -242,68 +242,10 @@ def _padded(counts: Sequence[int]) -> np.ndarray:
     return whole
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(first: Any, second: Any) -> bool:
     """Compares values, but ignores the last bits of floats, which may differ between versions of libraries."""
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    return type(one) is type(other) and one == other
-
-
-def _check_tokenizer(folder: str, manifest: Mapping[str, Any]) -> Iterable[str]:
-    """Checks the tokenizer's folder against the manifest."""
-    described = manifest["tokenizer"]
-    # Object stores have no `..`.
-    place = filesystem.join(_dataset_of(folder), described["path"].removeprefix("../"))
-    defects = [defect for entry in described["files"] for defect in _check_file(place, entry)]
-    path = filesystem.join(place, "tokenizer.json")
-    listed = {entry["path"]: entry["bytes"] for entry in described["files"]}
-    defects += _check_tokenizer_names(place, listed)
-    try:
-        if not filesystem.exists(path):
-            return defects or [f"{path}: missing"]
-        if (filesystem.size_of(path) or 0) > listed.get("tokenizer.json", math.inf):
-            return defects  # which contain its size
-        if hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != described["sha256"]:
-            defects.append(f"{path}: not the dataset's tokenizer: its SHA-256 differs from the manifest's")
-        return defects or _check_ids(place, manifest)
-    except OSError as error:
-        return defects or [f"{path}: cannot be read: {error}"]
-
-
-def _check_tokenizer_names(place: str, names: Collection[str]) -> Iterator[str]:
-    """Finds files that AutoTokenizer may load, although the run did not write them."""
-    unreadable: list[OSError] = []
-    for path, _ in filesystem.list_files(place, unreadable=unreadable):
-        if path[len(place) :].lstrip("/") not in names:
-            yield f"{path}: is not a part of the dataset's tokenizer and may change what is loaded; delete it"
-    yield from (f"{error.filename}: cannot be listed: {error}" for error in unreadable)
-
-
-def _check_ids(place: str, manifest: Mapping[str, Any]) -> list[str]:
-    """Checks the tokenizer's ids against the manifest."""
-    described = manifest["tokenizer"]
-    try:
-        tokenizer = describe_tokenizer(place)
-    except (UsageError, ValueError) as error:
-        return [f"{place}: cannot be loaded: {error}"]
-    expected = {
-        "vocab_size": tokenizer.vocab_size,
-        "all_special_ids": list(tokenizer.all_special_ids),
-        "control_ids": sorted(tokenizer.control_ids),
-    }
-    defects = [
-        f"{place}: has the {name} {value}, the manifest specifies {described[name]}"
-        for name, value in expected.items()
-        if described[name] != value
-    ]
-    for name in SPECIAL_NAMES:
-        own, said = tokenizer.special_token_ids[name], described["special_token_ids"][name]
-        allowed = (own,)
-        if name == "pad" and own is None:  # rows are padded with eos, or 0 without it
-            eos = tokenizer.special_token_ids["eos"]
-            allowed = (0 if eos is None else eos,)
-        if said not in allowed:
-            defects.append(f"{place}: its {name} token has the id {own}, the manifest specifies {said}")
-    return defects
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=1e-12, abs_tol=1e-12)
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_equal(first[key], second[key]) for key in first)
+    return type(first) is type(second) and first == second

@@ -83,22 +83,22 @@ def _read(local: str, path: str, max_bytes: int, first: int, count: int | None) 
 
     Args:
         local: The path of the local file.
-        path: Of the shard, for messages.
+        path: The path of the shard, for messages.
         max_bytes: The largest possible size of a record.
         first: The number of records to skip.
         count: The largest number of records; None: all.
     """
     from array_record.python.array_record_module import ArrayRecordReader
 
-    some = max(1, _PIECE_BYTES // max_bytes)
+    batch_size = max(1, _PIECE_BYTES // max_bytes)
     try:
         reader = ArrayRecordReader(local, "readahead_buffer_size:0,max_parallelism:0")
         if not reader.ok():
             reader.close()  # raises the error
         total = reader.num_records()
         end = total if count is None else min(total, first + count)
-        for begin in range(first, end, some):
-            for number, record in enumerate(reader.read(begin, min(end, begin + some)), begin):
+        for begin in range(first, end, batch_size):
+            for number, record in enumerate(reader.read(begin, min(end, begin + batch_size)), begin):
                 if len(record) > max_bytes:
                     raise RecordError(
                         f"{path}: record {number} has {len(record)} bytes; the maximum is {max_bytes}"

@@ -20,7 +20,7 @@ from beam_pipeline.support.limits import MOST_RECORDS
 
 @dataclass(frozen=True)
 class RowForm:
-    """What all rows of a dataset have in common."""
+    """The shape of all rows of a dataset, and the features that they have."""
 
     max_length: int | None
     """The number of values in each feature. None for documents."""
@@ -33,16 +33,16 @@ class RowForm:
 
 
 class Format:
-    """What the formats of rows and of documents have in common. Equal rows or documents give equal bytes.
+    """A format of shards: of rows, or of whole documents. Equal rows or documents give equal bytes.
 
     A module has a `ROW_FORMAT`, a `DOCUMENT_FORMAT`, or both. To add one, add its name and the extension of its files
     to `dataset.shards.EXTENSIONS`, and its name to `option_values` and the option `--output_format`.
     """
 
     name: ClassVar[str]
-    """As in `--output_format`."""
+    """The name in `--output_format`."""
     packages: ClassVar[Mapping[str, str]] = {}
-    """The modules that it imports and that are not installed by default, with their names on PyPI."""
+    """The modules that the format imports and that are not installed by default, with their names on PyPI."""
 
     def __init__(self, form: RowForm):
         self.form = form
@@ -84,7 +84,7 @@ class RowFormat(Format, ABC):
     sequential: ClassVar[bool] = False
     """Whether `decode` reads the file from its start to its end, without seeking."""
     has_offsets: ClassVar[bool] = False
-    """Whether the places of a shard's records are written beside it; then it has TFRecord framing."""
+    """Whether the offsets of a shard's records are written to a file beside it. The shard then has TFRecord framing."""
 
     @abstractmethod
     def encode(self, block: RowBlock) -> Iterator[bytes]:
@@ -98,7 +98,7 @@ class RowFormat(Format, ABC):
 
         Args:
             file: The shard's file, at its start.
-            path: Its path, for messages.
+            path: The path of the file, for messages.
             first: The number of rows to skip.
             count: The largest number of rows to decode; None: all.
 
@@ -111,7 +111,7 @@ class DocumentFormat(Format, ABC):
     """Writes a shard's documents to a file, and reads them."""
 
     has_index: ClassVar[bool] = False
-    """Whether their places are written to a second file, the shard's index."""
+    """Whether the offsets of documents are written to a second file, the shard's index."""
 
     @abstractmethod
     def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO | None) -> None:
@@ -126,7 +126,7 @@ class DocumentFormat(Format, ABC):
         Args:
             file: The shard's file, at its start.
             index: The shard's index, at its start, if the format has one.
-            path: Of the shard's file, for messages.
+            path: The path of the shard's file, for messages.
             first: The number of documents to skip.
             count: The largest number of documents to read; None: all.
 
@@ -147,8 +147,8 @@ def rows_of(columns: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> R
     """Returns the rows with these features: the inverse of `feature_columns`.
 
     Args:
-        columns: As `RowFormat.decode` yields them.
-        manifest: Of the split.
+        columns: The features, as `RowFormat.decode` yields them.
+        manifest: The split's manifest.
     """
     ids = columns["input_ids"]
     mask = columns.get("attention_mask")

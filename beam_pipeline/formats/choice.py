@@ -50,10 +50,12 @@ def format_of(manifest: Mapping[str, Any]) -> Format:
 
 
 def read_documents(
-    made: DocumentFormat, path: str, first: int = 0, count: int | None = None
+    document_format: DocumentFormat, path: str, first: int = 0, count: int | None = None
 ) -> Iterator[DocumentBlock]:
     """Yields the documents of a shard, as `DocumentFormat.read` does."""
     with ExitStack() as files:
         file = files.enter_context(filesystem.open_file(path))
-        index = files.enter_context(filesystem.open_file(index_name(path))) if made.has_index else None
-        yield from made.read(file, index, path, first, count)
+        index = (
+            files.enter_context(filesystem.open_file(index_name(path))) if document_format.has_index else None
+        )
+        yield from document_format.read(file, index, path, first, count)

@@ -35,15 +35,15 @@ class MDS(RowFormat):
                 f"--output_format mds: a shard can have at most {self.most_records():,} of these rows, not "
                 f"{len(block):,}; use a smaller --shard_size, or more --num_shards"
             )
-        before = 4 * (len(block) + 2) + len(config)
-        places = before + size * np.arange(len(block) + 1, dtype=np.int64)
+        head_bytes = 4 * (len(block) + 2) + len(config)
+        places = head_bytes + size * np.arange(len(block) + 1, dtype=np.int64)
         yield np.uint32(len(block)).tobytes() + places.astype("<u4").tobytes() + config
         rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
         for first in range(0, len(block), rows):
-            some = block.take(slice(first, first + rows))
-            columns = feature_columns(some, self.form.features)
+            batch = block.take(slice(first, first + rows))
+            columns = feature_columns(batch, self.form.features)
             arrays = [
-                np.ascontiguousarray(columns[name], self._type(name)).view(np.uint8).reshape(len(some), -1)
+                np.ascontiguousarray(columns[name], self._type(name)).view(np.uint8).reshape(len(batch), -1)
                 for name in self._features().values()
             ]
             yield np.concatenate(arrays, axis=1).tobytes()
@@ -56,25 +56,25 @@ class MDS(RowFormat):
         if len(head) < 4:
             raise RecordError(f"{path}: the file is truncated to {len(head)} bytes")
         total = int(np.frombuffer(head, "<u4")[0])
-        before = 4 * (total + 2) + len(config)
+        head_bytes = 4 * (total + 2) + len(config)
         table = file.read(4 * (total + 1))
         if len(table) < 4 * (total + 1):  # before memory for so many rows is allocated
             raise RecordError(f"{path}: the file ends within the places of {total} rows")
         places = np.frombuffer(table, "<u4").astype(np.int64)
         if (
-            not np.array_equal(places, before + size * np.arange(total + 1))
+            not np.array_equal(places, head_bytes + size * np.arange(total + 1))
             or file.read(len(config)) != config
         ):
             raise RecordError(f"{path}: the file's head does not describe {total} rows of these features")
         end = total if count is None else min(total, first + count)
         rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
-        file.seek(before + min(first, total) * size)
+        file.seek(head_bytes + min(first, total) * size)
         for begin in range(first, end, rows):
-            some = min(rows, end - begin)
-            data = file.read(some * size)
-            if len(data) < some * size:
+            num_rows = min(rows, end - begin)
+            data = file.read(num_rows * size)
+            if len(data) < num_rows * size:
                 raise RecordError(f"{path}: the file ends within row {begin + len(data) // size}")
-            values = np.frombuffer(data, np.uint8).reshape(some, size)
+            values = np.frombuffer(data, np.uint8).reshape(num_rows, size)
             columns, column = {}, 0
             for name in self._features().values():
                 width = self.form.max_length * self._type(name).itemsize
@@ -109,7 +109,7 @@ class MDS(RowFormat):
         return sum(self.form.max_length * self._type(name).itemsize for name in self.form.features)
 
     def _columns(self) -> dict[str, Any]:
-        """Returns what both the shards and index.json have of the columns."""
+        """Returns the description of the columns, which is in both the shards and index.json."""
         length, features = self.form.max_length, self._features()
         return {
             "column_encodings": [f"ndarray:{self._type(name).name}:{length}" for name in features.values()],

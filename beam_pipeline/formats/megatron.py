@@ -37,15 +37,15 @@ class Megatron(DocumentFormat):
         for block in blocks:
             file.write(block.ids.astype(kind, copy=False).tobytes())
             lengths.append(np.array(block.lengths, np.int32))
-        whole = np.concatenate([np.empty(0, np.int32), *lengths])
-        count = len(whole)
+        all_lengths = np.concatenate([np.empty(0, np.int32), *lengths])
+        count = len(all_lengths)
         index.write(_HEAD.pack(_MAGIC, _VERSION, _CODES[kind.name], count, count + 1))
-        index.write(whole.tobytes())
-        before = 0
+        index.write(all_lengths.tobytes())
+        position = 0
         for first in range(0, count, _DOCUMENTS_AT_A_TIME):
-            part = whole[first : first + _DOCUMENTS_AT_A_TIME].astype(np.int64) * kind.itemsize
-            index.write((before + np.cumsum(part) - part).tobytes())
-            before += int(part.sum())
+            sizes = all_lengths[first : first + _DOCUMENTS_AT_A_TIME].astype(np.int64) * kind.itemsize
+            index.write((position + np.cumsum(sizes) - sizes).tobytes())
+            position += int(sizes.sum())
         for first in range(0, count + 1, _DOCUMENTS_AT_A_TIME):
             index.write(np.arange(first, min(first + _DOCUMENTS_AT_A_TIME, count + 1)).tobytes())
 
@@ -58,8 +58,8 @@ class Megatron(DocumentFormat):
         end = documents if count is None else min(documents, first + count)
         expected = None if first else 0  # where the next document begins in the file
         for begin in range(first, end, _DOCUMENTS_AT_A_TIME):
-            some = min(end - begin, _DOCUMENTS_AT_A_TIME)
-            lengths, pointers = self._read_part(index, path, documents, begin, some)
+            batch_size = min(end - begin, _DOCUMENTS_AT_A_TIME)
+            lengths, pointers = self._read_part(index, path, documents, begin, batch_size)
             ends = pointers + lengths * kind.itemsize
             begins = np.append(pointers[0] if expected is None else expected, ends[:-1])
             if not np.array_equal(pointers, begins) or not 0 <= int(pointers[0]) <= int(ends[-1]) <= size:
@@ -117,10 +117,10 @@ class Megatron(DocumentFormat):
     ) -> Iterator[DocumentBlock]:
         """Yields consecutive documents of these lengths, some at a time."""
         ends = np.cumsum(lengths)
-        first = done = 0
+        first = tokens_read = 0
         while first < len(lengths):
-            end = max(first + 1, int(np.searchsorted(ends, done + _TOKENS_AT_A_TIME, side="right")))
-            tokens = int(ends[end - 1]) - done
+            end = max(first + 1, int(np.searchsorted(ends, tokens_read + _TOKENS_AT_A_TIME, side="right")))
+            tokens = int(ends[end - 1]) - tokens_read
             data = file.read(tokens * kind.itemsize)
             if len(data) < tokens * kind.itemsize:
                 raise RecordError(f"{path}: ends within a document")
@@ -132,7 +132,7 @@ class Megatron(DocumentFormat):
             yield DocumentBlock(
                 ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths[first:end].astype(np.uint32)
             )
-            first, done = end, int(ends[end - 1])
+            first, tokens_read = end, int(ends[end - 1])
 
 
 DOCUMENT_FORMAT = Megatron

@@ -19,7 +19,7 @@ from beam_pipeline.formats.base import DocumentFormat, RowForm, RowFormat, featu
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 
-_VALUES_PER_GROUP = 1 << 21  # of each column: 4096 rows of 512 tokens, which take 8 MiB decoded
+_VALUES_PER_GROUP = 1 << 21  # per column: 4096 rows of 512 tokens, which take 8 MiB decoded
 _DOCUMENTS_PER_GROUP = 1 << 17
 _DICTIONARY_BYTES = 1 << 20  # Arrow's default
 _MOST_DICTIONARY_BYTES = 1 << 30  # a page's size is an int32
@@ -89,29 +89,30 @@ class ParquetDocuments(DocumentFormat):
 
 def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:
     """Divides the documents into row groups. The groups do not depend on the blocks."""
-    rest: DocumentBlock | None = None
+    remainder: DocumentBlock | None = None
     for block in blocks:
-        if rest is not None:
+        if remainder is not None:
             ids, lengths = (
-                np.concatenate([rest.ids, block.ids]),
-                np.concatenate([rest.lengths, block.lengths]),
+                np.concatenate([remainder.ids, block.ids]),
+                np.concatenate([remainder.lengths, block.lengths]),
             )
             block = DocumentBlock(ids, lengths)
         ends = np.cumsum(block.lengths, dtype=np.int64)
         first = 0
         while True:
-            before = int(ends[first - 1]) if first else 0
+            first_value = int(ends[first - 1]) if first else 0
             end = min(
-                int(np.searchsorted(ends, before + _VALUES_PER_GROUP, "right")), first + _DOCUMENTS_PER_GROUP
+                int(np.searchsorted(ends, first_value + _VALUES_PER_GROUP, "right")),
+                first + _DOCUMENTS_PER_GROUP,
             )
             if end == len(block):  # the next block may have more documents of this group
                 break
             end = max(end, first + 1)
-            yield DocumentBlock(block.ids[before : int(ends[end - 1])], block.lengths[first:end])
+            yield DocumentBlock(block.ids[first_value : int(ends[end - 1])], block.lengths[first:end])
             first = end
-        rest = block.cut(first, len(block))
-    if rest is not None and len(rest):
-        yield rest
+        remainder = block.cut(first, len(block))
+    if remainder is not None and len(remainder):
+        yield remainder
 
 
 def _writer(file: _Pieces, form: RowForm) -> pq.ParquetWriter:
@@ -178,7 +179,7 @@ def _lists(offsets: np.ndarray, values: np.ndarray, kind: pa.ListType) -> pa.Lis
 
 
 class _Pieces(io.RawIOBase):
-    """Collects what a writer writes, until it is taken."""
+    """A file that collects the bytes that are written, until they are taken."""
 
     def __init__(self):
         self._parts: list[bytes] = []

@@ -40,50 +40,50 @@ def histogram_chart(
     histograms: Sequence[Histogram],
     *,
     x_label: str,
-    of: str,
+    unit: str,
     log: bool = False,
     marker: tuple[float, str] | None = None,
 ) -> Markup:
     """Draws histograms as shares of their sums: the first one filled, the others as lines.
 
     Args:
-        of: What is counted, e.g. "documents".
+        unit: The unit of the counts, e.g. "documents".
         log: Whether the x axis is logarithmic. It then begins at 1 or above.
         marker: A value to mark with a line, and its label.
     """
-    shown = [(number, one) for number, one in enumerate(histograms) if sum(one.counts)]
+    shown = [(number, histogram) for number, histogram in enumerate(histograms) if sum(histogram.counts)]
     if not shown:
-        return _empty(f"no {of}")
-    low, high = _used_range([one for _, one in shown], log)
+        return _empty(f"no {unit}")
+    low, high = _used_range([histogram for _, histogram in shown], log)
     if marker:
         high = max(high, marker[0] * 1.1)
     x = _axis(low, high, _LEFT, _WIDTH - _RIGHT, log)
-    top = max(max(one.counts) / sum(one.counts) for _, one in shown)
+    top = max(max(histogram.counts) / sum(histogram.counts) for _, histogram in shown)
     y = _axis(0, top * 1.06, _HEIGHT - _BOTTOM, _TOP, False)
     parts = [
-        *_frame(_ticks(low, high, log), x, _ticks(0, top * 1.06, False), y, x_label, f"share of {of}", "%")
+        *_frame(_ticks(low, high, log), x, _ticks(0, top * 1.06, False), y, x_label, f"share of {unit}", "%")
     ]
-    for number, one in reversed(shown):
-        total = sum(one.counts)
+    for number, histogram in reversed(shown):
+        total = sum(histogram.counts)
         points = [(x(low), y(0))]
-        for count, first, end in _bins(one, low):
+        for count, first, end in _bins(histogram, low):
             points += [(x(first), y(count / total)), (x(end), y(count / total))]
         points.append((points[-1][0], y(0)))
         fill = "" if number == shown[0][0] else " line"
         parts.append(f'<path class="s{number % 6}{fill}" d="{_path(points)}"/>')
     if marker and low < marker[0] <= high:
-        at = x(marker[0])
-        anchor = "end" if at > _WIDTH / 2 else "start"
-        parts.append(f'<path class="mark" d="M{at:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
+        position = x(marker[0])
+        anchor, offset = ("end", -5) if position > _WIDTH / 2 else ("start", 5)
+        parts.append(f'<path class="mark" d="M{position:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
         parts.append(
-            f'<text class="mark" x="{at + (-5 if anchor == "end" else 5):.1f}" y="{_TOP + 9}" text-anchor="{anchor}">'
+            f'<text class="mark" x="{position + offset:.1f}" y="{_TOP + 9}" text-anchor="{anchor}">'
             f"{escape(marker[1])}</text>"
         )
     for count, first, end in _bins(shown[0][1], low):
         share = count / sum(shown[0][1].counts)
-        label = f"{first:g} to {end:g}: {count:,} {of} ({share:.2%})"
+        label = f"{first:g} to {end:g}: {count:,} {unit} ({share:.2%})"
         parts.append(_hit(x(first), x(end), f"{shown[0][1].name}, {label}"))
-    return _svg(parts, f"histogram of {of} by {x_label}")
+    return _svg(parts, f"histogram of {unit} by {x_label}")
 
 
 def log_log_chart(
@@ -188,6 +188,11 @@ def _axis(low: float, high: float, first: float, last: float, log: bool) -> Call
 def _ticks(low: float, high: float, log: bool) -> list[float]:
     """Returns round values from `low` to `high`.
 
+    >>> _ticks(0, 4200, log=False)
+    [0, 1000, 2000, 3000, 4000]
+    >>> _ticks(1, 200, log=True)
+    [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0]
+
     These are powers of ten and multiples of them on a logarithmic axis, else up to 7 steps of 1, 2 or 5 times a power
     of ten.
     """
@@ -195,12 +200,12 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
         decades = math.log10(high / low)
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         if decades > 4:
-            every = max(1, round(decades / 6))
-            found = [10.0**power for power in powers if power % every == 0]
+            exponent_step = max(1, round(decades / 6))
+            candidates = [10.0**power for power in powers if power % exponent_step == 0]
         else:
             steps = (1, 2, 5) if decades < 3.5 else (1, 3)
-            found = [step * 10.0**power for power in powers for step in steps]
-        return [tick for tick in found if low * 0.999 <= tick <= high * 1.001]
+            candidates = [step * 10.0**power for power in powers for step in steps]
+        return [tick for tick in candidates if low * 0.999 <= tick <= high * 1.001]
     if high <= low:
         return [low]
     step = 10 ** math.floor(math.log10((high - low) / 4))
@@ -245,17 +250,19 @@ def _tick_text(tick: float, kind: str) -> str:
 def _used_range(histograms: Sequence[Histogram], log: bool) -> tuple[float, float]:
     """Returns the lower edge of the first non-empty bin and the upper edge of the last one."""
     lows, highs = [], []
-    for one in histograms:
-        used = [index for index, count in enumerate(one.counts) if count]
-        lows.append(one.edges[used[0]])
-        highs.append(one.edges[used[-1] + 1])
+    for histogram in histograms:
+        used = [index for index, count in enumerate(histogram.counts) if count]
+        lows.append(histogram.edges[used[0]])
+        highs.append(histogram.edges[used[-1] + 1])
     return max(1, min(lows)) if log else min(lows), max(highs)
 
 
-def _bins(one: Histogram, low: float) -> Iterator[tuple[int, float, float]]:
+def _bins(histogram: Histogram, low: float) -> Iterator[tuple[int, float, float]]:
     """Yields (count, lower edge, upper edge) of the bins above `low`, up to the last non-empty one."""
-    last = max(index for index, count in enumerate(one.counts) if count)
-    for count, first, end in zip(one.counts[: last + 1], one.edges, one.edges[1:], strict=False):
+    last = max(index for index, count in enumerate(histogram.counts) if count)
+    for count, first, end in zip(
+        histogram.counts[: last + 1], histogram.edges, histogram.edges[1:], strict=False
+    ):
         if end > low:
             yield count, max(first, low), end
 

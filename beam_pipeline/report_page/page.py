@@ -32,7 +32,7 @@ _FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill woul
 
 
 def render(splits: Sequence[Split]) -> bytes:
-    """Renders the page as UTF-8. The bytes depend only on the dataset and on which of its source files still exist."""
+    """Renders the page as UTF-8. The bytes depend only on the dataset and on the source files that still exist."""
     decoder = splits[0].decoder()
     shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
     return (
@@ -41,7 +41,7 @@ def render(splits: Sequence[Split]) -> bytes:
             css=Markup(files("beam_pipeline.report_page").joinpath("page.css").read_text(encoding="utf-8")),
             manifest=splits[0].manifest,
             splits=shown,
-            total={name: sum(one.totals[name] for one in shown) for name in shown[0].totals},
+            total={name: sum(entry.totals[name] for entry in shown) for name in shown[0].totals},
             quantile_shares=_QUANTILES,
             quantiles=_quantiles(shown),
             tokens=_tokens(shown, decoder),
@@ -106,8 +106,8 @@ class _ShownSplit:
         return np.array(self.statistics["token_counts"], np.int64)
 
     def histogram(self, name: str, *, scale: float = 1) -> Histogram:
-        found = self.statistics[name]
-        return Histogram(self.name, [scale * edge for edge in found["edges"]], found["counts"])
+        recorded = self.statistics[name]
+        return Histogram(self.name, [scale * edge for edge in recorded["edges"]], recorded["counts"])
 
     @property
     def shard_chart(self) -> Markup:
@@ -134,31 +134,31 @@ class _ShownSplit:
 def quantile(histogram: Histogram, share: float) -> float:
     """Approximates a quantile, assuming that values are evenly distributed within each bin."""
     counts = np.array(histogram.counts, np.float64)
-    wanted = share * counts.sum()
-    index = min(int(np.searchsorted(np.cumsum(counts), wanted)), len(counts) - 1)
+    target = share * counts.sum()
+    index = min(int(np.searchsorted(np.cumsum(counts), target)), len(counts) - 1)
     low, high = histogram.edges[index], histogram.edges[index + 1]
-    before = counts[:index].sum()
-    return low + (high - low) * (wanted - before) / max(counts[index], 1)
+    count_below = counts[:index].sum()
+    return low + (high - low) * (target - count_below) / max(counts[index], 1)
 
 
 def _quantiles(shown: Sequence[_ShownSplit]) -> list[dict[str, Any]]:
     """Returns the quantiles of document lengths: a table row for each split and unit."""
     return [
         {
-            "split": one,
+            "split": split,
             "unit": unit,
-            "values": [quantile(one.histogram(name), share) for share in _QUANTILES],
-            "max": one.statistics[name]["max"],
-            "mean": one.statistics[name]["mean"],
+            "values": [quantile(split.histogram(name), share) for share in _QUANTILES],
+            "max": split.statistics[name]["max"],
+            "mean": split.statistics[name]["mean"],
         }
-        for one in shown
+        for split in shown
         for name, unit in (("document_tokens", "tokens"), ("document_bytes", "bytes"))
     ]
 
 
 def _tokens(shown: Sequence[_ShownSplit], decoder: RowDecoder) -> dict[str, Any]:
     """Counts tokens over all splits: totals, the most frequent tokens and the special tokens."""
-    counts = np.sum([one.token_counts for one in shown], axis=0)
+    counts = np.sum([split.token_counts for split in shown], axis=0)
     total = max(1, int(counts.sum()))
     order = np.argsort(-counts, kind="stable")
     used = int((counts > 0).sum())
@@ -181,46 +181,48 @@ def _tokens(shown: Sequence[_ShownSplit], decoder: RowDecoder) -> dict[str, Any]
 
 def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
     max_length = shown[0].split.manifest["max_length"]
-    has_partly_filled_rows = any(one.statistics["fill"] < _FULL and one.totals["rows"] > 1 for one in shown)
+    has_partly_filled_rows = any(
+        split.statistics["fill"] < _FULL and split.totals["rows"] > 1 for split in shown
+    )
     return {
         "document_tokens": histogram_chart(
-            [one.histogram("document_tokens") for one in shown],
+            [split.histogram("document_tokens") for split in shown],
             x_label="tokens in a document",
-            of="documents",
+            unit="documents",
             log=True,
             marker=None if max_length is None else (max_length, f"a row: {max_length:,}"),
         ),
         "document_bytes": histogram_chart(
-            [one.histogram("document_bytes") for one in shown],
+            [split.histogram("document_bytes") for split in shown],
             x_label="bytes in a document",
-            of="documents",
+            unit="documents",
             log=True,
         ),
         "zipf": log_log_chart(
-            [_zipf(one) for one in shown],
+            [_zipf(split) for split in shown],
             x_label="rank of the token",
             y_label="share of all tokens",
             slope=-1.0,
         ),
         "bytes_per_token": histogram_chart(
-            [one.histogram("document_bytes_per_token") for one in shown],
+            [split.histogram("document_bytes_per_token") for split in shown],
             x_label="bytes per token, in a document",
-            of="documents",
+            unit="documents",
         ),
         "row_fill": histogram_chart(
-            [one.histogram("row_fill", scale=100) for one in shown],
+            [split.histogram("row_fill", scale=100) for split in shown],
             x_label="% of a row's slots that contain tokens",
-            of="rows",
+            unit="rows",
         )
         if has_partly_filled_rows
         else None,
     }
 
 
-def _zipf(one: _ShownSplit) -> Curve:
+def _zipf(split: _ShownSplit) -> Curve:
     """Returns the tokens' shares by rank, at ranks that are evenly spaced on a logarithmic axis."""
-    counts = np.sort(one.token_counts[one.token_counts > 0])[::-1]
+    counts = np.sort(split.token_counts[split.token_counts > 0])[::-1]
     if not len(counts):
-        return Curve(one.name, [], [])
+        return Curve(split.name, [], [])
     ranks = np.unique(np.geomspace(1, len(counts), 160).round().astype(np.int64))
-    return Curve(one.name, ranks.tolist(), (counts[ranks - 1] / counts.sum()).tolist())
+    return Curve(split.name, ranks.tolist(), (counts[ranks - 1] / counts.sum()).tolist())

@@ -18,7 +18,7 @@ _MAX_BYTES_TO_TRACE = 2 << 20
 
 
 def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[dict[str, Any]]:
-    """Yields what the page shows of up to three rows of each split. Only the first of them is unfolded."""
+    """Yields the page's values for up to three rows of each split. Only the first row of a split is unfolded."""
     for split in splits:
         tracer = Tracer(split) if split.manifest["num_records"] else None
         special = set(split.manifest["tokenizer"]["all_special_ids"])

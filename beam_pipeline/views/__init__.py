@@ -1,1 +1,1 @@
-"""What the verbs that show a dataset have in common: reading it, tracing a row to its documents, drawing."""
+"""The shared code of the verbs that show a dataset: reading it, decoding rows, tracing a row to its documents."""

@@ -20,7 +20,7 @@ _MOST_GROWTH = 64  # a foreign tokenizer could make a row's text fill the memory
 
 @contextlib.contextmanager
 def _decoding_errors() -> Iterator[None]:
-    """Raises DataError for what the library raises, also for its panics."""
+    """Raises DataError for the library's errors and panics."""
     try:
         with library_errors():
             yield
@@ -32,16 +32,16 @@ def _decoding_errors() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Piece:
+class DecodedPiece:
     """One or more tokens of a row, and their text.
 
     A piece has several tokens if only together they form a character, as in byte-level tokenizers.
     """
 
     first: int
-    """Position of its first token."""
+    """Position of the first token."""
     end: int
-    """Position after its last token."""
+    """Position after the last token."""
     text: str
 
 
@@ -72,7 +72,7 @@ class RowDecoder:
 
     @_decoding_errors()
     def label(self, token_id: int) -> str:
-        """Returns the token for lists of tokens, where a reader must see its spaces.
+        """Returns the token for lists of tokens, with visible spaces.
 
         Byte-level vocabularies write a space as Ġ and a newline as Ċ. Here they are ␣ and a newline. A token that is a
         part of a character only is returned as it is in the vocabulary.
@@ -81,10 +81,10 @@ class RowDecoder:
         return self.token(token_id) if not text or "\ufffd" in text else text.replace(" ", "␣")
 
     @_decoding_errors()
-    def pieces(self, ids: Sequence[int]) -> list[Piece]:
-        """Returns the row's tokens with their texts, which together are the row's text."""
+    def pieces(self, ids: Sequence[int]) -> list[DecodedPiece]:
+        """Divides a row into tokens with their texts. The texts, concatenated, are the row's text."""
         stream = DecodeStream(skip_special_tokens=False)
-        pieces: list[Piece] = []
+        pieces: list[DecodedPiece] = []
         first = 0
         for index, token_id in enumerate(ids):
             try:
@@ -93,16 +93,17 @@ class RowDecoder:
                 text = self.token(int(token_id))
                 stream = DecodeStream(skip_special_tokens=False)
             if text is not None:
-                pieces.append(Piece(first, index + 1, text))
+                pieces.append(DecodedPiece(first, index + 1, text))
                 first = index + 1
         if first < len(ids):  # the row ends within a character
-            rest = [int(token_id) for token_id in ids[first:]]
-            pieces.append(Piece(first, len(ids), self._tokenizer.decode(rest, skip_special_tokens=False)))
+            remaining_ids = list(map(int, ids[first:]))
+            text = self._tokenizer.decode(remaining_ids, skip_special_tokens=False)
+            pieces.append(DecodedPiece(first, len(ids), text))
         return pieces
 
 
 def _growth(decoder: Any) -> float:
-    """Returns how many times as long a decoder's replacements can make a text."""
+    """Returns the largest factor by which a decoder's replacements can lengthen a text."""
     if not isinstance(decoder, dict):
         return 1.0
     if decoder.get("type") == "Replace":

@@ -8,19 +8,19 @@ import numpy as np
 
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.views.reading import Row
-from beam_pipeline.views.tracing import DocumentPart
+from beam_pipeline.views.row_parts import DocumentPart
 from tokenmill_reader.console.escaping import visible
 
-_RANGE_UNITS = {"parquet": "row groups", "arrow": "rows"}  # what a part's range counts, if not bytes
+_RANGE_UNITS = {"parquet": "row groups", "arrow": "rows"}  # the unit of a part's range, if it is not bytes
 _MAX_UNITS = 8  # a row of tails can have more
-_MAX_FILES = 5  # of a unit
+_MAX_FILES = 5  # per unit
 
 
 def describe_units(units: Sequence[WorkUnit]) -> list[str]:
     """Returns a line for each file of the units, with its range. If there are many units, names only the first."""
     lines = [line for unit in units[:_MAX_UNITS] for line in describe_unit(unit)]
-    more = len(units) - _MAX_UNITS
-    return lines if more <= 0 else [*lines, f"… and {more:,} more work units"]
+    num_omitted = len(units) - _MAX_UNITS
+    return lines if num_omitted <= 0 else [*lines, f"… and {num_omitted:,} more work units"]
 
 
 def describe_unit(unit: WorkUnit) -> list[str]:
@@ -31,9 +31,9 @@ def describe_unit(unit: WorkUnit) -> list[str]:
         if unit.format in _RANGE_UNITS:
             within = f"{_RANGE_UNITS[unit.format]} {part.start:,} to {part.end - 1:,}, counted from 0"
         lines.append(f"{visible(unit.root + part.name, one_line=True)}, {within}")
-    more = len(lines) - _MAX_FILES
-    if more > 1:
-        lines = [*lines[: _MAX_FILES - 1], f"… and {more + 1:,} more files"]
+    num_omitted = len(lines) - _MAX_FILES
+    if num_omitted > 1:
+        lines = [*lines[: _MAX_FILES - 1], f"… and {num_omitted + 1:,} more files"]
     if unit.repeat or unit.share < 1:
         share = f", {unit.share:.3g} of the documents" if unit.share < 1 else ""
         lines.append(f"repeat {unit.repeat + 1} of the mixture{share}")

@@ -35,23 +35,23 @@ class Row:
     padding: int
     """Number of padding positions after the tokens."""
     starts: np.ndarray | None
-    """Positions at which documents begin: int64, ascending from 0. None if the records do not have them."""
+    """Positions at which documents begin: int64, ascending from 0. None if the records do not contain them."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a record came from."""
+    """The origin of a record: its work unit, and its position there."""
 
     rank: int
     """The row's number in the split before the shuffle."""
     units: tuple[WorkUnit, ...]
-    """The unit that it was packed from; for a row of tails, all units whose tails are in it."""
+    """The unit of the record; for a row of tails, all units whose tails are in it."""
     position: int
     """The row's number among the rows of its unit, or among the rows of tails."""
     rows: int
     """The number of rows of the split that came from the unit, or from the tails."""
     skip: int | None = None
-    """For a row of tails, the number of tokens of the first unit's tail that are in the previous row. Else None."""
+    """For a row of tails: the number of tokens of the first unit's tail in the previous row. Otherwise None."""
 
     @property
     def is_of_tails(self) -> bool:
@@ -146,8 +146,8 @@ class Split:
         """
         shards = self.manifest["shards"]
         if not 0 <= shard < len(shards):
-            has = f"shards 0 to {len(shards) - 1}" if shards else "no shards: it is empty"
-            raise UsageError(f"{self.name} has no shard {shard}; it has {has}")
+            existing = f"shards 0 to {len(shards) - 1}" if shards else "no shards: it is empty"
+            raise UsageError(f"{self.name} has no shard {shard}; it has {existing}")
         return filesystem.join(self.folder, shards[shard]["name"])
 
     def rows(self, shard: int, first: int = 0, count: int | None = None) -> Iterator[Row]:
@@ -189,7 +189,7 @@ class Split:
         raise DataError(f"{path}: ends before record {record}, but should contain {records} records")
 
     def origin(self, shard: int, record: int) -> Origin:
-        """Returns where a record came from.
+        """Returns the origin of a record.
 
         Inverts the shuffle to get the row's rank, then finds the work unit of this rank.
 
@@ -296,11 +296,11 @@ def open_dataset(path: str) -> list[Split]:
     """
     if filesystem.exists(filesystem.join(path, manifests.MANIFEST)):
         return [open_split(path)]
-    found = manifests.finished_splits(path)
-    if not found:
+    finished = manifests.finished_splits(path)
+    if not finished:
         raise DataError(manifests.no_dataset_reason(path))
-    names = open_split(filesystem.join(path, found[0])).manifest["splits"]
-    return [open_split(filesystem.join(path, name)) for name in names]
+    all_names = open_split(filesystem.join(path, finished[0])).manifest["splits"]
+    return [open_split(filesystem.join(path, name)) for name in all_names]
 
 
 def _documents(block: DocumentBlock) -> Iterator[Row]:

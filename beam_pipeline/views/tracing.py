@@ -8,28 +8,32 @@ proves the result, and detects a source that has changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from beam_pipeline.dataset.manifest import UNITS, split_shares
 from beam_pipeline.engines.documents import DocumentTokenizer
-from beam_pipeline.engines.token_arrays import Documents, ranges
+from beam_pipeline.engines.token_arrays import Documents
 from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
-from beam_pipeline.rows.packing import Packer, Tail
 from beam_pipeline.rows.split_chooser import SplitChooser
-from beam_pipeline.sources.reading import describe_place, read_unit
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.hashing import text_hashes
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.views.reading import Origin, Row, Split
+from beam_pipeline.views.row_parts import (
+    PADDING,
+    DocumentPart,
+    UnitDocuments,
+    cut_row,
+    numbers_of,
+    pack_numbers,
+)
 
-_PADDING = -1
 _TOO_MANY_TIMES = 16  # units of compressed files may have more bytes than estimated
 
 
@@ -39,48 +43,6 @@ class NotTraced(Exception):
 
 class TraceTooSlow(NotTraced):
     """Finding the documents would take longer than allowed."""
-
-
-@dataclass(frozen=True)
-class DocumentPart:
-    """A part of a row that came from one document."""
-
-    first: int
-    """Position of its first token in the row."""
-    end: int
-    """Position after its last token in the row."""
-    unit: WorkUnit
-    name: str
-    """The document's file, as in `DocumentBatch`."""
-    place: int
-    """The document's place in the file, as in `DocumentBatch`."""
-    offset: int
-    """Number of the document's tokens before this part."""
-    tokens: int
-    """Number of tokens of the whole document."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether this is the whole document."""
-        return self.end - self.first == self.tokens
-
-    def describe(self) -> str:
-        """Describes where the document is, and which part of it this is."""
-        place = describe_place(self.unit, self.name, self.place)
-        if self.whole:
-            return f"{place}, whole"
-        last = self.offset + self.end - self.first - 1
-        return f"{place}, its tokens {self.offset:,} to {last:,} of {self.tokens:,}"
-
-
-@dataclass(frozen=True)
-class _UnitDocuments:
-    """A unit's documents in the split, with each document's file and place."""
-
-    unit: WorkUnit
-    documents: Documents
-    names: list[str]
-    places: list[int]
 
 
 class Tracer:
@@ -99,11 +61,11 @@ class Tracer:
             **{name: config[name] for name in NOT_IN_ALL_MANIFESTS if name in config},
             seed=config["seed"],
         )
-        self._last: tuple[tuple[WorkUnit, ...], list[_UnitDocuments]] | None = None
+        self._last: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
 
     @cached_property
     def _tokenizer(self) -> DocumentTokenizer:
-        """Made when the first row is traced, since an engine takes a second to load and most units are too large."""
+        """The tokenizer, loaded on first use: an engine takes a second to load, and most units are too large."""
         config = self._split.manifest["config"]
         return DocumentTokenizer(
             tokenizer_json=self._described.json,
@@ -120,35 +82,37 @@ class Tracer:
         """Returns the documents of a row, in their order.
 
         Args:
-            origin: Where the row came from.
+            origin: The row's origin.
             row: The record.
-            max_bytes: Largest number of bytes of the source to read again; None: no limit.
-            max_seconds: Approximate limit of the time for that; None: no limit.
+            max_bytes: Largest number of bytes of the source to reread; None: no limit.
+            max_seconds: Approximate limit of the time; None: no limit.
 
         Raises:
             TraceTooSlow: If a limit would be exceeded.
             NotTraced: If the source is missing or has changed.
             DataError: If the dataset is damaged.
         """
-        found = self._unit_documents(origin, max_bytes, max_seconds)
+        unit_documents = self._unit_documents(origin, max_bytes, max_seconds)
         if self._split.manifest["config"]["packing"] == "none":
-            numbers = _numbers_of(found[0].documents, origin.position)
-            return self._checked(found, numbers, row)
-        packed = _pack_numbers(found, self._split.manifest["config"])
+            numbers = numbers_of(unit_documents[0].documents, origin.position)
+            return self._checked(unit_documents, numbers, row)
+        packed = pack_numbers(unit_documents, self._split.manifest["config"])
         if origin.is_of_tails:
             joined = np.concatenate([tail.ids for _, tail in packed if tail is not None])
             numbers = joined[origin.skip :][: self._split.manifest["max_length"]]
         else:
             numbers = packed[0][0][origin.position :][:1]
-            numbers = numbers[numbers != _PADDING]
-        return self._checked(found, numbers, row)
+            numbers = numbers[numbers != PADDING]
+        return self._checked(unit_documents, numbers, row)
 
-    def _checked(self, found: Sequence[_UnitDocuments], numbers: np.ndarray, row: Row) -> list[DocumentPart]:
+    def _checked(
+        self, unit_documents: Sequence[UnitDocuments], numbers: np.ndarray, row: Row
+    ) -> list[DocumentPart]:
         """Returns the documents of the tokens with these numbers, if the row consists of these tokens."""
-        stream = np.concatenate([unit.documents.ids for unit in found])
+        stream = np.concatenate([unit.documents.ids for unit in unit_documents])
         if not np.array_equal(stream[numbers], row.ids):
-            raise NotTraced("the source has changed since: it now gives other tokens")
-        return list(_parts(found, numbers))
+            raise NotTraced("the source has changed: it now gives other tokens")
+        return list(cut_row(unit_documents, numbers))
 
     def starts(self, origin: Origin, row: Row) -> np.ndarray | None:
         """Returns the positions at which documents begin in the row, or None if they are unknown without the source.
@@ -160,34 +124,34 @@ class Tracer:
             return row.starts
         if config["packing"] in ("pad", "none"):
             return np.zeros(1, np.int64)
-        in_text = config["parse_special_tokens"] or set(prefix) & set(suffix)
+        may_be_in_text = config["parse_special_tokens"] or set(prefix) & set(suffix)
         # In rows of tails, parts may be adjacent that neither begin nor end a document. With best_fit, the end of a
         # document that is longer than a row may follow another document.
-        unmarked = origin.is_of_tails or (config["packing"] == "best_fit" and not suffix)
-        if in_text or unmarked or not (prefix or suffix):
+        has_unmarked_parts = origin.is_of_tails or (config["packing"] == "best_fit" and not suffix)
+        if may_be_in_text or has_unmarked_parts or not (prefix or suffix):
             return None
         begins = np.flatnonzero(row.ids == prefix[0]) if prefix else np.empty(0, np.int64)
-        after = np.flatnonzero(row.ids[:-1] == suffix[-1]) + 1 if suffix else np.empty(0, np.int64)
-        return np.union1d(np.union1d(begins, after), [0])
+        after_suffix = np.flatnonzero(row.ids[:-1] == suffix[-1]) + 1 if suffix else np.empty(0, np.int64)
+        return np.union1d(np.union1d(begins, after_suffix), [0])
 
     def _unit_documents(
         self, origin: Origin, max_bytes: int | None, max_seconds: float | None
-    ) -> list[_UnitDocuments]:
+    ) -> list[UnitDocuments]:
         """Returns the documents of the row's units. Raises the errors of `trace`."""
-        wanted = origin.units
-        if self._last is not None and self._last[0] == wanted:
+        row_units = origin.units
+        if self._last is not None and self._last[0] == row_units:
             return self._last[1]
         # Whether a document is a duplicate depends on all previous units.
-        read = self._split.units[: wanted[-1].index + 1] if self._dedup else wanted
-        size = sum(unit.bytes for unit in read)
+        units_to_read = self._split.units[: row_units[-1].index + 1] if self._dedup else row_units
+        size = sum(unit.bytes for unit in units_to_read)
         if max_bytes is not None and size > max_bytes:
             raise TraceTooSlow(f"finding the documents requires tokenizing {size / 1e6:,.0f} MB again")
-        self._check_sources(read)
+        self._check_sources(units_to_read)
         try:
-            documents = list(self._documents(read, wanted, size, max_bytes, max_seconds))
+            documents = list(self._documents(units_to_read, row_units, size, max_bytes, max_seconds))
         except DataError as error:
             raise NotTraced(str(error)) from error
-        self._last = (wanted, documents)
+        self._last = (row_units, documents)
         return documents
 
     @property
@@ -205,39 +169,40 @@ class Tracer:
                     "dataset, and copy or prepare it again"
                 )
             try:
-                found = filesystem.size_of(path)
+                actual_size = filesystem.size_of(path)
             except (OSError, ValueError) as error:  # ValueError: there is no such file system
                 raise NotTraced(f"{path} cannot be read: {error}") from error
-            if found is None:
+            if actual_size is None:
                 raise NotTraced(f"{path} no longer exists")
-            if found != sizes[path]:
-                raise NotTraced(f"{path} has changed from {sizes[path]:,} bytes to {found:,}")
+            if actual_size != sizes[path]:
+                raise NotTraced(f"{path} has changed from {sizes[path]:,} bytes to {actual_size:,}")
 
     def _documents(
         self,
         units: Sequence[WorkUnit],
-        wanted: Sequence[WorkUnit],
-        size: int,
+        row_units: Sequence[WorkUnit],
+        input_bytes: int,
         max_bytes: int | None,
         max_seconds: float | None,
-    ) -> Iterator[_UnitDocuments]:
-        """Yields the documents of the `wanted` units in the split, while it reads all of `units`.
+    ) -> Iterator[UnitDocuments]:
+        """Yields the documents of `row_units` in the split, while it reads all of `units`.
 
         Raises:
             TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `max_seconds`. The first
-                batch is not counted, since it loads the tokenizer. Also if the units are far larger than their `size`
+                batch is not counted, since it loads the tokenizer. Also if the units are far larger than `input_bytes`
                 and `max_bytes`, so that a foreign dataset cannot make this run for hours.
         """
-        numbers = {unit.index for unit in wanted}
-        seen: dict[int, set[bytes]] = {}  # by repeat, since repeats of --mix are not duplicates of each other
-        began, done = None, 0
+        numbers = {unit.index for unit in row_units}
+        # Repeats of --mix are not duplicates of each other.
+        hashes_by_repeat: dict[int, set[bytes]] = {}
+        began, bytes_read = None, 0
         for unit in units:
             parts = [Documents(np.empty(0, np.int64), np.empty(0, np.int64))]
             names: list[str] = []
             places: list[int] = []
             for batch in read_unit(unit, self._input):
                 if self._dedup:
-                    batch = _without_duplicates(batch, seen.setdefault(unit.repeat, set()))
+                    batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
                     batch, documents = self._tokenizer.encode(batch)
                     chosen = self._choose(batch) == self._split_index
@@ -247,86 +212,27 @@ class Tracer:
                 if began is None:
                     began = time.monotonic()
                     continue
-                done += int(batch.bytes.sum())
-                if max_bytes is not None and done > _TOO_MANY_TIMES * max_bytes:
+                bytes_read += int(batch.bytes.sum())
+                if max_bytes is not None and bytes_read > _TOO_MANY_TIMES * max_bytes:
                     raise TraceTooSlow(
-                        f"finding the documents requires tokenizing more than {done / 1e6:,.0f} MB"
+                        f"finding the documents requires tokenizing more than {bytes_read / 1e6:,.0f} MB"
                     )
                 seconds = time.monotonic() - began
-                expected = seconds * max(size, done) / max(1, done)
+                expected = seconds * max(input_bytes, bytes_read) / max(1, bytes_read)
                 if max_seconds is not None and seconds > 1 and expected > max_seconds:
                     raise TraceTooSlow(f"finding the documents would take about {expected:.0f} s")
             if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])
-                yield _UnitDocuments(unit, Documents(ids, lengths), names, places)
+                yield UnitDocuments(unit, Documents(ids, lengths), names, places)
 
 
-def _without_duplicates(batch: DocumentBatch, seen: set[bytes]) -> DocumentBatch:
-    """Removes documents whose text was seen before, and adds the hashes of the others to `seen`."""
+def _without_duplicates(batch: DocumentBatch, known_hashes: set[bytes]) -> DocumentBatch:
+    """Removes documents whose text has a known hash, and adds the hashes of the others to `known_hashes`."""
     hashes = [row.tobytes() for row in text_hashes(batch.texts)]
     dropped = []
     for index, text_hash in enumerate(hashes):
-        if text_hash in seen:
+        if text_hash in known_hashes:
             dropped.append(index)
-        seen.add(text_hash)
+        known_hashes.add(text_hash)
     return batch.without(np.array(dropped, np.int64)) if dropped else batch
-
-
-def _numbers_of(documents: Documents, position: int) -> np.ndarray:
-    """Returns the numbers (int64 [tokens]) in a unit's stream of the tokens of a document.
-
-    `position` is the document's number among those that have tokens. If there is no such document, returns none.
-    """
-    number = np.flatnonzero(documents.lengths > 0)[position : position + 1]
-    return ranges(documents.starts[number], documents.lengths[number])
-
-
-def _pack_numbers(
-    found: Sequence[_UnitDocuments], config: Mapping[str, Any]
-) -> list[tuple[np.ndarray, Tail | None]]:
-    """Packs each unit again, with tokens' numbers in the stream of all units in place of their ids.
-
-    Returns:
-        The rows (int64 [rows, max_length]) and the tail of each unit.
-    """
-    packed = []
-    first = 0
-    for unit in found:
-        numbers = np.arange(first, first + len(unit.documents.ids))
-        first += len(numbers)
-        packer = Packer(
-            packing=config["packing"], max_length=config["max_length"], pad_id=_PADDING, keep_starts=False
-        )
-        blocks = [*packer.add(Documents(numbers, unit.documents.lengths))]
-        last, tail = packer.finish()
-        rows = [block.ids for block in (*blocks, last) if block is not None]
-        packed.append((np.concatenate([np.empty((0, config["max_length"]), np.int64), *rows]), tail))
-    return packed
-
-
-def _parts(found: Sequence[_UnitDocuments], numbers: np.ndarray) -> Iterator[DocumentPart]:
-    """Cuts a row into its documents.
-
-    Args:
-        found: The documents of the row's units.
-        numbers: int64 [tokens], each token's number in the stream of all units.
-    """
-    # Documents are numbered over all units: their lengths, their units, and the number of each unit's first document.
-    lengths = np.concatenate([unit.documents.lengths for unit in found])
-    owners = np.repeat(np.arange(len(found)), [len(unit.names) for unit in found])
-    firsts = np.cumsum([0, *(len(unit.names) for unit in found)])
-    # A token's document is the first one that ends after it in the stream.
-    ends = np.cumsum(lengths)
-    document = np.searchsorted(ends, numbers, side="right")
-    # A part ends where the document changes, or where tokens of the same document are skipped.
-    bounds = np.flatnonzero((np.diff(document) != 0) | (np.diff(numbers) != 1)) + 1
-    for first, end in zip([0, *bounds], [*bounds, len(numbers)], strict=True):
-        index = int(document[first])
-        unit = found[int(owners[index])]
-        within = index - int(firsts[owners[index]])
-        tokens = int(lengths[index])
-        offset = int(numbers[first] - (ends[index] - tokens))
-        yield DocumentPart(
-            int(first), int(end), unit.unit, unit.names[within], unit.places[within], offset, tokens
-        )

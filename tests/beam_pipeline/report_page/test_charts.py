@@ -27,7 +27,7 @@ def test_a_histogram_is_as_high_as_its_shares_and_says_its_counts():
         histogram_chart(
             [Histogram("train", [0, 10, 20, 40], [30, 10, 0]), Histogram("empty", [0, 1], [0])],
             x_label="x",
-            of="documents",
+            unit="documents",
         )
     )
     areas = [path for path in chart.iter("path") if path.get("class").startswith("s")]
@@ -43,7 +43,7 @@ def test_a_histogram_is_as_high_as_its_shares_and_says_its_counts():
 def test_on_a_logarithmic_axis_octaves_are_equally_wide():
     chart = parse(
         histogram_chart(
-            [Histogram("a", [0, 2, 4, 8], [1, 1, 1])], x_label="x", of="rows", log=True, marker=(6, "m")
+            [Histogram("a", [0, 2, 4, 8], [1, 1, 1])], x_label="x", unit="rows", log=True, marker=(6, "m")
         )
     )
     widths = {float(rect.get("width")) for rect in chart.iter("rect")}
@@ -80,13 +80,13 @@ def test_there_is_a_column_for_each_value_or_for_neighbours(count: int):
 
 
 def test_nothing_to_show_is_said():
-    assert "no documents" in histogram_chart([Histogram("a", [0, 1], [0])], x_label="x", of="documents")
+    assert "no documents" in histogram_chart([Histogram("a", [0, 1], [0])], x_label="x", unit="documents")
     assert "no tokens" in log_log_chart([Curve("a", [], [])], x_label="x", y_label="y")
     assert "no shards" in column_chart([], [], series=0, x_label="x", y_label="y")
 
 
 def test_names_are_escaped():
-    chart = histogram_chart([Histogram("<b>&", [0, 1], [1])], x_label="<i>", of="documents")
+    chart = histogram_chart([Histogram("<b>&", [0, 1], [1])], x_label="<i>", unit="documents")
     assert "<b>" not in chart and "<i>" not in chart
     parse(chart)
 

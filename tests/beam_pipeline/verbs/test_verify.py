@@ -317,7 +317,8 @@ def test_a_run_that_was_killed_behind_its_last_manifest_has_made_a_whole_dataset
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("NOTE")]
     assert len(notes) == 1
     assert (
-        "killed after it had finished; the dataset is whole, and the same command with --resume" in notes[0]
+        "killed after it had finished; the dataset is complete, and the same command with --resume"
+        in notes[0]
     )
     flip(shard(dataset), 500)
     assert any("left behind by a run that failed or was killed" in defect for defect in defects(dataset))
