@@ -26,7 +26,7 @@ _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
-# For all other verbs, what they write into a folder counts, and stdout has only a summary.
+# The verbs whose result is what they print. The others write into a folder, and print only a summary.
 _SHOW = ("verify", "inspect")
 
 _log = logging.getLogger("beam_pipeline")
@@ -55,12 +55,12 @@ def _main(words: Sequence[str]) -> int:
     usage = f"usage: {program()} VERB [options]\n\n{verbs}\n\nVERB --help lists the options of a verb."
     if words and words[0] in VERBS:
         return run(words[0], words[1:])
-    asked = words[:1] in (["-h"], ["--help"])
-    print(usage, file=sys.stdout if asked else sys.stderr)
+    is_help = words[:1] in (["-h"], ["--help"])
+    print(usage, file=sys.stdout if is_help else sys.stderr)
     log_to_stderr("beam_pipeline")
-    if words and not asked:
+    if words and not is_help:
         _log.error("%r is not a verb%s", words[0], suggestion(words[0], VERBS))
-    return 0 if asked else 2
+    return 0 if is_help else 2
 
 
 def run(verb: str, argv: Sequence[str]) -> int:
@@ -88,11 +88,11 @@ def _terminated_by_exception() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    previous = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _check_encoding(argv: Sequence[str]) -> None:

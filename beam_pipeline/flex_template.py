@@ -59,7 +59,7 @@ def metadata() -> dict:
     }
 
 
-def arguments(given: Sequence[str]) -> list[str]:
+def arguments(words: Sequence[str]) -> list[str]:
     """Converts a launcher's arguments to those of `prepare`.
 
     A template's parameters are all strings: `--resume=true` stands for a flag, `--input=a,b` for two patterns, and an
@@ -68,27 +68,27 @@ def arguments(given: Sequence[str]) -> list[str]:
     Raises:
         UsageError: If a flag's value is neither true nor false.
     """
-    ours = {option.flag: option for option in _options()}
-    made = []
-    for word in given:
+    own_options = {option.flag: option for option in _options()}
+    converted = []
+    for word in words:
         flag, _, value = word.removeprefix("--").partition("=")
-        option = ours.get(flag)
+        option = own_options.get(flag)
         if option is None or "=" not in word:
-            made.append(word)
+            converted.append(word)
         elif option.kind is bool:
             if value.lower() not in ("true", "false", ""):
                 raise UsageError(f"--{flag} {value}: must be true or false")
-            made += [f"--{flag}"] if value.lower() == "true" else []
-        elif option.many:
-            made += [f"--{flag}", *filter(None, value.split(","))] if value else []
+            converted += [f"--{flag}"] if value.lower() == "true" else []
+        elif option.is_list:
+            converted += [f"--{flag}", *filter(None, value.split(","))] if value else []
         elif value:
-            made.append(word)
-    if not any(word.startswith("--runner") for word in made):
-        made.append("--runner=DataflowRunner")
-    return made
+            converted.append(word)
+    if not any(word.startswith("--runner") for word in converted):
+        converted.append("--runner=DataflowRunner")
+    return converted
 
 
-def launch(given: Sequence[str]) -> int:
+def launch(words: Sequence[str]) -> int:
     """Runs `prepare` in a template's launcher, and returns the exit status.
 
     Options that are unknown to this program and to Beam are ignored with a warning. Dataflow has already checked the
@@ -102,16 +102,16 @@ def launch(given: Sequence[str]) -> int:
     streams.harden(shows=False)
     log_to_stderr("beam_pipeline")
     try:
-        made = arguments(given)
+        converted = arguments(words)
     except UsageError as error:
         _log.error("prepare: %s", error)
         return 2
-    _, rest = parser_of(PrepareConfig).parse_known_args(made)
-    unknown = beam_options.unknown_names(PipelineOptions(rest))
+    _, beam_args = parser_of(PrepareConfig).parse_known_args(converted)
+    unknown = beam_options.unknown_names(PipelineOptions(beam_args))
     for name in unknown:
         _log.warning("prepare: WARNING: ignores the launcher's unknown option --%s", name)
-    known = [word for word in made if word.removeprefix("--").partition("=")[0] not in unknown]
-    return __main__.run("prepare", known)
+    supported = [word for word in converted if word.removeprefix("--").partition("=")[0] not in unknown]
+    return __main__.run("prepare", supported)
 
 
 def _options() -> list[Option]:
@@ -120,28 +120,28 @@ def _options() -> list[Option]:
 
 def _parameter(option: Option) -> dict:
     """Returns an option as a parameter in the format of Dataflow's ParameterMetadata."""
-    made = {
+    common = {
         "name": option.flag,
         "label": option.flag.replace("_", " ").capitalize(),
         "helpText": _help(option),
         "isOptional": not option.required or bool(option.exclusive),
     }
     if option.kind is bool:
-        return {**made, "paramType": "BOOLEAN", "regexes": ["^(true|false)$"], "defaultValue": "false"}
+        return {**common, "paramType": "BOOLEAN", "regexes": ["^(true|false)$"], "defaultValue": "false"}
     if option.choices:
         options = [{"value": choice, "label": choice} for choice in option.choices]
         regexes = [f"^({'|'.join(option.choices)})$"]
-        return {**made, "paramType": "ENUM", "enumOptions": options, "regexes": regexes} | _default(option)
+        return {**common, "paramType": "ENUM", "enumOptions": options, "regexes": regexes} | _default(option)
     if option.kind in (int, float):
         number = r"^[0-9]+$" if option.kind is int else r"^[0-9]*\.?[0-9]+$"
-        return {**made, "paramType": "NUMBER", "regexes": [number]} | _default(option)
+        return {**common, "paramType": "NUMBER", "regexes": [number]} | _default(option)
     kind, pattern = _GCS_FOLDERS.get(option.name, "TEXT"), _PATTERNS.get(option.name, ".+")
-    return {**made, "paramType": kind, "regexes": [f"^{pattern}$"]} | _default(option)
+    return {**common, "paramType": kind, "regexes": [f"^{pattern}$"]} | _default(option)
 
 
 def _help(option: Option) -> str:
     text = option.help
-    if option.many:
+    if option.is_list:
         text += " Separate several by commas."
     if option.exclusive == "source":
         text += " One of input, mix and dataset_name is required."

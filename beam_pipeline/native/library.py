@@ -16,7 +16,7 @@ import numpy as np
 from beam_pipeline.support.errors import UsageError
 
 _INTERFACE = 3  # INTERFACE in rows.c
-_MOST_FEATURES = 8  # as there
+_MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
 _LEAST_VALUE_BYTES = 3  # of a varint; the compiled functions are fastest with these
@@ -32,10 +32,10 @@ def rows_library() -> ctypes.CDLL | None:
     """Loads the compiled functions. Returns None if the package was installed without a C compiler.
 
     Raises:
-        UsageError: If they are of another version of the package, or cannot be loaded.
+        UsageError: If the library is of another version of the package, or cannot be loaded.
     """
-    found = importlib.util.find_spec("beam_pipeline.native._rows")
-    return None if found is None or found.origin is None else load(found.origin)
+    spec = importlib.util.find_spec("beam_pipeline.native._rows")
+    return None if spec is None or spec.origin is None else load(spec.origin)
 
 
 def load(path: str) -> ctypes.CDLL:
@@ -93,38 +93,39 @@ def encode_rows(
     """
     rows = len(lengths)
     features = (_Feature * len(columns))()
-    kept = [np.ascontiguousarray(lengths, np.uint32)]  # what the library reads must not be freed before
+    arrays = [np.ascontiguousarray(lengths, np.uint32)]  # what the library reads must not be freed before
     for feature, (name, values) in zip(features, columns, strict=True):
         feature.name = name.encode()
         if values is not None:
             values = np.ascontiguousarray(values, values.dtype if values.dtype == np.uint16 else np.uint32)
             if values.shape != (rows, max_length):
                 raise ValueError(f"{name} has the shape {values.shape}, not {(rows, max_length)}")
-            kept.append(values)
+            arrays.append(values)
             feature.values, feature.itemsize = values.ctypes.data, values.itemsize
     if len(columns) > _MOST_FEATURES:
         raise ValueError(f"{len(columns)} features are more than {_MOST_FEATURES}")
     value_bytes = max(_LEAST_VALUE_BYTES, -(-max_value.bit_length() // 7))
     record = _FRAME_BYTES + sum(_FEATURE_BYTES + len(name) + value_bytes * max_length for name, _ in columns)
-    out = np.empty(rows * record + _UNUSED_BYTES, np.uint8)
+    buffer = np.empty(rows * record + _UNUSED_BYTES, np.uint8)
     size = library.tokenmill_encode(
-        rows, max_length, kept[0].ctypes.data, len(columns), features, value_bytes, out.ctypes.data
+        rows, max_length, arrays[0].ctypes.data, len(columns), features, value_bytes, buffer.ctypes.data
     )
     if size < 0:
         raise ValueError(
             f"row {-1 - size} has a value above {2 ** (7 * value_bytes) - 1}, or more than {max_length} tokens"
         )
-    return out[:size].tobytes()
+    return buffer[:size].tobytes()
 
 
 def record_ends(library: ctypes.CDLL, data: bytes, place: int) -> np.ndarray:
     """Follows the lengths of framed records as far as `data` contain them.
 
     Args:
-        place: Where the first record begins in `data`, 0 or more.
+        data: The beginning of a file, or a part of it.
+        place: The offset of the first record in `data`, 0 or more.
 
     Returns:
-        int64 [records]: where each ends. The last end can be beyond the data.
+        int64 [records]: the end of each record. The last end can be beyond the data.
     """
     if place < 0:
         raise ValueError(f"a record cannot begin at {place}")

@@ -13,7 +13,7 @@ from beam_pipeline.support.errors import UsageError
 
 _MAX_REPEATS = 1000
 
-# What a byte means depends on all before it, or encodes something else than characters.
+# Encodings in which the meaning of a byte depends on all previous ones, or that encode something other than characters.
 _STATEFUL = (
     *(f"iso2022_{kind}" for kind in ("jp", "jp_1", "jp_2", "jp_2004", "jp_3", "jp_ext", "kr")),
     *("hz", "utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined"),
@@ -28,7 +28,7 @@ class MixItem(NamedTuple):
     pattern: str
     """A path or glob."""
     repeats: int
-    """The integer part of the weight: how many times every document is read."""
+    """The integer part of the weight: the number of times that every document is read."""
     share: float
     """The fraction of the weight, at least 0 and below 1: the share of the documents that is read once more. A seeded
     hash selects them."""
@@ -57,16 +57,16 @@ def parse_mix(text: str) -> tuple[MixItem, ...]:
 
 
 def parse_separator(text: str) -> str:
-    r"""Returns the value of `--text_separator`, with \n and \t replaced by what they mean."""
+    r"""Returns the value of `--text_separator`, with \n and \t replaced by a line feed and a tab."""
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def _keeps_white_space(encoding: str) -> bool:
-    """Returns whether white space is a byte of its own, which is never a part of another character."""
-    for before in range(256):
+    """Determines whether each white space is encoded as a single byte that is never a part of another character."""
+    for byte in range(256):
         for space in (b"\n", b"\r", b" ", b"\t", b"\f", b"\v"):
             try:
-                text = (bytes([before]) + space).decode(encoding)
+                text = (bytes([byte]) + space).decode(encoding)
             except UnicodeDecodeError:
                 continue
             if not text.endswith(space.decode()) or text == space.decode():
@@ -83,13 +83,13 @@ def parse_encoding(text: str) -> str:
     try:
         info = codecs.lookup(text)
         name = "utf-8" if info.name == "utf-8-sig" else info.name
-        kept = name not in _STATEFUL and _keeps_white_space(name)
+        is_divisible = name not in _STATEFUL and _keeps_white_space(name)
     except (LookupError, ValueError) as error:  # ValueError: the name has a NUL
         raise UsageError(
             f"--encoding {text}: there is no such encoding of text; Python's names are allowed, such as latin-1, "
             "cp1252, gb18030 or shift_jis"
         ) from error
-    if not kept:
+    if not is_divisible:
         raise UsageError(
             f"--encoding {text}: files in this encoding cannot be divided at line ends; convert them, e.g. with "
             f"iconv -f {text} -t UTF-8"
@@ -139,23 +139,23 @@ class InputConfig(Options):
     but .csv, .tsv and binary files are refused (text reads them as lines). Files that end in .gz, .bz2, .zst, .xz or
     .lz4 are decompressed."""
     document: Document = "line"
-    """What a document is in a text file: a line, a paragraph (blank lines separate them) or the whole file."""
+    """Documents of a text file: its lines, its paragraphs (which blank lines separate) or the whole file."""
     encoding: str = option("utf-8", metavar="NAME", parse=parse_encoding)
     """Encoding of text and jsonl files, by Python's name, e.g. latin-1, cp1252, gb18030 or shift_jis."""
     encoding_errors: Literal["strict", "replace"] = "strict"
-    """What happens to bytes that are invalid in the encoding: strict makes the record bad; replace puts U+FFFD in their
-    place."""
+    """Treatment of bytes that are invalid in the encoding: strict makes the record bad; replace substitutes
+    U+FFFD."""
     text_key: str = option("text", metavar="KEY")
-    """The key or column that holds a document's text, in jsonl, parquet and datasets. data.text is a key within an
+    """The key or column that contains a document's text, in jsonl, parquet and datasets. data.text is a key within an
     object or struct; title,text joins two texts. Strings of a list are joined, too."""
     text_separator: str = option(
         "\n", metavar="TEXT", parse=parse_separator, default_text="a line end; \\n and \\t are understood"
     )
-    """What joins the texts of several keys, and the strings of a list."""
+    """Separator between the texts of several keys, and between the strings of a list."""
     unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, None))
     """Bytes per work unit."""
     seed: int = 0
-    """Determines which documents the fractions of weights in `mix` select. It is the seed of the run."""
+    """The seed of the run, which determines the documents that the fractions of weights in `mix` select."""
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
@@ -176,10 +176,10 @@ class InputConfig(Options):
 
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`. The fingerprint contains the list of files and the run's seed separately."""
-        found = super().identity() | {"mix": sorted(map(list, self.mix))}
-        del found["input"], found["seed"]
-        # Manifests and fingerprints have these only if they are not the default.
+        values = super().identity() | {"mix": sorted(map(list, self.mix))}
+        del values["input"], values["seed"]
+        # Absent if they are the default, since they are part of the fingerprint.
         for name in NOT_IN_ALL_MANIFESTS:
-            if found[name] == getattr(InputConfig, name):
-                del found[name]
-        return found
+            if values[name] == getattr(InputConfig, name):
+                del values[name]
+        return values

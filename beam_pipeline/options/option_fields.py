@@ -30,7 +30,7 @@ class Option:
     """The attributes that `option` adds to a field, and those that `options_of` derives from the field."""
 
     topic: str = ""
-    """Heading in `--help`, one of TOPICS. Default: the topic of the field above."""
+    """Heading in `--help`, one of TOPICS. Default: the topic of the preceding field."""
     metavar: str | None = None
     default_text: str | None = None
     """Describes a default that is not a constant."""
@@ -44,9 +44,9 @@ class Option:
     exclusive: str = ""
     """Name of a group of mutually exclusive options. If one of the group has no default, one of them is required."""
     needs: str = ""
-    """Name of an option that must be given with this one."""
+    """Name of an option that is required with this one."""
     affects_bytes: bool = True
-    """Whether the option can change the output's bytes, and so belongs in the fingerprint."""
+    """Whether the option can change the output's bytes, and so is part of the fingerprint."""
     prefix: str = ""
     """For a field that is a dataclass itself: prefix of its options' names."""
 
@@ -56,7 +56,7 @@ class Option:
     """`name`, or `no_` and `name` for a flag that is on by default."""
     kind: type = str
     choices: tuple[str, ...] = ()
-    many: bool = False
+    is_list: bool = False
     required: bool = False
     default: Any = None
     help: str = ""
@@ -79,14 +79,14 @@ class Options:
 
     def identity(self) -> dict[str, Any]:
         """Returns the options that affect the output's bytes, as JSON values."""
-        found: dict[str, Any] = {}
-        for each in fields(self):
-            value, about = getattr(self, each.name), _about(each)
+        values: dict[str, Any] = {}
+        for member in fields(self):
+            value, declared = getattr(self, member.name), _declared(member)
             if isinstance(value, Options):
-                found |= {each.name: value.identity()} if about.prefix else value.identity()
-            elif about.affects_bytes:
-                found[each.name] = _as_json(value)
-        return found
+                values |= {member.name: value.identity()} if declared.prefix else value.identity()
+            elif declared.affects_bytes:
+                values[member.name] = _as_json(value)
+        return values
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,15 +97,15 @@ class _Parser(argparse.ArgumentParser):
 _Config = TypeVar("_Config", bound=Options)
 
 
-def option(default: Any = MISSING, **about: Any) -> Any:
+def option(default: Any = MISSING, **attributes: Any) -> Any:
     """Declares a dataclass field with those attributes of `Option` that cannot be derived."""
-    return field(default=default, metadata={"option": Option(**about)})
+    return field(default=default, metadata={"option": Option(**attributes)})
 
 
 @cache
 def options_of(config: type[Options]) -> tuple[Option, ...]:
     """Returns the options of a dataclass and of the dataclasses within it, ordered by topic."""
-    return tuple(sorted(_options(config, "", frozenset()), key=lambda each: TOPICS.index(each.topic)))
+    return tuple(sorted(_options(config, "", frozenset()), key=lambda option: TOPICS.index(option.topic)))
 
 
 def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str]]:
@@ -123,18 +123,18 @@ def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str
     else:
         namespace = parser.parse_args(argv)
     given = vars(namespace)
-    for each in options_of(config):
-        if each.name in given:
-            _check(each, given)
-        if each.many and each.name in given:
-            given[each.name] = tuple(given[each.name])
+    for option in options_of(config):
+        if option.name in given:
+            _check(option, given)
+        if option.is_list and option.name in given:
+            given[option.name] = tuple(given[option.name])
     return _build(config, given, ""), beam
 
 
 def parser_of(config: type[Options]) -> argparse.ArgumentParser:
     """Returns the parser of a verb. Its namespace contains only options that were given."""
     options = options_of(config)
-    positional = "".join(f" {each.metavar}" for each in options if each.positional)
+    positional = "".join(f" {option.metavar}" for option in options if option.positional)
     parser = _Parser(
         prog=f"{program()} {config.verb}",
         usage=f"%(prog)s{positional} [options]",
@@ -145,121 +145,127 @@ def parser_of(config: type[Options]) -> argparse.ArgumentParser:
     )
     topics: dict[str, Any] = {"": parser}
     exclusive: dict[str, Any] = {}
-    for each in options:
-        if each.topic not in topics:
-            topics[each.topic] = parser.add_argument_group(each.topic)
-        if each.exclusive and each.exclusive not in exclusive:
-            alternatives = [other for other in options if other.exclusive == each.exclusive]
-            required = any(other.required for other in alternatives)
-            exclusive[each.exclusive] = topics[each.topic].add_mutually_exclusive_group(required=required)
+    for option in options:
+        if option.topic not in topics:
+            topics[option.topic] = parser.add_argument_group(option.topic)
+        if option.exclusive and option.exclusive not in exclusive:
+            alternatives = [
+                alternative for alternative in options if alternative.exclusive == option.exclusive
+            ]
+            required = any(alternative.required for alternative in alternatives)
+            exclusive[option.exclusive] = topics[option.topic].add_mutually_exclusive_group(required=required)
             if required:
-                flags = ", ".join(f"--{other.flag}" for other in alternatives)
-                topics[each.topic].description = f"One of {flags} is required."
-        _add(exclusive[each.exclusive] if each.exclusive else topics[each.topic], each)
+                flags = ", ".join(f"--{alternative.flag}" for alternative in alternatives)
+                topics[option.topic].description = f"One of {flags} is required."
+        _add(exclusive[option.exclusive] if option.exclusive else topics[option.topic], option)
     return parser
 
 
 def flags_of(config: type[Options]) -> list[str]:
     """Returns the flags of a verb, such as --output."""
-    return [f"--{each.flag}" for each in options_of(config) if not each.positional]
+    return [f"--{option.flag}" for option in options_of(config) if not option.positional]
 
 
 def program() -> str:
-    """Returns the program's name, as the user called it."""
+    """Returns the program's name as the user typed it."""
     return "python -m beam_pipeline" if Path(sys.argv[0]).name == "__main__.py" else "tokenmill"
 
 
-def _add(group: Any, each: Option) -> None:
-    about: dict[str, Any] = {"help": each.help.replace("%", "%%")}
-    if each.kind is bool:
-        about["action"] = "store_false" if each.default else "store_true"
+def _add(group: Any, option: Option) -> None:
+    arguments: dict[str, Any] = {"help": option.help.replace("%", "%%")}
+    if option.kind is bool:
+        arguments["action"] = "store_false" if option.default else "store_true"
     else:
-        about |= {"type": each.parse or each.kind, "metavar": each.metavar}
-        about |= {"choices": each.choices} if each.choices else {}
-        about |= {"nargs": "+"} if each.many else {}
-    if each.positional:
-        group.add_argument(each.name, **about)
+        arguments |= {"type": option.parse or option.kind, "metavar": option.metavar}
+        arguments |= {"choices": option.choices} if option.choices else {}
+        arguments |= {"nargs": "+"} if option.is_list else {}
+    if option.positional:
+        group.add_argument(option.name, **arguments)
         return
-    if each.required and not each.exclusive:
-        about |= {"required": True, "help": f"{about['help']} Required."}
-    group.add_argument(f"--{each.flag}", dest=each.name, **about)
+    if option.required and not option.exclusive:
+        arguments |= {"required": True, "help": f"{arguments['help']} Required."}
+    group.add_argument(f"--{option.flag}", dest=option.name, **arguments)
 
 
-def _check(each: Option, given: dict[str, Any]) -> None:
-    if each.needs and each.needs not in given:
-        raise UsageError(f"--{each.flag} requires --{each.needs}; add it, or omit --{each.flag}")
-    values = given[each.name] if each.many else [given[each.name]]
-    if (each.required or each.many) and "" in values:  # as a path, it would be the current folder
-        raise UsageError(f"{each.metavar if each.positional else f'--{each.flag}'}: must not be empty")
-    if each.bounds:
-        value, (least, most) = given[each.name], each.bounds
-        if not (least <= value and (most is None or value <= most)):
-            allowed = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise UsageError(f"--{each.flag} {value}: must be {allowed}")
+def _check(option: Option, given: dict[str, Any]) -> None:
+    if option.needs and option.needs not in given:
+        raise UsageError(f"--{option.flag} requires --{option.needs}; add it, or omit --{option.flag}")
+    values = given[option.name] if option.is_list else [given[option.name]]
+    if (option.required or option.is_list) and "" in values:  # as a path, it would be the current folder
+        raise UsageError(f"{option.metavar if option.positional else f'--{option.flag}'}: must not be empty")
+    if option.bounds:
+        value, (minimum, maximum) = given[option.name], option.bounds
+        if not (minimum <= value and (maximum is None or value <= maximum)):
+            allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+            raise UsageError(f"--{option.flag} {value}: must be {allowed}")
 
 
 def _build(config: type[_Config], given: dict[str, Any], prefix: str) -> _Config:
     """Builds the dataclass from these values.
 
-    A dataclass within it is built only if its required options were given; else the field keeps its default.
+    A dataclass within it is built only if its required options were given. Otherwise, the field keeps its default.
     """
     config.complete(given)
     values = {}
-    for each, hint in _typed_fields(config):
-        name, inner = prefix + each.name, prefix + _about(each).prefix
+    for member, hint in _typed_fields(config):
+        name, inner = prefix + member.name, prefix + _declared(member).prefix
         if not _is_options(hint):
-            values |= {each.name: given[name]} if name in given else {}
-        elif all(inner + of.name in given for of in fields(hint) if of.default is MISSING):
-            values[each.name] = _build(hint, given, inner)
+            values |= {member.name: given[name]} if name in given else {}
+        elif {
+            inner + required.name for required in fields(hint) if required.default is MISSING
+        } <= given.keys():
+            values[member.name] = _build(hint, given, inner)
     return config(**values)
 
 
-def _options(config: type[Options], prefix: str, taken: frozenset[str]) -> Iterator[Option]:
+def _options(config: type[Options], prefix: str, shared: frozenset[str]) -> Iterator[Option]:
     """Yields the options in the order of the fields.
 
-    If a dataclass within another has a field of the same name, both fields share one option: names in `taken` are
+    If a dataclass within another has a field of the same name, both fields share one option: names in `shared` are
     omitted here.
     """
     docstrings, topic = _docstrings(config), ""
-    own = frozenset(each.name for each, hint in _typed_fields(config) if not _is_options(hint))
-    for each, hint in _typed_fields(config):
-        about, name = _about(each), prefix + each.name
-        topic = about.topic or topic
+    own_names = frozenset(member.name for member, hint in _typed_fields(config) if not _is_options(hint))
+    for member, hint in _typed_fields(config):
+        declared, name = _declared(member), prefix + member.name
+        topic = declared.topic or topic
         if _is_options(hint):
-            yield from _options(hint, prefix + about.prefix, own)
-        elif name not in taken:
-            yield _derive(replace(about, name=name, topic=topic), each.default, hint, docstrings[each.name])
+            yield from _options(hint, prefix + declared.prefix, own_names)
+        elif name not in shared:
+            yield _derive(
+                replace(declared, name=name, topic=topic), member.default, hint, docstrings[member.name]
+            )
 
 
-def _derive(about: Option, default: Any, hint: Any, text: str) -> Option:
-    if default in (MISSING, ()) or about.default_text:
-        shown = about.default_text
-        known = None
+def _derive(declared: Option, default: Any, hint: Any, text: str) -> Option:
+    if default in (MISSING, ()) or declared.default_text:
+        shown = declared.default_text
+        constant = None
     else:
-        shown = None if hint is bool else f"{default >> 20} MiB" if about.unit else default
-        known = default
+        shown = None if hint is bool else f"{default >> 20} MiB" if declared.unit else default
+        constant = default
     return replace(
-        about,
-        flag=f"no_{about.name}" if known is True else about.name,
+        declared,
+        flag=f"no_{declared.name}" if constant is True else declared.name,
         kind=hint if hint in (bool, int, float) else str,
         choices=get_args(hint) if get_origin(hint) is Literal else (),
-        many=get_origin(hint) is tuple and not about.parse,
+        is_list=get_origin(hint) is tuple and not declared.parse,
         required=default is MISSING,
-        default=known,
+        default=constant,
         help=text if shown is None else f"{text} Default: {shown}.",
     )
 
 
-def _about(of: Field) -> Option:
-    return of.metadata.get("option", Option())
+def _declared(member: Field) -> Option:
+    return member.metadata.get("option", Option())
 
 
 def _typed_fields(config: type[Options]) -> Iterator[tuple[Field, Any]]:
     """Yields the fields with their types. For `X | None`, the type is X."""
     hints = get_type_hints(config)
-    for each in fields(config):
-        parts = get_args(hints[each.name])
-        yield each, parts[0] if type(None) in parts else hints[each.name]
+    for member in fields(config):
+        parts = get_args(hints[member.name])
+        yield member, parts[0] if type(None) in parts else hints[member.name]
 
 
 def _is_options(hint: Any) -> bool:
@@ -268,13 +274,13 @@ def _is_options(hint: Any) -> bool:
 
 def _docstrings(config: type[Options]) -> dict[str, str]:
     """Returns the string below each field, as one line. These strings exist only in the source code."""
-    found = {}
+    docstrings = {}
     for owner in config.__mro__[: config.__mro__.index(Options)]:
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        for before, after in pairwise(tree.body):
-            if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
-                found[before.target.id] = " ".join(ast.literal_eval(after.value).split())
-    return found
+        for statement, following in pairwise(tree.body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                docstrings[statement.target.id] = " ".join(ast.literal_eval(following.value).split())
+    return docstrings
 
 
 def _as_json(value: Any) -> Any:

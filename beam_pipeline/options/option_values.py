@@ -12,7 +12,7 @@ _SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 byte
 SPLIT_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9_.]{{0,{_SPLIT_NAME_LENGTH - 2}}}[A-Za-z0-9_])?")
 """The form of a split's name, which is a folder's name and a part of file names. Windows ignores a dot at the end."""
 
-# The files and folders of a dataset and of its splits, so that a path has one meaning.
+# The files and folders of a dataset and of its splits. No split can have their names, so that paths are unambiguous.
 _RESERVED = (
     "tokenizer",
     "bad_records",
@@ -27,7 +27,7 @@ _RESERVED = (
     "transform_fn",
     "transformed_metadata",
 )
-_OF_WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")  # devices in every folder
+_WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
 """The values of `--output_format` for rows."""
@@ -36,7 +36,7 @@ DOCUMENT_FORMATS = ("parquet", "megatron")
 """The values of `--output_format` for whole documents, `--packing none`."""
 
 FORMAT_DEFAULTS = {"output_format": "tfrecord", "ids_column": "input_ids"}
-"""The options of the format of shards. Manifests have them if they are not the default, also outside of `config`."""
+"""The options of the format of shards. Manifests contain them if they are not the default, also outside of `config`."""
 
 IDS_COLUMN = re.compile(r"(?!(attention_mask|segment_ids|position_ids)$)[A-Za-z_][A-Za-z0-9_]{0,99}")
 """The form of the name of the column of ids: an identifier other than the names of the other columns."""
@@ -63,10 +63,10 @@ def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
         if not 0 < value <= 1:
             raise UsageError(f"--splits {text}: {item!r} is not NAME=SHARE with a share above 0 and up to 1")
         check_split_name(name)
-        for other in splits:
-            if other.lower() == name.lower():
-                twice = "occurs twice" if other == name else f"and {other!r} are the same on some disks"
-                raise UsageError(f"--splits {text}: {name!r} {twice}; name each split once")
+        for earlier in splits:
+            if earlier.lower() == name.lower():
+                reason = "occurs twice" if earlier == name else f"and {earlier!r} are the same on some disks"
+                raise UsageError(f"--splits {text}: {name!r} {reason}; name each split once")
         splits[name] = value
     bounds = list(accumulate(splits.values(), initial=0.0))
     if any(bound >= 1 for bound in bounds[:-1]):
@@ -129,6 +129,6 @@ def check_split_name(name: str) -> str:
         )
     if name.lower() in _RESERVED:
         raise UsageError(f"split {name!r}: a dataset has a file or folder of this name; choose another name")
-    if _OF_WINDOWS.fullmatch(name.lower()):
+    if _WINDOWS_DEVICES.fullmatch(name.lower()):
         raise UsageError(f"split {name!r}: Windows cannot have a folder of this name; choose another name")
     return name

@@ -45,9 +45,9 @@ def _row(option: Option, marked: bool) -> str:
     name = option.metavar if option.positional else f"--{option.flag}"
     values = " ".join(filter(None, [name, not option.positional and option.metavar]))
     choices = "".join(f"<br>`{choice}`" for choice in option.choices)
-    needed = " Required." if option.required and not option.exclusive else ""
+    required = " Required." if option.required and not option.exclusive else ""
     mark = f" {'✓' if option.affects_bytes else ''} |" if marked else ""
-    return f"| `{values}`{choices} | {_escaped(option.help)}{needed} |{mark}"
+    return f"| `{values}`{choices} | {_escaped(option.help)}{required} |{mark}"
 
 
 def _escaped(text: str) -> str:

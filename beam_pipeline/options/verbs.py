@@ -48,7 +48,7 @@ class TrainTokenizerConfig(Options):
 
     input: InputConfig
     on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
-    """What happens to records that are not documents: fail ends the run; skip ignores them."""
+    """Treatment of records that are not documents: fail ends the run; skip ignores them."""
     model: Literal["unigram", "bpe", "wordpiece"] = option("unigram", topic="tokenizer")
     """Kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones."""
     lowercase: bool = False
@@ -77,11 +77,11 @@ class TrainTokenizerConfig(Options):
 
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`."""
-        found = super().identity()
+        values = super().identity()
         # The sample is a share of the corpus's size, which for a table is an estimate that depends on its units.
         if not self.input.dataset:
-            del found["unit_bytes"]
-        return found
+            del values["unit_bytes"]
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,8 @@ class PrepareConfig(Options):
 
     input: InputConfig
     on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
-    """What happens to records that are not documents, and to documents that the tokenizer cannot encode: fail ends
-    the run; skip counts them and writes them to OUT/bad_records."""
+    """Treatment of records that are not documents, and of documents that the tokenizer cannot encode: fail ends the
+    run; skip counts them and writes them to OUT/bad_records."""
     max_bad_ratio: float = option(0.01, metavar="SHARE", bounds=(0, 1), affects_bytes=False)
     """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
     dedup: Literal["none", "exact"] = "none"
@@ -137,7 +137,7 @@ class PrepareConfig(Options):
     attention_mask: bool = True
     """Omit attention_mask from the records; only if no row needs padding."""
     segment_ids: bool = False
-    """Add segment_ids: which of the row's documents a token belongs to."""
+    """Add segment_ids: for each token, the number of its document in the row."""
     position_ids: bool = False
     """Add position_ids: each token's position in its document."""
     shuffle: Literal["global", "none"] = "global"
@@ -152,8 +152,7 @@ class PrepareConfig(Options):
     )
     """Several splits, e.g. train=0.98,validation=0.02. A seeded hash of each document's place determines its split."""
     split_by: Literal["place", "text"] = "place"
-    """What the hash is computed from: a document's place or its text. With text, equal documents are in the same
-    split."""
+    """Input of the hash: a document's place or its text. With text, equal documents are in the same split."""
 
     output: str = option(topic="output", metavar="OUT", affects_bytes=False)
     """Folder for the dataset, local or gs://."""
@@ -182,7 +181,8 @@ class PrepareConfig(Options):
     """Continue an earlier run with the same options: keep the parts of the dataset that it finished in OUT."""
 
     estimate: bool = option(False, topic="running", affects_bytes=False)
-    """Write nothing: show what the run would make, need and cost, from a sample of the input (under 1%, or 8 MiB)."""
+    """Write nothing: estimate the run's output, time, memory and cost from a sample of the input (under 1%, or
+    8 MiB)."""
     prices: tuple[tuple[str, float], ...] = option(
         (),
         metavar="NAME=DOLLARS,…",
@@ -195,7 +195,7 @@ class PrepareConfig(Options):
     skip_memory_check: bool = option(
         False, topic="running", affects_bytes=False, default_text="that is an error"
     )
-    """Run on this machine even if more memory seems to be needed than is available."""
+    """Run on this machine even if the run seems to need more memory than is available."""
     wait: bool = option(False, affects_bytes=False, default_text="return when the job is submitted")
     """Dataflow: follow the job to its end, show its messages and counters, and cancel it on Ctrl-C or SIGTERM. Other
     runners are always waited for."""
@@ -238,12 +238,12 @@ class PrepareConfig(Options):
 
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`. The fingerprint contains the tokenizer's content, and `splits` a single split."""
-        found = super().identity()
-        del found["tokenizer"], found["split"]
+        values = super().identity()
+        del values["tokenizer"], values["split"]
         for name, default in FORMAT_DEFAULTS.items():
-            if found[name] == default:
-                del found[name]
-        return found
+            if values[name] == default:
+                del values[name]
+        return values
 
     @classmethod
     def _default_shard_size(cls, given: Mapping[str, Any]) -> int:
@@ -274,7 +274,7 @@ class ConvertConfig(Options):
     dataset: str = option(positional=True, metavar="DATASET")
     """Folder of the dataset."""
     output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = option(topic="output")
-    """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents, nor the reverse."""
+    """Format of the new shards, as in prepare. A dataset of rows cannot become one of documents, or the reverse."""
     ids_column: str = option("input_ids", metavar="NAME")
     """With --output_format mds: name of the column of token ids, as in prepare."""
     output: str = option(metavar="OUT")
@@ -291,7 +291,7 @@ class ConvertConfig(Options):
         check_ids_column(self.ids_column, self.output_format)
 
     def format_options(self) -> dict[str, str]:
-        """Returns the options of the new format, as a manifest has them."""
+        """Returns the options of the new format, as in a manifest."""
         values = {name: getattr(self, name) for name in FORMAT_DEFAULTS}
         return {name: value for name, value in values.items() if value != FORMAT_DEFAULTS[name]}
 
@@ -335,7 +335,7 @@ class InspectConfig(_FinishedDataset):
     tokens: bool = option(False, needs="record")
     """With --record: show every token with its position and id."""
     trace: Literal["auto", "always", "never"] = "auto"
-    """With --record: read the source again to name the exact documents. auto does so if it takes seconds."""
+    """With --record: reread the source to name the exact documents. auto does so if it takes only seconds."""
     regex: bool = option(False, needs="grep")
     """With --grep: TEXT is a regular expression (Python's re)."""
     ignore_case: bool = option(False, needs="grep")

@@ -77,12 +77,12 @@ def _analyze_split(split: Split) -> str:
     from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
 
     names = ("input_ids", "input_ids_count")
-    lengths = [name for length in _LENGTHS for name in (length, f"{length}_count", f"{length}_sum")]
+    columns = [name for length in _LENGTHS for name in (length, f"{length}_count", f"{length}_sum")]
     spec = {
         name: tf.io.RaggedFeature(
-            tf.float32 if name in lengths and name.endswith("_count") else tf.int64, row_splits_dtype=tf.int64
+            tf.float32 if name in columns and name.endswith("_count") else tf.int64, row_splits_dtype=tf.int64
         )
-        for name in (*names, *lengths)
+        for name in (*names, *columns)
     }
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
     instances = list(_instances(split.statistics(), spec))
@@ -95,10 +95,11 @@ def _analyze_split(split: Split) -> str:
                 _ = analyzed | "Write" >> tft_beam.WriteTransformFn(str(Path(folder, "out")))
 
         run(build, beam_options.parse([]))
-        found = _look_up(tf, tft, str(Path(folder, "out")))
+        lengths = _look_up(tf, tft, str(Path(folder, "out")))
         _publish(Path(folder, "out", manifest.TRANSFORM_FN), split.folder)
     medians = ", ".join(
-        f"{found[name][1]:,.0f} {name.rpartition('_')[2]} (mean {found[name][0]:,.1f})" for name in _LENGTHS
+        f"{median:,.0f} {name.rpartition('_')[2]} (mean {mean:,.1f})"
+        for name, (mean, median) in lengths.items()
     )
     return f"{split.name}: {manifest.TRANSFORM_FN} written; the median document has {medians}"
 
@@ -109,8 +110,8 @@ def _instances(statistics: Mapping[str, Any], features: Sequence[str]) -> Iterat
     counts = np.array(statistics["token_counts"], np.int64)
     ids = np.flatnonzero(counts)
     for first in range(0, len(ids), _IDS_PER_INSTANCE):
-        some = ids[first : first + _IDS_PER_INSTANCE]
-        yield {**empty, "input_ids": some.tolist(), "input_ids_count": counts[some].tolist()}
+        batch = ids[first : first + _IDS_PER_INSTANCE]
+        yield {**empty, "input_ids": batch.tolist(), "input_ids_count": counts[batch].tolist()}
     for name in _LENGTHS:
         values, weights = _points(statistics[name])
         total = statistics["tokens" if name == "document_tokens" else "bytes"]
@@ -170,7 +171,7 @@ def _look_up(tf: Any, tft: Any, folder: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def _publish(made: Path, split_folder: str) -> None:
+def _publish(saved_model: Path, split_folder: str) -> None:
     """Copies the saved function into the split's folder. An interrupted copy cannot be mistaken for a model.
 
     Raises:
@@ -178,13 +179,17 @@ def _publish(made: Path, split_folder: str) -> None:
     """
     target = filesystem.join(split_folder, manifest.TRANSFORM_FN)
     old = own_saved_model(target)
-    files = sorted(filter(Path.is_file, made.rglob("*")), key=lambda path: path.name == "saved_model.pb")
-    record = [manifest.describe_file(file.relative_to(made).as_posix(), file.read_bytes()) for file in files]
-    (made / SAVED_MODEL_RECORD).write_text(json.dumps(record))
+    files = sorted(
+        filter(Path.is_file, saved_model.rglob("*")), key=lambda path: path.name == "saved_model.pb"
+    )
+    record = [
+        manifest.describe_file(file.relative_to(saved_model).as_posix(), file.read_bytes()) for file in files
+    ]
+    (saved_model / SAVED_MODEL_RECORD).write_text(json.dumps(record))
     if filesystem.is_local(split_folder):
         temporary = Path(f"{target}.{uuid.uuid4().hex}")
         try:
-            shutil.copytree(made, temporary)
+            shutil.copytree(saved_model, temporary)
             if Path(target).exists():
                 shutil.rmtree(target)
             temporary.replace(target)
@@ -194,5 +199,7 @@ def _publish(made: Path, split_folder: str) -> None:
         return
     filesystem.delete(old)
     # saved_model.pb is written last, since without it nothing can be loaded.
-    for file in [made / SAVED_MODEL_RECORD, *files]:
-        filesystem.write_bytes(filesystem.join(target, file.relative_to(made).as_posix()), file.read_bytes())
+    for file in [saved_model / SAVED_MODEL_RECORD, *files]:
+        filesystem.write_bytes(
+            filesystem.join(target, file.relative_to(saved_model).as_posix()), file.read_bytes()
+        )

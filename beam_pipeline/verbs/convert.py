@@ -39,8 +39,8 @@ def main(argv: Sequence[str]) -> None:
         UsageError: If options, dataset and output contradict each other. Nothing is written then.
         DataError: If the folder is not a finished dataset, or it is damaged.
     """
-    config, rest = parse(ConvertConfig, argv)
-    launch = launching.begin("convert", rest, config.output)
+    config, beam_args = parse(ConvertConfig, argv)
+    launch = launching.begin("convert", beam_args, config.output)
     source = filesystem.absolute(config.dataset)
     splits = _check(config, source, launch)
     names = tuple(split.name for split in splits)
@@ -70,17 +70,17 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
         raise UsageError(f"{config.dataset}: is one split; give the dataset's folder, which is above it")
     splits = open_dataset(source)
     for split in splits:
-        found = manifest.output_format_of(split.manifest)
+        source_format = manifest.output_format_of(split.manifest)
         if converted(split.manifest, config.format_options())["config"] == split.manifest["config"]:
-            raise UsageError(f"{config.dataset}: already has the format {found}; copy the folder")
+            raise UsageError(f"{config.dataset}: already has the format {source_format}; copy the folder")
         of_documents = split.manifest["max_length"] is None
         if config.output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
             raise UsageError(
                 f"{config.dataset}: --output_format {config.output_format}: a dataset of rows cannot become one of "
                 "documents, nor the reverse; prepare it with that format"
             )
-        made = format_class(config.output_format, of_documents=of_documents)
-        made.check_packages()
+        target_format = format_class(config.output_format, of_documents=of_documents)
+        target_format.check_packages()
         largest = max((shard["records"] for shard in split.manifest["shards"]), default=0)
         try:
             format_of(converted(split.manifest, config.format_options())).check_records(largest)

@@ -38,7 +38,7 @@ _SCHEMA = pa.schema([("hash", pa.uint64()), ("text", pa.large_string())])
 
 @dataclass(frozen=True)
 class SampleJob:
-    """The configuration of a sampling run, as workers get it."""
+    """The configuration of a sampling run, for its workers."""
 
     folder: str
     """Folder for the sample's files."""
@@ -122,15 +122,15 @@ class Sample:
     Args:
         folder: The run's folder.
         share: The share of the documents that the run sampled.
-        wanted_bytes: The requested size. A sample that is much larger is thinned by the same hash.
+        target_bytes: The requested size. A sample that is much larger is thinned by the same hash.
     """
 
-    def __init__(self, folder: str, share: float, wanted_bytes: int):
+    def __init__(self, folder: str, share: float, target_bytes: int):
         self._paths = [path for path in filesystem.list_folder(folder) if _SAMPLE_FILE.search(path)]
         self._share = 1.0
         self.documents, self.bytes = self._measure()
-        if self.bytes > _MAX_EXCESS * wanted_bytes:
-            self._share = min(share, 1.0) * wanted_bytes / self.bytes
+        if self.bytes > _MAX_EXCESS * target_bytes:
+            self._share = min(share, 1.0) * target_bytes / self.bytes
             self.documents, self.bytes = self._measure()
 
     def _measure(self) -> tuple[int, int]:

@@ -19,9 +19,9 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         DataError: If the job failed, was cancelled, or cannot be found.
     """
-    config, rest = parse(FollowConfig, argv)
+    config, beam_args = parse(FollowConfig, argv)
     options = beam_options.parse(
-        [*rest, "--project", config.project, "--region", config.region], flags_of(FollowConfig)
+        [*beam_args, "--project", config.project, "--region", config.region], flags_of(FollowConfig)
     )
     filesystem.configure(options)
     request = CancelRequest()

@@ -95,7 +95,7 @@ def _figures(split: Split) -> tuple[str, ...]:
 
 
 def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
-    """Yields the lines for one record: where it is, where it came from, and its content."""
+    """Yields the lines for one record: its place, its origin and its content."""
     name, shard, record = config.record
     split = next((split for split in splits if split.name == name), None)
     if split is None:
@@ -119,7 +119,7 @@ def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
             max_seconds = _AUTO_SECONDS if config.trace == "auto" else None
             parts = tracer.trace(origin, row, max_seconds=max_seconds)
         except NotTraced as reason:
-            hint = "; --trace always takes the time it needs" if isinstance(reason, TraceTooSlow) else ""
+            hint = "; --trace always takes as long as necessary" if isinstance(reason, TraceTooSlow) else ""
             yield f"traced  only to its work unit: {visible(str(reason), one_line=True)}{hint}"
     yield ""
     stretches = stretches_of(row, parts, tracer.starts(origin, row))
@@ -159,7 +159,7 @@ def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
     flags = re.IGNORECASE if config.ignore_case else 0
     pattern = re.compile(config.grep if config.regex else re.escape(config.grep), flags)
     decoder = splits[0].decoder()
-    found = 0
+    num_matches = 0
     for split in splits:
         for shard in range(len(split.manifest["shards"])):
             rows = enumerate(split.rows(shard))
@@ -167,12 +167,12 @@ def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
                 texts = decoder.texts([row.ids.tolist() for _, row in batch])
                 for (record, _), text in zip(batch, texts, strict=True):
                     if match := pattern.search(text):
-                        if found == config.most:
-                            yield f"… and perhaps more: these are the first {found} (--most)"
+                        if num_matches == config.most:
+                            yield f"… and perhaps more: these are the first {num_matches} (--most)"
                             return
                         yield f"{split.name}:{shard}:{record}  {_around(text, *match.span())}"
-                        found += 1
-    if not found:
+                        num_matches += 1
+    if not num_matches:
         raise DataError(
             f"no record contains {config.grep!r} (a text that continues in the next row is not found)"
         )
@@ -180,6 +180,6 @@ def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
 
 def _around(text: str, first: int, end: int) -> str:
     """Returns a match with the text around it, as one line."""
-    before, after = max(0, first - _CONTEXT), min(len(text), end + _CONTEXT)
-    shown = visible(text[before:after], one_line=True)
-    return f"{'…' * (before > 0)}{shown}{'…' * (after < len(text))}"
+    start, stop = max(0, first - _CONTEXT), min(len(text), end + _CONTEXT)
+    shown = visible(text[start:stop], one_line=True)
+    return f"{'…' * (start > 0)}{shown}{'…' * (stop < len(text))}"

@@ -10,7 +10,7 @@ from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
 
-# Hugging Face's tokenizers needs about ten times as long as an engine, so with more of the text it binds.
+# Hugging Face's tokenizers takes about ten times as long as an engine. Above these shares, it takes much of the time.
 _MANY_DOCUMENTS, _MUCH_TEXT = 0.1, 0.01
 
 
@@ -20,20 +20,20 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
     Args:
         config: The run's options.
         output: The dataset's folder, absolute.
-        seconds: How long the run took. None if the dataset was already finished.
+        seconds: The duration of the run. None if the dataset was already finished.
     """
     total_bytes = 0
     for name in config.split_names:
-        found = manifest.read_manifest(filesystem.join(output, name))
-        totals = found["totals"]
+        split_manifest = manifest.read_manifest(filesystem.join(output, name))
+        totals = split_manifest["totals"]
         total_bytes += totals["bytes"]
         fill = totals["tokens"] / max(1, totals["tokens"] + totals["padding"])
-        rows = f"{counted(totals['rows'], 'row')} of {found['max_length']} ({fill:.2%} full), "
-        if found["max_length"] is None:
+        rows = f"{counted(totals['rows'], 'row')} of {split_manifest['max_length']} ({fill:.2%} full), "
+        if split_manifest["max_length"] is None:
             rows = ""
         print(
             f"{name}: {counted(totals['documents'], 'document')}, {counted(totals['tokens'], 'token')}, "
-            f"{rows}{counted(len(found['shards']), 'shard')}"
+            f"{rows}{counted(len(split_manifest['shards']), 'shard')}"
         )
         if not totals["rows"]:
             print(f"{name}: WARNING: this split is empty: it received no document")
@@ -42,11 +42,13 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
                 f"{name}: WARNING: --num_shards {config.num_shards}: this split has only {totals['rows']} rows, "
                 "with one shard for each"
             )
-    left_out = {name: count for name, count in found["excluded"].items() if count and name != "records"}
+    left_out = {
+        name: count for name, count in split_manifest["excluded"].items() if count and name != "records"
+    }
     if left_out:
         counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items())
-        print(f"left out of {found['excluded']['records']:,} records: {counts}")
-    for engine in found["engines"]:
+        print(f"left out of {split_manifest['excluded']['records']:,} records: {counts}")
+    for engine in split_manifest["engines"]:
         for line in _describe_engine(engine, total_bytes):
             print(line)
     if seconds is not None:
@@ -56,8 +58,8 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
 
 
 def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[str]:
-    """Yields lines about an engine of the manifest: what it has encoded, and what of it HF."""
-    documents, left = engine["documents"], engine["left_to_hf"]
+    """Yields lines about an engine of the manifest: the documents that it encoded, and the part that HF encoded."""
+    documents, hf_counts = engine["documents"], engine["left_to_hf"]
     if dropped := engine.get("dropped"):
         yield (
             f"WARNING: the tokenizer has no token for {counted(dropped['characters'], 'character')} of "
@@ -65,18 +67,20 @@ def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[st
         )
     encoded = f"{counted(documents, 'document')} encoded by"
     if engine["name"] == "hf":
-        why = f", since no faster engine gives the ids exactly: {next(iter(left['reasons']), '')}"
-        yield f"{encoded} Hugging Face's tokenizers {engine['version']}{why if left['documents'] else ''}"
+        explanation = (
+            f", since no faster engine gives the ids exactly: {next(iter(hf_counts['reasons']), '')}"
+        )
+        yield f"{encoded} Hugging Face's tokenizers {engine['version']}{explanation if hf_counts['documents'] else ''}"
         return
     line = f"{encoded} {engine['name']} {engine['version']}"
-    if not left["documents"]:
+    if not hf_counts["documents"]:
         yield line
         return
-    shares = left["documents"] / documents, left["bytes"] / max(1, total_bytes)
-    reasons = ", ".join(f"{reason} ({count:,})" for reason, count in left["reasons"].items())
+    shares = hf_counts["documents"] / documents, hf_counts["bytes"] / max(1, total_bytes)
+    reasons = ", ".join(f"{reason} ({count:,})" for reason, count in hf_counts["reasons"].items())
     yield (
-        f"{line}; parts of {left['documents']:,} ({shares[0]:.2%}) by Hugging Face's tokenizers, {shares[1]:.2%} of "
-        f"the text: {reasons}"
+        f"{line}; parts of {hf_counts['documents']:,} ({shares[0]:.2%}) by Hugging Face's tokenizers, "
+        f"{shares[1]:.2%} of the text: {reasons}"
     )
     if shares[0] > _MANY_DOCUMENTS and shares[1] > _MUCH_TEXT:
         yield f"WARNING: this run was slow, since Hugging Face's tokenizers encoded {shares[1]:.0%} of the text"

@@ -25,7 +25,7 @@ from beam_pipeline.support.progress import ProgressDisplay, Reporter
 from tokenmill_reader.console.elapsed import MOMENT
 
 _SHARDS_AT_A_TIME = 8
-_BYTES_FOR_ALL_CORES = 2 << 30  # for less, starting other processes would take longer than the work
+_BYTES_FOR_ALL_CORES = 2 << 30  # for fewer bytes, starting other processes takes longer than the work
 
 # Reads the shards of some splits; yields (folder, findings) for each split.
 ShardReader = Callable[[Sequence[SplitFindings]], Iterator[tuple[str, ShardFindings]]]
@@ -38,27 +38,27 @@ def main(argv: Sequence[str]) -> None:
         UsageError: Beam's options are wrong.
         DataError: If the dataset has defects. The message has their number.
     """
-    config, rest = parse(VerifyConfig, argv)
+    config, beam_args = parse(VerifyConfig, argv)
     dataset = filesystem.absolute(config.dataset)
     read = _read_with_progress
-    if rest:
+    if beam_args:
         # Imported late: Beam takes seconds, and checks on this machine do not need it.
         from beam_pipeline.checks import at_scale
         from beam_pipeline.runners import beam_options
 
-        options = beam_options.parse(rest, flags_of(VerifyConfig))
+        options = beam_options.parse(beam_args, flags_of(VerifyConfig))
         filesystem.configure(options)
         read = partial(at_scale.read_shards, dataset=dataset, options=options)
     defects = 0
-    for folder, found, notes in _check_all(dataset, read):
+    for folder, folder_defects, notes in _check_all(dataset, read):
         for note in notes:
             print_above(f"NOTE {note}")
-        for defect in found:
+        for defect in folder_defects:
             print_above(f"DEFECT {defect}")
-        if folder == dataset and defects and not found:
+        if folder == dataset and defects and not folder_defects:
             continue  # its splits have the defects
-        defects += len(found)
-        print_above(f"{folder}: {counted(len(found), 'defect') if found else 'whole'}")
+        defects += len(folder_defects)
+        print_above(f"{folder}: {counted(len(folder_defects), 'defect') if folder_defects else 'whole'}")
     if defects:
         raise DataError(f"{dataset} has {counted(defects, 'defect')}")
 
@@ -119,50 +119,50 @@ def _check_folders(
     for split in splits:
         defects = split.defects
         if split.manifest is not None:
-            folder, found = next(shards)
+            folder, findings = next(shards)
             assert folder == split.folder
-            defects = conclude_split(split, found)
+            defects = conclude_split(split, findings)
         yield split.folder, defects, split.notes
 
 
 def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
     """Adds contradictions between the splits of a dataset to their defects."""
-    known = [split for split in splits if split.manifest is not None]
-    for split in known:
+    readable = [split for split in splits if split.manifest is not None]
+    for split in readable:
         manifest, folder_name = split.manifest, split.folder.rpartition("/")[2]
-        for other in known:
-            theirs = other.manifest
-            if other is split:
+        for sibling in readable:
+            sibling_manifest = sibling.manifest
+            if sibling is split:
                 continue
-            if manifest["fingerprint"] != theirs["fingerprint"]:
-                split.defects.append(f"{split.folder}: made by another run than {other.folder}")
-            elif folder_name not in theirs["splits"]:
-                split.defects.append(f"{split.folder}: is not one of the splits that {other.folder} names")
+            if manifest["fingerprint"] != sibling_manifest["fingerprint"]:
+                split.defects.append(f"{split.folder}: made by another run than {sibling.folder}")
+            elif folder_name not in sibling_manifest["splits"]:
+                split.defects.append(f"{split.folder}: is not one of the splits that {sibling.folder} names")
             for key in ("splits", "excluded", "engines", "tokenizer", "versions", "converted_from"):
-                if manifest.get(key) != theirs.get(key):
+                if manifest.get(key) != sibling_manifest.get(key):
                     split.defects.append(
-                        f"{split.folder}/{manifests.MANIFEST}: its {key} differ from {other.folder}'s"
+                        f"{split.folder}/{manifests.MANIFEST}: its {key} differ from {sibling.folder}'s"
                     )
-    if known and len(known) == len(splits) == len(known[0].manifest["splits"]):
-        documents = sum(split.manifest["totals"]["documents"] for split in known)
-        read = documents_read(known[0].manifest["excluded"])
+    if readable and len(readable) == len(splits) == len(readable[0].manifest["splits"]):
+        documents = sum(split.manifest["totals"]["documents"] for split in readable)
+        read = documents_read(readable[0].manifest["excluded"])
         if documents != read:
-            known[0].defects.append(
+            readable[0].defects.append(
                 f"{dataset}: the splits have {documents} documents, but {read} records became documents"
             )
 
 
 def read_shards(
-    splits: Sequence[SplitFindings], done: Callable[[int], None] = lambda size: None
+    splits: Sequence[SplitFindings], report_bytes: Callable[[int], None] = lambda size: None
 ) -> Iterator[tuple[str, ShardFindings]]:
     """Checks the shards of each split in turn, on all cores if there is much to read.
 
     Args:
         splits: Splits that have a manifest.
-        done: Called with the number of bytes read, after every few shards.
+        report_bytes: Called with the number of bytes read, after every few shards.
 
     Yields:
-        A split's folder, and what was found in its shards.
+        A split's folder, and the findings in its shards.
     """
     tasks = {split.folder: _tasks(split) for split in splits}
     size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
@@ -170,11 +170,11 @@ def read_shards(
     pool = _process_pool() if in_parallel else None
     try:
         for split in splits:
-            found = ShardFindings.empty(split.manifest["tokenizer"]["vocab_size"])
+            findings = ShardFindings.empty(split.manifest["tokenizer"]["vocab_size"])
             for part in (pool.map if pool else map)(_run_task, tasks[split.folder]):
-                found.merge(part)
-                done(part.bytes)
-            yield split.folder, found
+                findings.merge(part)
+                report_bytes(part.bytes)
+            yield split.folder, findings
     except BrokenProcessPool as error:
         raise WorkerDied(
             f"a process that read shards died, perhaps because memory ran out ({error})"
@@ -195,9 +195,9 @@ def _process_pool() -> ProcessPoolExecutor:
 
 
 def _tasks(split: SplitFindings) -> list[Callable[[], ShardFindings]]:
-    needed, shards = shard_check_fields(split.manifest), split.manifest["shards"]
+    fields, shards = shard_check_fields(split.manifest), split.manifest["shards"]
     return [
-        partial(check_shards, split.folder, needed, first, shards[first : first + _SHARDS_AT_A_TIME])
+        partial(check_shards, split.folder, fields, first, shards[first : first + _SHARDS_AT_A_TIME])
         for first in range(0, len(shards), _SHARDS_AT_A_TIME)
     ]
 
@@ -207,7 +207,7 @@ def _run_task(task: Callable[[], ShardFindings]) -> ShardFindings:
 
 
 def _read_with_progress(splits: Sequence[SplitFindings]) -> Iterator[tuple[str, ShardFindings]]:
-    """Does what `read_shards` does, with a progress bar if it takes long."""
+    """Runs `read_shards`, with a progress bar if it takes long."""
     size = sum(shard["bytes"] for split in splits for shard in split.manifest["shards"])
     with ProgressDisplay([("verify", "MB", 1e6)], size, delay=MOMENT) as display:
         reporter = Reporter(display.address)
