@@ -99,23 +99,7 @@ class DocumentTokenizer:
         self._refuse_control_tokens(batch, ids, lengths)
         if self._check is not None:
             self._check(batch, ids, lengths)
-        num_template_tokens = len(self._prefix) + len(self._suffix)
-        if not num_template_tokens:
-            return batch, Documents(ids, lengths)
-        # With one token before and after each text, texts of 2 and 1 tokens have the full lengths 4 and 3, the starts
-        # 0 and 4 and the ends 4 and 7. The template's positions, [documents, tokens], are 0 3 and 4 6.
-        full_lengths = lengths + num_template_tokens
-        ends = np.cumsum(full_lengths)[:, None]
-        starts = ends - full_lengths[:, None]
-        template_positions = np.hstack(
-            [starts + np.arange(len(self._prefix)), ends - np.arange(len(self._suffix), 0, -1)]
-        )
-        full_ids = np.empty(int(full_lengths.sum()), self._dtype)
-        is_text = np.ones(len(full_ids), bool)
-        is_text[template_positions] = False
-        full_ids[is_text] = ids
-        full_ids[template_positions] = np.concatenate([self._prefix, self._suffix])
-        return batch, Documents(full_ids, full_lengths)
+        return batch, _add_template(ids, lengths, self._prefix, self._suffix)
 
     def _encode_texts(self, batch: DocumentBatch) -> tuple[DocumentBatch, FlatIds]:
         """Encodes the texts without the template. Returns the batch as `encode` does."""
@@ -164,6 +148,27 @@ class DocumentTokenizer:
                 batch.name,
                 int(batch.places[number]),
             )
+
+
+def _add_template(ids: np.ndarray, lengths: np.ndarray, prefix: np.ndarray, suffix: np.ndarray) -> Documents:
+    """Adds the tokens of the template around each text.
+
+    >>> _add_template(np.array([5, 6, 7]), np.array([2, 1]), np.array([1]), np.array([2]))
+    Documents(ids=array([1, 5, 6, 2, 1, 7, 2]), lengths=array([4, 3]))
+    """
+    if not len(prefix) + len(suffix):
+        return Documents(ids, lengths)
+    lengths = lengths + len(prefix) + len(suffix)
+    # The positions of the template's tokens in the result, [documents, tokens]: 0 3 and 4 6 in the example.
+    ends = np.cumsum(lengths)[:, None]
+    starts = ends - lengths[:, None]
+    positions = np.hstack([starts + np.arange(len(prefix)), ends - np.arange(len(suffix), 0, -1)])
+    result = np.empty(int(lengths.sum()), ids.dtype)
+    is_text = np.ones(len(result), bool)
+    is_text[positions] = False
+    result[is_text] = ids
+    result[positions] = np.concatenate([prefix, suffix])
+    return Documents(result, lengths)
 
 
 @contextlib.contextmanager

@@ -138,9 +138,8 @@ def _binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
     if options.input_format != "auto" or not nul:
         return None
     try:
-        codecs.getincrementaldecoder(options.encoding)().decode(
-            head
-        )  # incremental: `head` may end within a character
+        # Incremental, because `head` may end within a character.
+        codecs.getincrementaldecoder(options.encoding)().decode(head)
         if nul * 10 < len(head):
             return None
     except UnicodeDecodeError:
