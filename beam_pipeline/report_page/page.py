@@ -21,8 +21,8 @@ from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, his
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
 from beam_pipeline.support.amounts import counted, human_bytes
-from beam_pipeline.views.decoding import RowDecoder
-from beam_pipeline.views.reading import Split
+from beam_pipeline.views.decoding import TextDecoder
+from beam_pipeline.views.reading import FinishedSplit
 from tokenmill_reader.console.escaping import visible
 
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -31,7 +31,7 @@ _MAX_INPUTS = 20
 _FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill would have only one column
 
 
-def render(splits: Sequence[Split]) -> bytes:
+def render(splits: Sequence[FinishedSplit]) -> bytes:
     """Renders the page as UTF-8. The bytes depend only on the dataset and on the source files that still exist."""
     decoder = splits[0].decoder()
     shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
@@ -79,7 +79,7 @@ def _template() -> jinja2.Template:
 class _ShownSplit:
     """A split and its statistics. `number` selects its colour."""
 
-    split: Split
+    split: FinishedSplit
     statistics: Mapping[str, Any]
     number: int
 
@@ -156,7 +156,7 @@ def _quantiles(shown: Sequence[_ShownSplit]) -> list[dict[str, Any]]:
     ]
 
 
-def _tokens(shown: Sequence[_ShownSplit], decoder: RowDecoder) -> dict[str, Any]:
+def _tokens(shown: Sequence[_ShownSplit], decoder: TextDecoder) -> dict[str, Any]:
     """Counts tokens over all splits: totals, the most frequent tokens and the special tokens."""
     counts = np.sum([split.token_counts for split in shown], axis=0)
     total = max(1, int(counts.sum()))

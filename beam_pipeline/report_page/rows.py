@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from beam_pipeline.views.decoding import RowDecoder
+from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
-from beam_pipeline.views.reading import Row, Split
+from beam_pipeline.views.reading import FinishedSplit, Row
 from beam_pipeline.views.tracing import NotTraced, Tracer
 from tokenmill_reader.console.escaping import visible
 
@@ -17,7 +17,7 @@ _ROWS_PER_SPLIT = 3
 _MAX_BYTES_TO_TRACE = 2 << 20
 
 
-def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[dict[str, Any]]:
+def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterator[dict[str, Any]]:
     """Yields the page's values for up to three rows of each split. Only the first row of a split is unfolded."""
     for split in splits:
         tracer = Tracer(split) if split.manifest["num_records"] else None
@@ -42,7 +42,7 @@ def shown_rows(splits: Sequence[Split], decoder: RowDecoder) -> Iterator[dict[st
             }
 
 
-def _chosen(split: Split) -> Iterator[tuple[int, int]]:
+def _chosen(split: FinishedSplit) -> Iterator[tuple[int, int]]:
     """Yields (shard, record) of rows that are spread over the split, near the beginnings of shards."""
     shards = split.manifest["shards"]
     for number in range(min(_ROWS_PER_SPLIT, split.manifest["num_records"])):
@@ -51,7 +51,7 @@ def _chosen(split: Split) -> Iterator[tuple[int, int]]:
 
 
 def _stretch(
-    row: Row, first: int, end: int, remark: str, special: set[int], decoder: RowDecoder
+    row: Row, first: int, end: int, remark: str, special: set[int], decoder: TextDecoder
 ) -> dict[str, Any]:
     """Returns a part of a row that came from one document; `remark` describes the document if it is known."""
     ids = row.ids[first:end].tolist()

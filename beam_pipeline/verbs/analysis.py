@@ -33,7 +33,7 @@ from beam_pipeline.options.verbs import AnalyzeConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.run import run
 from beam_pipeline.support import filesystem
-from beam_pipeline.views.reading import Split, open_dataset
+from beam_pipeline.views.reading import FinishedSplit, open_dataset
 
 _LENGTHS = ("document_tokens", "document_bytes")
 _BUCKETS = 100
@@ -67,7 +67,7 @@ def analyze(dataset: str) -> Iterator[str]:
         yield _analyze_split(split)
 
 
-def _analyze_split(split: Split) -> str:
+def _analyze_split(split: FinishedSplit) -> str:
     if not split.manifest["totals"]["documents"]:
         return f"{split.name}: contains no documents: nothing to analyze"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -29,7 +29,7 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.report import write_report
-from beam_pipeline.views.reading import Split, open_dataset
+from beam_pipeline.views.reading import FinishedSplit, open_dataset
 
 
 def main(argv: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"{split.name}: {records}, {shards} of {config.output_format}")
 
 
-def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
+def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedSplit]:
     """Opens the dataset. Raises the errors of `main`."""
     if filesystem.exists(filesystem.join(source, manifest.MANIFEST)):
         raise UsageError(f"{config.dataset}: is one split; give the dataset's folder, which is above it")
@@ -99,7 +99,9 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[Split]:
     return splits
 
 
-def _make(launch: Launch, held: Lock, config: ConvertConfig, source: str, splits: Sequence[Split]) -> bool:
+def _make(
+    launch: Launch, held: Lock, config: ConvertConfig, source: str, splits: Sequence[FinishedSplit]
+) -> bool:
     """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     rows = sum(split.manifest["num_records"] for split in splits)
     records = "rows" if splits[0].manifest["max_length"] else "documents"

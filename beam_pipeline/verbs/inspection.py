@@ -12,9 +12,9 @@ from beam_pipeline.options.verbs import InspectConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import DataError, UsageError
-from beam_pipeline.views.decoding import RowDecoder
+from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
-from beam_pipeline.views.reading import Origin, Row, Split, open_dataset
+from beam_pipeline.views.reading import FinishedSplit, Origin, Row, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 from tokenmill_reader.console.escaping import visible
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
         print(line, flush=True)
 
 
-def _summary(splits: Sequence[Split]) -> Iterator[str]:
+def _summary(splits: Sequence[FinishedSplit]) -> Iterator[str]:
     """Yields the lines of the summary."""
     first = splits[0].manifest
     tokenizer = first["tokenizer"]
@@ -77,7 +77,7 @@ def _summary(splits: Sequence[Split]) -> Iterator[str]:
         yield "  ".join([name.strip().ljust(widths[0]), *figures])
 
 
-def _figures(split: Split) -> tuple[str, ...]:
+def _figures(split: FinishedSplit) -> tuple[str, ...]:
     totals = split.manifest["totals"]
     documents, tokens = max(1, totals["documents"]), max(1, totals["tokens"])
     slots = max(1, totals["tokens"] + totals["padding"])
@@ -94,7 +94,7 @@ def _figures(split: Split) -> tuple[str, ...]:
     )
 
 
-def _record(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
+def _record(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
     """Yields the lines for one record: its place, its origin and its content."""
     name, shard, record = config.record
     split = next((split for split in splits if split.name == name), None)
@@ -134,7 +134,7 @@ def _source_lines(origin: Origin) -> Iterator[str]:
 
 
 def _content(
-    row: Row, stretches: Sequence[tuple[int, int, str]], decoder: RowDecoder, tokens: bool
+    row: Row, stretches: Sequence[tuple[int, int, str]], decoder: TextDecoder, tokens: bool
 ) -> Iterator[str]:
     """Yields the row's text or tokens, for each stretch in turn."""
     for first, end, description in stretches:
@@ -150,7 +150,7 @@ def _content(
             yield visible("".join(piece.text for piece in decoder.pieces(row.ids[first:end].tolist())))
 
 
-def _grep(config: InspectConfig, splits: Sequence[Split]) -> Iterator[str]:
+def _grep(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
     """Yields a line for each record whose text matches.
 
     Raises:

@@ -45,7 +45,7 @@ class DecodedPiece:
     text: str
 
 
-class RowDecoder:
+class TextDecoder:
     """Decodes rows. Special tokens are shown as their names.
 
     All methods raise DataError if the tokenizer cannot decode its tokens.

@@ -23,7 +23,7 @@ from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError, one_line
 from beam_pipeline.support.parsing import parse_own_json
-from beam_pipeline.views.decoding import RowDecoder
+from beam_pipeline.views.decoding import TextDecoder
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Split:
+class FinishedSplit:
     """One finished split."""
 
     folder: str
@@ -101,7 +101,7 @@ class Split:
         except UnicodeDecodeError as error:
             raise DataError(f"{self._tokenizer_path}: cannot be loaded: {error}") from error
 
-    def decoder(self) -> RowDecoder:
+    def decoder(self) -> TextDecoder:
         """Returns a decoder of the dataset's rows.
 
         Raises:
@@ -109,7 +109,7 @@ class Split:
         """
         text = self.tokenizer_json()
         try:
-            return RowDecoder(text)
+            return TextDecoder(text)
         except Exception as error:  # `tokenizers` raises plain Exception
             raise DataError(
                 f"{self._tokenizer_path}: cannot be loaded: {one_line(error)}; replace it with the tokenizer that made "
@@ -279,16 +279,16 @@ def _parse(data: bytes | str, form: Any, place: str) -> Any:
     return value
 
 
-def open_split(folder: str) -> Split:
+def open_split(folder: str) -> FinishedSplit:
     """Opens the finished split in a folder.
 
     Raises:
         DataError: If the folder has no finished split.
     """
-    return Split(folder, manifests.read_manifest(folder))
+    return FinishedSplit(folder, manifests.read_manifest(folder))
 
 
-def open_dataset(path: str) -> list[Split]:
+def open_dataset(path: str) -> list[FinishedSplit]:
     """Opens the splits of a dataset, in the order of `--splits`, or a single split.
 
     Raises:

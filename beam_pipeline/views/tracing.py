@@ -24,7 +24,7 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.hashing import text_hashes
 from beam_pipeline.tokenization.description import describe_tokenizer
-from beam_pipeline.views.reading import Origin, Row, Split
+from beam_pipeline.views.reading import FinishedSplit, Origin, Row
 from beam_pipeline.views.row_parts import (
     PADDING,
     DocumentPart,
@@ -48,7 +48,7 @@ class TraceTooSlow(NotTraced):
 class Tracer:
     """Traces the rows of one split."""
 
-    def __init__(self, split: Split):
+    def __init__(self, split: FinishedSplit):
         self._split = split
         config = split.manifest["config"]
         self._described = describe_tokenizer(split.tokenizer_folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import __file__ as package
-from beam_pipeline.views.reading import Row, Split
+from beam_pipeline.views.reading import FinishedSplit, Row
 from demo import held_out
 
 ROOT = Path(package).parents[1]
@@ -97,15 +97,15 @@ def test_a_second_run_skips_what_is_done_and_says_the_same(first, place: Path) -
 def test_beginnings_of_short_documents_are_chosen_too(
     first, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = Split.rows
+    rows = FinishedSplit.rows
 
-    def cut(split: Split, shard: int) -> Iterator[Row]:
+    def cut(split: FinishedSplit, shard: int) -> Iterator[Row]:
         for row in rows(split, shard):
             ids = row.ids.copy()
             ids[6::20] = split.manifest["tokenizer"]["special_token_ids"]["eos"]
             yield replace(row, ids=ids)
 
-    monkeypatch.setattr(Split, "rows", cut)
+    monkeypatch.setattr(FinishedSplit, "rows", cut)
     chosen = list(held_out.choose(str(place / "out" / "dataset" / "validation")))
     assert len(chosen) == 3
     for question in chosen:

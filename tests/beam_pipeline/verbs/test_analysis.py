@@ -11,7 +11,7 @@ import pytest
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.verbs import analysis, prepare
-from beam_pipeline.views.reading import Split, open_dataset
+from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tests.beam_pipeline.runs import arguments, content, defects
 
 
@@ -23,12 +23,12 @@ def analyzed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def split(analyzed: Path) -> Split:
+def split(analyzed: Path) -> FinishedSplit:
     return open_dataset(str(analyzed))[0]
 
 
 @pytest.fixture(scope="module")
-def tft_output(split: Split):
+def tft_output(split: FinishedSplit):
     import tensorflow_transform as tft
 
     return tft.TFTransformOutput(split.folder)

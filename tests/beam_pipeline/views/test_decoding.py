@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from beam_pipeline.views.decoding import RowDecoder
+from beam_pipeline.views.decoding import TextDecoder
 from tokenmill_reader.console.escaping import visible
 
 SPECIAL = ["[PAD]", "[UNK]", "[MASK]"]
@@ -43,7 +43,7 @@ def tokenizer(request, documents: list[str], tokenizer_folder: Path) -> Tokenize
 
 
 def test_pieces_cover_all_tokens_and_join_to_the_text_wherever_a_row_begins(tokenizer, documents):
-    decoder = RowDecoder(tokenizer.to_str())
+    decoder = TextDecoder(tokenizer.to_str())
     ids = [token for document in documents[:40] for token in tokenizer.encode(document).ids]
     for first in range(0, len(ids) - 37, 37):  # rows begin and end within words and characters
         row = ids[first : first + 37]
@@ -55,7 +55,7 @@ def test_pieces_cover_all_tokens_and_join_to_the_text_wherever_a_row_begins(toke
 
 def test_a_character_of_several_tokens_is_one_piece(documents):
     tokenizer = byte_level(["a b c"])
-    decoder = RowDecoder(tokenizer.to_str())
+    decoder = TextDecoder(tokenizer.to_str())
     ids = tokenizer.encode("a 🎉!").ids
     emoji = next(piece for piece in decoder.pieces(ids) if "🎉" in piece.text)
     assert emoji.end - emoji.first > 1
@@ -63,7 +63,7 @@ def test_a_character_of_several_tokens_is_one_piece(documents):
 
 
 def test_special_tokens_and_ids_without_a_token_are_shown(tokenizer_folder: Path):
-    decoder = RowDecoder((tokenizer_folder / "tokenizer.json").read_text())
+    decoder = TextDecoder((tokenizer_folder / "tokenizer.json").read_text())
     assert decoder.texts([[0, 4, 2]]) == ["<s><mask></s>"]
     assert decoder.token(4) == "<mask>"
     assert decoder.token(10**6) == "<1000000>"
@@ -83,10 +83,10 @@ def test_visible_text_holds_no_control_characters(text):
 
 def test_labels_show_spaces_and_newlines_of_byte_level_tokens(documents):
     tokenizer = byte_level(["if a:\n    b b b\n    c"] * 9)
-    decoder = RowDecoder(tokenizer.to_str())
+    decoder = TextDecoder(tokenizer.to_str())
     ids = tokenizer.encode("a:\n    b 🎉").ids
     labels = [decoder.label(token) for token in ids]
     assert "".join(labels[:-4]).replace("␣", " ") == "a:\n    b "
     assert labels[-4:] == [tokenizer.id_to_token(token) for token in ids[-4:]]  # parts of a character
-    others = RowDecoder(wordpiece(["ab ab abc abc"]).to_str())
+    others = TextDecoder(wordpiece(["ab ab abc abc"]).to_str())
     assert others.label(0) == "[PAD]"

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.verbs import prepare
 from beam_pipeline.views import tracing
-from beam_pipeline.views.reading import Split, open_dataset
+from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer
 
 
@@ -31,7 +31,7 @@ def source(tmp_path: Path, documents: list[str]) -> Path:
 def make(tmp_path: Path, source: Path, tokenizer_folder: Path):
     """Returns a function that runs prepare on the files and returns the splits."""
 
-    def run(*options: str) -> list[Split]:
+    def run(*options: str) -> list[FinishedSplit]:
         out = tmp_path / "out"
         given = ["--mix", f"{source}/a.txt*1.5,{source}/b.jsonl*1,{source}/c.txt.gz*2"]
         common = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--unit_bytes", "9000"]
