@@ -23,7 +23,7 @@ import tensorflow as tf
 from measure import table
 from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
-from beam_pipeline.dataset.encoders import ProtobufEncoder, make_encoder
+from beam_pipeline.dataset.encoders import encode_by_protobuf, encode_rows
 from beam_pipeline.rows.blocks import RowBlock
 
 FEATURES = ("attention_mask", "input_ids")
@@ -40,8 +40,12 @@ def main() -> None:
     ids = np.array([record["input_ids"] for record in records(str(shard))])
     rows, max_length = ids.shape
     block = RowBlock(ids.astype(np.uint16), np.full(rows, max_length, np.uint32))
-    form = {"max_length": max_length, "features": FEATURES}
-    ours, portable = make_encoder(**form, max_value=int(ids.max())), ProtobufEncoder(**form)
+
+    def ours(path: str) -> None:
+        Path(path).write_bytes(encode_rows(block, features=FEATURES, max_value=int(ids.max())))
+
+    def portable(path: str) -> None:
+        Path(path).write_bytes(encode_by_protobuf(block, features=FEATURES))
 
     def tfx(path: str) -> None:
         mask = np.ones(ids.size, np.int64)
@@ -54,8 +58,8 @@ def main() -> None:
         write((serialized(row, ones) for row in ids.tolist()), path)
 
     writers: dict[str, Callable[[str], None]] = {
-        "prepare": lambda path: Path(path).write_bytes(ours.encode(block)) and None,
-        "prepare without a C compiler": lambda path: Path(path).write_bytes(portable.encode(block)) and None,
+        "prepare": ours,
+        "prepare without a C compiler": portable,
         "tfx_bsl, TFRecordWriter": tfx,
         "tf.train.Example, TFRecordWriter": example,
     }

@@ -26,7 +26,7 @@ import numpy as np
 import orjson
 from measure import measure, table
 
-from beam_pipeline.dataset.encoders import make_encoder
+from beam_pipeline.dataset.encoders import encode_rows
 from beam_pipeline.dataset.sections import create_sections, open_sections, read_section
 from beam_pipeline.dataset.shards import assemble, write_shard
 from beam_pipeline.engines.documents import DocumentTokenizer
@@ -156,15 +156,11 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
 
         shard, seconds = timed(gather)
         found[GATHER] = timed(lambda: ids[order])[1], seconds
-        encoder = make_encoder(
-            max_length=MAX_LENGTH,
-            max_value=tokenizer.vocab_size - 1,
-            features=("attention_mask", "input_ids"),
-        )
+        form = {"features": ("attention_mask", "input_ids"), "max_value": tokenizer.vocab_size - 1}
         step = (1 << 18) // MAX_LENGTH
         parts = [shard.take(slice(first, first + step)) for first in range(0, len(shard), step)]
-        seconds = sum(timed(lambda part=part: encoder.encode(part))[1] for part in parts)
-        encoded = [encoder.encode(part) for part in parts]
+        seconds = sum(timed(lambda part=part: encode_rows(part, **form))[1] for part in parts)
+        encoded = [encode_rows(part, **form) for part in parts]
         joined, limit = timed(lambda: b"".join(encoded))
         found[ENCODE] = limit, seconds
 

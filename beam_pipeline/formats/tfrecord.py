@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import islice
 from typing import BinaryIO
 
 import numpy as np
 
-from beam_pipeline.dataset.encoders import CompiledEncoder, ProtobufEncoder, make_encoder
+from beam_pipeline.dataset.encoders import encode_rows
 from beam_pipeline.dataset.records import decode_frames, max_record_bytes, read_frames
 from beam_pipeline.formats.base import RowFormat
 from beam_pipeline.rows.blocks import RowBlock
@@ -22,20 +21,14 @@ class TFRecord(RowFormat):
     sequential = True
     has_offsets = True
 
-    @cached_property
-    def _encoder(self) -> CompiledEncoder | ProtobufEncoder:
+    def encode(self, block: RowBlock) -> Iterator[bytes]:
         form = self.form
         has_positions = not {"segment_ids", "position_ids"}.isdisjoint(form.features)
-        return make_encoder(
-            max_length=form.max_length,
-            max_value=max(form.vocab_size - 1, form.max_length if has_positions else 1),
-            features=form.features,
-        )
-
-    def encode(self, block: RowBlock) -> Iterator[bytes]:
-        rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
+        max_value = max(form.vocab_size - 1, form.max_length if has_positions else 1)
+        rows = max(1, _VALUES_PER_PIECE // form.max_length)
         for first in range(0, len(block), rows):
-            yield self._encoder.encode(block.take(slice(first, first + rows)))
+            some = block.take(slice(first, first + rows))
+            yield encode_rows(some, features=form.features, max_value=max_value)
 
     def decode(
         self, file: BinaryIO, path: str, first: int = 0, count: int | None = None

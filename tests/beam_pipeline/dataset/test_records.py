@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from beam_pipeline.dataset.encoders import CompiledEncoder, ProtobufEncoder, make_encoder
+from beam_pipeline.dataset.encoders import encode_by_protobuf, encode_rows
 from beam_pipeline.dataset.records import (
     RecordError,
     decode_examples,
@@ -18,7 +18,6 @@ from beam_pipeline.dataset.records import (
     read_frames,
 )
 from beam_pipeline.engines.token_arrays import Documents
-from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Packer, segments_and_positions
 
@@ -28,10 +27,8 @@ PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False
 
 def encode(block: RowBlock, features, max_value=2**31 - 1) -> bytes:
     """Returns the bytes that all encoders of this installation give."""
-    form = {"max_length": block.ids.shape[1], "features": features}
-    data = ProtobufEncoder(**form).encode(block)
-    if native.rows_library() is not None:
-        assert CompiledEncoder(native.rows_library(), max_value=max_value, **form).encode(block) == data
+    data = encode_by_protobuf(block, features=features)
+    assert encode_rows(block, features=features, max_value=max_value) == data
     return data
 
 
@@ -130,13 +127,13 @@ def test_errors_name_wrong_features():
 
 def test_values_above_31_bits_are_rejected():
     with pytest.raises(ValueError, match="2147483647"):
-        make_encoder(max_length=8, max_value=2**31, features=PLAIN)
+        encode(RowBlock(np.zeros((1, 8), np.uint16), np.array([8], np.uint32)), PLAIN, max_value=2**31)
 
 
 def test_long_rows_are_decoded_a_few_at_a_time():
     max_length, features = 1 << 17, ("attention_mask", "input_ids")
-    encoder = make_encoder(max_length=max_length, max_value=1, features=features)
-    frame = encoder.encode(RowBlock(np.ones((1, max_length), np.uint16), np.array([max_length], np.uint32)))
+    block = RowBlock(np.ones((1, max_length), np.uint16), np.array([max_length], np.uint32))
+    frame = encode_rows(block, features=features, max_value=1)
     record = frame[12:-4]
     assert len(record) <= max_record_bytes(max_length, features)
     sizes = [
@@ -147,9 +144,8 @@ def test_long_rows_are_decoded_a_few_at_a_time():
 
 
 def test_a_record_that_is_too_large_is_not_read():
-    frame = make_encoder(max_length=8, max_value=1, features=("input_ids",)).encode(
-        RowBlock(np.ones((1, 8), np.uint16), np.array([8], np.uint32))
-    )
+    block = RowBlock(np.ones((1, 8), np.uint16), np.array([8], np.uint32))
+    frame = encode_rows(block, features=("input_ids",), max_value=1)
     most = len(frame) - 16
     assert list(read_frames(io.BytesIO(frame), "x", most)) == [frame[12:-4]]
     with pytest.raises(

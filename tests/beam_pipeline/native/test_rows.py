@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.checks.shards import check_shards
-from beam_pipeline.dataset.encoders import ProtobufEncoder, make_encoder
+from beam_pipeline.dataset.encoders import encode_by_protobuf, encode_rows
 from beam_pipeline.dataset.offsets import _record_ends
 from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
@@ -59,8 +59,8 @@ def test_records_of_any_shape_are_those_of_the_encoder_in_python(rows, max_lengt
     block = RowBlock(ids, rng.integers(0, max_length, rows, np.uint32, endpoint=True), starts)
     # Also of rows that are not adjacent in memory.
     block = RowBlock(np.repeat(ids, 2, axis=0)[::2], block.lengths, starts)
-    form = {"max_length": max_length, "features": features}
-    assert make_encoder(**form, max_value=2**31 - 1).encode(block) == ProtobufEncoder(**form).encode(block)
+    expected = encode_by_protobuf(block, features=features)
+    assert encode_rows(block, features=features, max_value=2**31 - 1) == expected
 
 
 @compiled
@@ -123,7 +123,7 @@ def test_verify_does_not_report_compiled_functions_that_cannot_be_loaded_as_dama
     library.write_bytes(b"of another platform")
     monkeypatch.setattr(native, "rows_library", lambda: native.load(str(library)))
     block = RowBlock(np.ones((1, 4), np.uint16), np.full(1, 4, np.uint32))
-    shard.write_bytes(ProtobufEncoder(max_length=4, features=("input_ids",)).encode(block))
+    shard.write_bytes(encode_by_protobuf(block, features=("input_ids",)))
     manifest = {
         "tokenizer": {"vocab_size": 10, "special_token_ids": {"pad": 0}},
         "max_length": 4,
