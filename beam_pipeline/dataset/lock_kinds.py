@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from beam_pipeline.dataset.lock_holder import Holder, Lock
-from beam_pipeline.support import buckets, filesystem
+from beam_pipeline.support import buckets, filesystem, local_files
 from beam_pipeline.support.errors import DataError, FileError, LockLost, UsageError
 from beam_pipeline.support.file_errors import plain_errors
 
@@ -55,7 +55,7 @@ class FileLock(Lock):
                     raise
                 return
             os.close(file)
-        link = filesystem.dangling_link(str(Path(self.path).parent))
+        link = local_files.dangling_link(str(Path(self.path).parent))
         if link is not None:
             raise UsageError(
                 f"{link}: is a symbolic link to {link.readlink()}, which does not exist; remove it"
@@ -156,7 +156,7 @@ class FileLock(Lock):
     def _remove_folders(self) -> None:
         """Removes the folders that were created for the lock, if they are empty."""
         for folder in (str(Path(self.path).parent), *self._created_folders):
-            filesystem.remove_empty(folder)
+            local_files.remove_empty(folder)
 
 
 class ObjectLock(Lock):

@@ -10,7 +10,7 @@ from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import filesystem, local_files
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.run_folder import is_run_folder
 
@@ -54,7 +54,7 @@ def _check_place(output: str, option: str) -> None:
 def _check_is_folder(output: str, option: str) -> None:
     if any(len(os.fsencode(name)) > _NAME_BYTES for name in Path(output).parts):
         raise UsageError(f"{option} {output}: a name has more than {_NAME_BYTES} bytes; choose a shorter one")
-    link = filesystem.dangling_link(output)
+    link = local_files.dangling_link(output)
     if link is not None:
         raise UsageError(
             f"{option} {output}: {link} is a symbolic link to {link.readlink()}, which does not exist; create that "

@@ -10,14 +10,12 @@ import errno
 import glob
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from beam_pipeline.support import beam_files, buckets, globs
+from beam_pipeline.support import beam_files, buckets, globs, local_files
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.file_errors import path_in_errors, plain_errors
 
@@ -25,11 +23,7 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 _REQUESTS_AT_ONCE = 64
-_SYNCS_AT_ONCE = 8
-# The errors of file systems that cannot sync a folder, and of unreadable folders.
-_NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
-_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
 def configure(options: PipelineOptions) -> None:
@@ -101,37 +95,11 @@ def list_files(
         OSError: If the file system cannot list them.
     """
     if is_local(folder):
-        return sorted(_scan(folder, recursive, unreadable))
+        return sorted(local_files.walk(folder, recursive, unreadable))
     prefix = folder.rstrip("/") + "/"
     with plain_errors(folder):
         found = _list_prefix(prefix)
     return [(path, size) for path, size in found if recursive or "/" not in path[len(prefix) :]]
-
-
-def _scan(folder: str, recursive: bool, unreadable: list[OSError] | None) -> Iterator[tuple[str, int]]:
-    def note(error: OSError) -> None:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            return
-        if unreadable is None:
-            raise error
-        unreadable.append(error)
-
-    for above, folders, names in os.walk(folder, onerror=note):
-        paths = [os.path.join(above, name) for name in names]  # noqa: PTH118 (faster for very many files)
-        if not recursive:
-            folders.clear()
-        paths += filter(os.path.islink, (os.path.join(above, name) for name in folders))  # noqa: PTH118
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # deleted after the folder was read
-                yield path, _size(path)
-
-
-def _size(path: str) -> int:
-    with contextlib.suppress(OSError):  # a symbolic link that cannot be followed
-        found = os.stat(path)  # noqa: PTH116
-        if stat.S_ISREG(found.st_mode):
-            return found.st_size
-    return os.lstat(path).st_size
 
 
 def list_folder(folder: str) -> list[str]:
@@ -142,11 +110,7 @@ def list_folder(folder: str) -> list[str]:
 def list_subfolders(folder: str) -> list[str]:
     """Returns the names of the folders directly below a folder, sorted; [] if there is no such folder."""
     if is_local(folder):
-        try:
-            with os.scandir(folder) as entries:
-                return sorted(entry.name for entry in entries if os.path.isdir(entry.path))  # noqa: PTH112
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return local_files.list_subfolders(folder)
     if is_bucket(folder):
         with plain_errors(folder):
             return buckets.list_subfolders(folder)
@@ -173,9 +137,7 @@ def open_file(path: str) -> BinaryIO:
             to it, and a device may be endless.
     """
     if is_local(path):
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 (as the rest of this module)
-            raise OSError(errno.EINVAL, "Is a pipe, a device or a folder, not a regular file", path)
-        return Path(path).open("rb")
+        return local_files.open_file(path)
     with plain_errors(path):
         return beam_files.open_file(path)
 
@@ -194,9 +156,7 @@ def versions(paths: Sequence[str]) -> list[list[int]]:
 
 def _version(path: str) -> list[int]:
     if is_local(path):
-        # A program can set mtime, but not ctime. Not the device: that of a network file system changes with each mount.
-        found = os.stat(path)  # noqa: PTH116 (faster for very many files)
-        return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+        return local_files.version(path)
     if is_bucket(path):
         return [buckets.RemoteObject(path).generation()]
     with plain_errors(path):
@@ -223,15 +183,8 @@ def create(path: str) -> Iterator[BinaryIO]:
     Does not follow a symbolic link at the path, which could lead out of the folder that a run may write.
     """
     make_parent(path)
-    with (
-        plain_errors(path),
-        open(path, "wb", opener=_without_links) if is_local(path) else beam_files.create(path) as file,
-    ):
+    with plain_errors(path), (local_files if is_local(path) else beam_files).create(path) as file:
         yield file
-
-
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextlib.contextmanager
@@ -281,17 +234,8 @@ def create_new(path: str, temporary: str) -> Iterator[BinaryIO]:
 def _move_to_new(source: str, target: str) -> None:
     """Moves a file to a name that must not exist. Atomic if the file system has hard links."""
     make_parent(target)
-    if is_local(target):
-        try:
-            os.link(source, target, follow_symlinks=False)
-        except FileExistsError as error:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from error
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-        else:
-            Path(source).unlink()
-            return
+    if is_local(target) and local_files.move_to_new(source, target):
+        return
     if exists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
     rename(source, target)
@@ -324,26 +268,7 @@ def make_durable(paths: Iterable[str]) -> None:
     Raises:
         OSError: If a file cannot be synced.
     """
-    files = [path for path in paths if is_local(path)]
-    folders = {str(folder) for path in files for folder in islice(Path(path).parents, 3)}
-    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-        for _ in pool.map(_sync, files):
-            pass
-    for folder in sorted(folders):
-        try:
-            _sync(folder)
-        except OSError as error:
-            if error.errno not in _NO_FOLDER_SYNC:
-                raise
-
-
-def _sync(path: str) -> None:
-    with path_in_errors(path):
-        file = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+    local_files.make_durable([path for path in paths if is_local(path)])
 
 
 def exists(path: str) -> bool:
@@ -391,23 +316,12 @@ def remove_empty_folders(folder: str) -> None:
 def remove_empty(folder: str) -> None:
     """Removes a local folder if it is empty. Does nothing if it is not empty, missing or remote."""
     if is_local(folder):
-        try:
-            Path(folder).rmdir()
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EBUSY):
-                raise
+        local_files.remove_empty(folder)
 
 
 def make_parent(path: str) -> None:
     if is_local(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-
-
-def dangling_link(path: str) -> Path | None:
-    """Returns which of a local path and the folders above it is a symbolic link to nothing; None if none is."""
-    return next(
-        (link for link in (Path(path), *Path(path).parents) if link.is_symlink() and not link.exists()), None
-    )
 
 
 def is_local(path: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import filesystem, local_files
 from beam_pipeline.support.errors import user_message
 
 
@@ -71,7 +71,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch) -> 
 def test_a_full_disk_names_the_file_even_if_a_runner_quotes_the_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filesystem, "_without_links", lambda path, flags: os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr(local_files, "_without_links", lambda path, flags: os.open("/dev/full", os.O_WRONLY))
     with (
         pytest.raises(OSError) as failed,
         filesystem.create_new(f"{tmp_path}/new", f"{tmp_path}/new.tmp") as file,
