@@ -125,7 +125,9 @@ def _errors_reported_once() -> Iterator[None]:
         raised = record.exc_info[1] if record.exc_info else Exception(record.getMessage())
         return user_message(raised) is None
 
-    loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in ("common", "worker.sdk_worker")]
+    # The last is the launcher's, for what its worker processes log.
+    names = ("common", "worker.sdk_worker", "portability.local_job_service")
+    loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in names]
     for logger in loggers:
         logger.addFilter(is_unreported)
     try:

@@ -64,7 +64,7 @@ class Terminated(KeyboardInterrupt):
 # Finds the messages in a worker's traceback, as a runner quotes it: of `UserError`s, by the name of this module, and of
 # errors of the operating system (a full disk), by their number.
 _IN_TRACEBACK = re.compile(
-    rf"(?:\b{re.escape(__name__)}\.\w+: |\b\w*Error: (?=\[Errno))"
+    rf"(?:{re.escape(__name__)}\.\w+: |\b\w*Error: (?=\[Errno))"
     r"(.*?)(?: \[while running|\n\n|\nTraceback|\Z)",
     re.DOTALL,
 )

@@ -6,18 +6,24 @@ python -m beam_pipeline.support.worker_process LAUNCHER_PID
 from __future__ import annotations
 
 import ctypes
+import io
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+from typing import TextIO
 
+from beam_pipeline.support.errors import user_message
 from beam_pipeline.support.lean_beam import import_beam
 from beam_pipeline.support.processes import collect_garbage_rarely
 from tokenmill_reader.console import streams
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
+# Beam warns in each worker that it was started without a main session, and with an argument of ours.
+_LOGGERS = ("apache_beam.runners.worker.sdk_worker_main", "apache_beam.options.pipeline_options")
 
 
 def main() -> None:
@@ -27,10 +33,28 @@ def main() -> None:
     exit_with_launcher(int(sys.argv[1]))
 
     collect_garbage_rarely()
+    sys.stderr = _WithoutUserErrors(sys.stderr)
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
     import_beam()
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
+
+
+class _WithoutUserErrors(io.TextIOBase):
+    """A stream without the tracebacks that Beam prints of errors that a user can fix. The launcher shows these."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if user_message(Exception(text)) is None:
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def exit_with_launcher(launcher: int) -> None:
