@@ -59,7 +59,7 @@ def main() -> None:
     _, config = parse(["fit", *words, "--train.batch_size", str(args.batch_size)])
     data = open_mixture({args.data: None})
     rows = RowStream(data=data, batch_size=args.batch_size, seed=0, window_shards=2)
-    vocabulary = load_vocabulary(data.splits[0], config.objective)
+    vocabulary = load_vocabulary(data.datasets[0], config.objective)
 
     def task() -> Task:
         strategy = tf.distribute.get_strategy()

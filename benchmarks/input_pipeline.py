@@ -28,9 +28,10 @@ import tensorflow as tf  # noqa: E402
 from measure import table  # noqa: E402
 from peers.keras_input import keras_example  # noqa: E402
 
+from tokenmill_reader import Mixture  # noqa: E402
 from tpu_trainer.data.batches import RowStream  # noqa: E402
-from tpu_trainer.data.mixture import Mixture, open_mixture  # noqa: E402
-from tpu_trainer.data.vocabulary import load_tokenizer  # noqa: E402
+from tpu_trainer.data.mixture import open_mixture  # noqa: E402
+from tpu_trainer.data.vocabulary import load_tokenizer, tokenizer_folder  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     data = open_mixture({args.data: None})
-    split = data.splits[0]
+    split = data.datasets[0]
     if "attention_mask" not in split.features:
         raise SystemExit(f"{args.data}: no attention_mask, which the Keras example needs")
     pipelines = pipelines_of(data, args.batch_size)
-    batches = split.num_rows // args.batch_size
+    batches = len(split) // args.batch_size
     found: dict[str, list[Epoch]] = {name: [] for name in pipelines}
     for _ in range(args.rounds):
         for name, make in pipelines.items():
             found[name].append(one_epoch(make, batches))
     rows = batches * args.batch_size
-    megabytes = sum(Path(shard.path).stat().st_size for shard in split.shards) / 1e6
+    megabytes = sum(Path(split.path, name).stat().st_size for name in split.names) / 1e6
     print(
-        f"{split.num_rows:,} rows of {split.max_length} tokens in {len(split.shards)} shards ({megabytes:.0f} MB), "
+        f"{len(split):,} rows of {split.max_length} tokens in {len(split.names)} shards ({megabytes:.0f} MB), "
         f"batches of {args.batch_size}, {os.cpu_count()} cores, TensorFlow {tf.__version__}\n"
     )
     speeds = {name: statistics.median(rows / e.seconds for e in epochs) for name, epochs in found.items()}
@@ -83,9 +84,9 @@ def main() -> None:
 
 def pipelines_of(data: Mixture, batch_size: int) -> dict[str, Callable[[], tf.data.Dataset]]:
     """Returns the pipelines by name. The first one is the reference of the ratios."""
-    (split,) = data.splits
-    records = [shard.path for shard in split.shards]
-    tokenizer = load_tokenizer(split.tokenizer_path)
+    (split,) = data.datasets
+    records = [f"{split.path}/{name}" for name in split.names]
+    tokenizer = load_tokenizer(tokenizer_folder(split))
 
     def example(mask: bool) -> tf.data.Dataset:
         return keras_example(

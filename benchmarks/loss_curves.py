@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
-from tpu_trainer.data.dataset import Split, open_split
+from tokenmill_reader import Dataset
+from tpu_trainer.data.dataset import open_split
 from tpu_trainer.runs.curves import loss_picture
 
 CONFIGS = Path(__file__).resolve().parents[1] / "trainer" / "configs"
@@ -26,14 +26,9 @@ STEPS = {"tiny-mlm": 7000, "tiny-clm": 3300}
 DISCOUNT = 0.75
 
 
-def token_ids(split: Split) -> np.ndarray:
+def token_ids(split: Dataset) -> np.ndarray:
     """Returns the ids of a split without padding, int64[rows, max_length]."""
-    rows = []
-    features = {"input_ids": tf.io.FixedLenFeature([split.max_length], tf.int64)}
-    for shard in split.shards:
-        for records in tf.data.TFRecordDataset(shard.path).batch(4096):
-            rows.append(tf.io.parse_example(records, features)["input_ids"].numpy())
-    return np.concatenate(rows)
+    return split[:]["input_ids"].astype(np.int64)
 
 
 def entropy(counts: np.ndarray) -> float:
@@ -42,7 +37,7 @@ def entropy(counts: np.ndarray) -> float:
     return float(-(share * np.log(share)).sum())
 
 
-def baselines(train: Split, validation: Split) -> dict[str, float]:
+def baselines(train: Dataset, validation: Dataset) -> dict[str, float]:
     """Returns the entropies of the training split and the validation loss of a bigram model, in nats per token."""
     size = int(train.manifest["tokenizer"]["vocab_size"])
     rows, held_out = token_ids(train), token_ids(validation)

@@ -26,7 +26,7 @@ from tpu_trainer.config import (
     OptimizerConfig,
     TrainConfig,
 )
-from tpu_trainer.data.batches import RowStream, evaluation_batches
+from tpu_trainer.data.batches import EvaluationRows, RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
@@ -141,14 +141,14 @@ def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float
 def main(dataset: str, scratch: str, extent: str) -> None:
     train = open_mixture({f"{dataset}/train": None})
     split = open_split(f"{dataset}/validation")
-    vocabulary = load_vocabulary(train.splits[0], "mlm")
+    vocabulary = load_vocabulary(train.datasets[0], "mlm")
     cache = LoweringCache(Path(scratch))
     steps = ALL_STEPS if extent == "all" else STEPS
     report: dict[str, Any] = {}
     for name, case in CASES.items():
         config = replace(case, train=replace(case.train, steps=steps))
         rows = RowStream(data=train, batch_size=BATCH, seed=3, window_shards=2)
-        validation = evaluation_batches(split, batch_size=BATCH, vocabulary=vocabulary)
+        validation = EvaluationRows(split, batch_size=BATCH, vocabulary=vocabulary).batches()
 
         def task(shards: int, columns: int, config: FitConfig = config) -> Task:
             return build_task(

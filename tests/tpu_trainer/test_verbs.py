@@ -476,7 +476,7 @@ def test_fit_on_several_datasets(
     changes["data__window_shards"] = 3
     assert run_verb(*arguments(dataset, tmp_path / "harmed", **changes)) == 2
     assert re.search(
-        r"other/train/train-00001-40.tfrecord: cannot be read after \d+ records", capsys.readouterr().err
+        r"other/train/train-00001-40.tfrecord: record \d+.* the checksum of", capsys.readouterr().err
     )
 
 
@@ -492,4 +492,4 @@ def test_gs_style_urls_work_throughout(run_verb: Callable[..., int], dataset: Pa
     assert run_verb(*arguments(dataset, run, **changes)) == 0
     assert run_verb("export", "--run", run, "--output", f"file://{tmp_path}/model") == 0
     assert run_verb("fill-mask", "--model", f"file://{tmp_path}/model", "--text", "w1 <mask>") == 0
-    assert open_split(f"file://{dataset}/train").num_rows == 300
+    assert len(open_split(f"file://{dataset}/train")) == 300

@@ -68,6 +68,7 @@ def write_split(
             "format": "tokenmill-dataset",
             "version": 3,
             "split": folder.name,
+            "splits": [folder.name],
             "max_length": rows.shape[1],
             "features": sorted(features),
             "num_records": len(rows),

@@ -1,4 +1,4 @@
-"""The input pipelines, against the rows that were written."""
+"""The batches, against the rows that were written."""
 
 from __future__ import annotations
 
@@ -10,94 +10,110 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
-from tpu_trainer.data.batches import RowStream, evaluation_batches, evaluation_steps
+from tokenmill_reader import Mixture, Order
+from tpu_trainer.data.batches import BatchSource, EvaluationRows, RowStream
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.data.mixture import MixedOrder, Mixture, open_mixture
-from tpu_trainer.data.order import Order
+from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
-
-
-def context(host: int = 0, hosts: int = 1, replicas: int = 1) -> tf.distribute.InputContext:
-    return tf.distribute.InputContext(
-        num_input_pipelines=hosts, input_pipeline_id=host, num_replicas_in_sync=replicas
-    )
 
 
 def mixture(*folders: Path) -> Mixture:
     return open_mixture({str(folder): None for folder in folders})
 
 
-def take(dataset: tf.data.Dataset, batches: int) -> list[dict[str, np.ndarray]]:
-    return list(itertools.islice(dataset.as_numpy_iterator(), batches))
+def take(source: BatchSource, first: int, count: int, replicas: int = 1) -> list[dict[str, np.ndarray]]:
+    context = tf.distribute.InputContext(num_replicas_in_sync=replicas)
+    return list(itertools.islice(source.batches(first)(context).as_numpy_iterator(), count))
 
 
-def test_batches_hold_the_rows_that_their_numbers_name(dataset: Path) -> None:
-    data = mixture(dataset / "train")
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_batches_hold_the_rows_that_their_numbers_name(dataset: Path, replicas: int) -> None:
     written = sequences(300, 1)
-    batches = RowStream(data=data, batch_size=32, seed=0, window_shards=2).batches(0)(context())
+    stream = RowStream(data=mixture(dataset / "train"), batch_size=32, seed=0, window_shards=2)
+    batches = stream.batches()(tf.distribute.InputContext(num_replicas_in_sync=replicas))
+    rows = 32 // replicas
     assert {name: spec.shape.as_list() for name, spec in batches.element_spec.items()} == {
-        "input_ids": [32, MAX_LENGTH],
-        "attention_mask": [32, MAX_LENGTH],
-        "row": [32],
+        "input_ids": [rows, MAX_LENGTH],
+        "attention_mask": [rows, MAX_LENGTH],
+        "row": [rows],
     }
     assert {spec.dtype for spec in batches.element_spec.values()} == {tf.int32}
-    for batch in take(batches, 20):
+    for batch in take(stream, 0, 20, replicas):
         real = batch["attention_mask"] > 0
         np.testing.assert_array_equal(batch["input_ids"][real], written[batch["row"]][real])
         assert (batch["input_ids"][~real] == 1).all()
 
 
-def test_the_stream_follows_the_order_over_epochs_and_resumes_by_step(dataset: Path) -> None:
-    data = mixture(dataset / "train")
-    split = data.splits[0]
-    order = Order(counts=split.counts, seed=9, window_shards=3)
-    expected = list(
-        itertools.islice(itertools.chain.from_iterable(w.row_ids.tolist() for w in order.windows()), 1280)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_stream_follows_the_order_over_epochs_and_resumes_by_step(
+    dataset: Path, tmp_path: Path, mixed: bool
+) -> None:
+    rows = sequences(90, 8)
+    other = write_split(
+        tmp_path / "other" / "train", rows, tokenizer=dataset / "tokenizer", attention_mask=np.ones_like(rows)
     )
+    data = open_mixture({str(dataset / "train"): 3} | ({str(other): 1} if mixed else {}))
+    written = np.concatenate([sequences(300, 1), rows])
+    order = Order(data, seed=9, batch_size=64, window=3)
+    stream = RowStream(data=data, batch_size=64, seed=9, window_shards=3)
     for start in (0, 7, 13):
-        batches = RowStream(data=data, batch_size=64, seed=9, window_shards=3).batches(start)(context())
-        rows = np.concatenate([batch["row"] for batch in take(batches, 20 - start)])
-        assert rows.tolist() == expected[start * 64 :]
+        for step, batch in enumerate(take(stream, start, 20 - start), start):
+            assert batch["row"].tolist() == order.rows(step).tolist()
+            full = batch["row"] != 299  # whose second half is padding
+            np.testing.assert_array_equal(batch["input_ids"][full], written[batch["row"][full]])
+    numbers = [
+        (300 if path.startswith(str(other)) else 0) + int(path.split("-")[-2]) * 40 + slot
+        for path, slot in stream.records(5)
+    ]
+    assert numbers == order.rows(5).tolist()
 
 
-def test_each_host_reads_only_its_own_shards(dataset: Path) -> None:
-    data = mixture(dataset / "train")
+def test_another_number_of_processes_loses_and_repeats_no_row(dataset: Path) -> None:
+    """Two processes read the rows of the batches of one, which three continue in the middle of an epoch."""
+    stream = RowStream(data=mixture(dataset / "train"), batch_size=12, seed=4, window_shards=2)
     seen = []
-    for host in range(2):
-        order = Order(counts=data.splits[0].counts, seed=0, window_shards=2, host=host, hosts=2)
-        batches = RowStream(data=data, batch_size=10, seed=0, window_shards=2, hosts=2).batches(0)(
-            context(host, hosts=2, replicas=2)
-        )
-        rows = np.concatenate([batch["row"] for batch in take(batches, 30)])
-        assert set(rows // 40) == set(order.shards(0).tolist())
-        seen += rows.tolist()
+    for processes, steps in ((2, range(10)), (3, range(10, 25))):
+        for process in range(processes):
+            own = np.arange(12).reshape(processes, -1)[process]
+            batches = stream.batches(steps.start)(tf.distribute.InputContext(), lambda rows, own=own: own)
+            for step, batch in zip(steps, batches.as_numpy_iterator(), strict=False):
+                assert batch["row"].tolist() == stream.rows(step)[own].tolist()
+                seen += batch["row"].tolist()
     assert sorted(seen) == list(range(300))
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "hosts", "replicas"), [(32, 1, 1), (67, 1, 1), (100, 1, 1), (8, 2, 4)]
-)
+@pytest.mark.parametrize("url", [False, True])
+def test_a_process_reads_only_its_own_rows(dataset: Path, tmp_path: Path, url: bool) -> None:
+    """Rows of other processes may be unreadable here. file:// is read as gs:// is."""
+    rows = sequences(40, 3)
+    folder = write_split(tmp_path / "train", rows, tokenizer=dataset / "tokenizer", shard_rows=1)
+    source = EvaluationRows(
+        open_split(f"file://{folder}" if url else str(folder)),
+        batch_size=8,
+        vocabulary=Vocabulary(size=50, special_ids=(), pad_id=1, mask_id=4, bos_id=0, eos_id=2),
+    )
+    for row in range(0, 40, 2):
+        path = folder / f"train-{row:05d}-1.tfrecord"
+        path.write_bytes(bytes(path.stat().st_size))
+    own = np.arange(1, 8, 2)
+    for number in range(source.steps):
+        batch = source.read(number, own)
+        np.testing.assert_array_equal(batch["input_ids"], rows[8 * number + own])
+
+
+@pytest.mark.parametrize(("batch_size", "replicas"), [(32, 1), (67, 1), (100, 1), (8, 4)])
 def test_evaluation_reads_every_row_once_and_fills_up(
-    dataset: Path, vocabulary: Vocabulary, batch_size: int, hosts: int, replicas: int
+    dataset: Path, vocabulary: Vocabulary, batch_size: int, replicas: int
 ) -> None:
     split = open_split(str(dataset / "validation"))
-    per_host = [
-        take(
-            evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)(
-                context(host, hosts, replicas)
-            ),
-            evaluation_steps(split, batch_size=batch_size, hosts=hosts) * replicas // hosts,
-        )
-        for host in range(hosts)
-    ]
-    # All replicas take part in every step, so all must have as many batches.
-    assert len({len(batches) for batches in per_host}) == 1
-    assert len(per_host[0]) % (replicas // hosts) == 0
-    rows = np.concatenate([batch["row"] for batches in per_host for batch in batches])
-    assert sorted(rows[rows >= 0].tolist()) == list(range(67))
-    for batch in itertools.chain.from_iterable(per_host):
+    source = EvaluationRows(split, batch_size=batch_size, vocabulary=vocabulary)
+    batches = take(source, 0, source.steps * replicas, replicas)
+    rows = np.concatenate([batch["row"] for batch in batches])
+    assert rows.tolist() == [*range(67), *[-1] * (source.steps * batch_size - 67)]
+    for batch in batches:
         assert batch["input_ids"].shape == (batch_size // replicas, MAX_LENGTH)
         assert (batch["attention_mask"][batch["row"] < 0] == 0).all()
+        assert (batch["input_ids"][batch["row"] < 0] == 1).all()
 
 
 def test_rows_without_attention_mask_and_with_position_ids(tmp_path: Path, vocabulary: Vocabulary) -> None:
@@ -105,45 +121,11 @@ def test_rows_without_attention_mask_and_with_position_ids(tmp_path: Path, vocab
     positions = np.tile(np.arange(MAX_LENGTH) % 5, (10, 1))
     write_split(tmp_path / "train", rows, tokenizer=None, position_ids=positions)
     split = open_split(str(tmp_path / "train"))
-    assert (split.max_length, split.features) == (MAX_LENGTH, {"input_ids", "position_ids"})
-    assert evaluation_steps(split, batch_size=10, hosts=1) == 1
-    batch, filler = take(evaluation_batches(split, batch_size=10, vocabulary=vocabulary)(context()), 2)
+    assert (split.max_length, split.features) == (MAX_LENGTH, ("input_ids", "position_ids"))
+    source = EvaluationRows(split, batch_size=10, vocabulary=vocabulary)
+    assert source.steps == 1
+    batch, filler = take(source, 0, 2)
     assert (filler["row"] == -1).all()
-    assert set(batch) == {"input_ids", "position_ids", "row"}
+    assert list(batch) == ["input_ids", "position_ids", "row"]
     np.testing.assert_array_equal(batch["input_ids"], rows)
     np.testing.assert_array_equal(batch["position_ids"], positions)
-
-
-@pytest.mark.parametrize("promised", [9, 11])
-def test_a_shard_with_another_count_than_its_name(tmp_path: Path, promised: int) -> None:
-    folder = write_split(tmp_path / "train", sequences(10, 4), tokenizer=None)
-    (folder / "train-00000-10.tfrecord").rename(folder / f"train-00000-{promised}.tfrecord")
-    batches = RowStream(data=mixture(folder), batch_size=2, seed=0, window_shards=1).batches(0)(context())
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"train-00000-{promised}\.tfrecord"):
-        take(batches, 1)
-
-
-def test_a_mixture_interleaves_its_datasets_and_resumes_by_step(dataset: Path, tmp_path: Path) -> None:
-    rows = sequences(90, 8)
-    other = write_split(
-        tmp_path / "other" / "train", rows, tokenizer=dataset / "tokenizer", attention_mask=np.ones_like(rows)
-    )
-    data = open_mixture({str(dataset / "train"): 3, str(other): 1})
-    assert data.num_rows == 390
-    order = MixedOrder(data, seed=9, window_shards=2)
-    expected = list(itertools.islice(order.rows(), 640))
-    numbers = [row + 300 * index for index, row in expected]
-    written = np.concatenate([sequences(300, 1), rows])
-    for start in (0, 7, 13):
-        batches = RowStream(data=data, batch_size=32, seed=9, window_shards=2).batches(start)(context())
-        found = take(batches, 20 - start)
-        rows = np.concatenate([batch["row"] for batch in found])
-        assert rows.tolist() == numbers[start * 32 :]
-        ids = np.concatenate([batch["input_ids"] for batch in found])
-        full = rows != 299  # whose second half is padding
-        np.testing.assert_array_equal(ids[full], written[rows[full]])
-    records = RowStream(data=data, batch_size=32, seed=9, window_shards=2).records(5)
-    assert [
-        (0 if path.startswith(str(dataset)) else 1, int(path.split("-")[-2]) * 40 + slot)
-        for path, slot in records
-    ] == expected[5 * 32 : 6 * 32]

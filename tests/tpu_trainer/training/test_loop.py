@@ -115,13 +115,13 @@ def run_of(
     options = {"steps": STEPS} | defaults | train
     config = FitConfig(
         output_dir=str(path),
-        data=DataConfig(train=str(dataset / "train")),
+        data=DataConfig(
+            train=str(dataset / "train"), tokenizer=None if tokenizer is None else str(tokenizer)
+        ),
         strict=strict,
         train=TrainConfig(batch_size=ROWS, tensorboard=False, **options),
     )
-    data = open_mixture(
-        {str(dataset / "train"): None}, tokenizer=None if tokenizer is None else str(tokenizer)
-    )
+    data = open_mixture({str(dataset / "train"): None})
     run = Run(
         config,
         folder=RunFolder(str(path), writable=writable),

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokenmill_reader import Dataset, DatasetError
 from tpu_trainer.config import ObjectiveName
-from tpu_trainer.data.dataset import Split
 from tpu_trainer.data.words import Words
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
@@ -90,17 +90,37 @@ def load_tokenizer(path: str) -> Any:
             raise UsageError(f"{path}: AutoTokenizer cannot load it: {error}") from error
 
 
-def load_vocabulary(split: Split, objective: ObjectiveName = "mlm") -> Vocabulary:
+def tokenizer_folder(split: Dataset, given: str | None = None) -> str:
+    """Returns the folder `given`, or else that of the tokenizer beside a split.
+
+    Raises:
+        UsageError: If there is none, or it is not the one that the split was prepared with.
+    """
+    try:
+        path = given or split.tokenizer_path
+    except DatasetError as error:
+        raise UsageError(f"{error}, or give the right tokenizer with --data.tokenizer") from error
+    if path is None:
+        raise UsageError(
+            f"{split.path}: has no tokenizer in ../tokenizer; give the tokenizer's folder with --data.tokenizer"
+        )
+    return path
+
+
+def load_vocabulary(
+    split: Dataset, objective: ObjectiveName = "mlm", *, tokenizer: str | None = None
+) -> Vocabulary:
     """Loads the vocabulary of the tokenizer that `split` was prepared with.
+
+    Args:
+        split: The split.
+        objective: The objective of the training.
+        tokenizer: The tokenizer's folder, if it is not the one beside the split.
 
     Raises:
         UsageError: If the tokenizer is unknown, differs from the manifest, or lacks a token that `objective` needs.
     """
-    path = split.tokenizer_path
-    if path is None:
-        raise UsageError(
-            f"{split.path}: has neither a manifest nor ../tokenizer; give the tokenizer's folder with --data.tokenizer"
-        )
+    path = tokenizer_folder(split, tokenizer)
     vocabulary = Vocabulary.of(load_tokenizer(path), path, objective)
     if split.manifest is not None:
         _check(path, vocabulary, split.manifest["tokenizer"], split.path)
@@ -119,7 +139,7 @@ def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset:
     if not files.is_file(json_path):
         raise UsageError(f"{json_path}: missing: {remedy}")
     found = hashlib.sha256(files.read_text(json_path).encode()).hexdigest()
-    if found != expected["sha256"]:
+    if found != expected.get("sha256"):
         raise UsageError(
-            f"{json_path}: its SHA-256 is {found}, but the manifest specifies {expected['sha256']}: {remedy}"
+            f"{json_path}: its SHA-256 is {found}, but the manifest specifies {expected.get('sha256')}: {remedy}"
         )

@@ -158,14 +158,6 @@ def read_bytes(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def read_ends(path: str, count: int = 256) -> bytes:
-    """Returns the first and the last `count` bytes of a local file, or less of a shorter one."""
-    with Path(path).open("rb") as file:
-        first = file.read(count)
-        file.seek(max(count, file.seek(0, os.SEEK_END) - count))
-        return first + file.read(count)
-
-
 def write_text(path: str, text: str) -> None:
     """Writes a text file atomically: readers see either the old content or all of the new."""
     if is_url(path):

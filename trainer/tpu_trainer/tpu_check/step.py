@@ -37,7 +37,7 @@ class Rows:
 
 def rows_of_dataset(config: FitConfig) -> Rows:
     """Returns the rows of the dataset in `config.data.train`, with the shapes of its input pipeline."""
-    data = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
+    data = open_mixture(config.data.train_weights)
 
     def specs(batch_size: int) -> Specs:
         rows = RowStream(
@@ -45,7 +45,7 @@ def rows_of_dataset(config: FitConfig) -> Rows:
         )
         return rows.batches(0)(tf.distribute.InputContext()).element_spec
 
-    vocabulary = load_vocabulary(data.splits[0], config.objective)
+    vocabulary = load_vocabulary(data.datasets[0], config.objective, tokenizer=config.data.tokenizer)
     return Rows(vocabulary=vocabulary, max_length=data.max_length, specs=specs)
 
 

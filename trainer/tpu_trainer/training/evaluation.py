@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from tqdm import tqdm
 
+from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import MOMENT, ticking
 from tpu_trainer.config import TrainConfig
-from tpu_trainer.data.batches import evaluation_batches, evaluation_steps
-from tpu_trainer.data.dataset import Split
-from tpu_trainer.data.faults import diagnose_read_errors
+from tpu_trainer.data.batches import EvaluationRows
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
 from tpu_trainer.network.objectives import Sums
@@ -47,7 +46,7 @@ class Evaluation:
         return {name: figure for name, figure in asdict(self).items() if figure is not None}
 
 
-def bits_per_byte(loss: float, split: Split) -> float | None:
+def bits_per_byte(loss: float, split: Dataset) -> float | None:
     """Converts nats per token to bits per byte of the split's text; None if its manifest does not count bytes."""
     totals = (split.manifest or {}).get("totals", {})
     if not totals.get("bytes") or "tokens" not in totals:
@@ -62,7 +61,7 @@ class Evaluator:
         self,
         executor: StepExecutor,
         *,
-        split: Split,
+        split: Dataset,
         vocabulary: Vocabulary,
         batch_size: int,
         batch_size_option: str,
@@ -80,29 +79,25 @@ class Evaluator:
         """
         check_batch_size(batch_size, executor.replicas, batch_size_option)
         self.split = split
-        self._vocab_size = vocabulary.size
         self._executor = executor
-        self._steps = evaluation_steps(split, batch_size=batch_size, hosts=1)
-        self._batches = executor.distribute(
-            evaluation_batches(split, batch_size=batch_size, vocabulary=vocabulary)
-        )
+        self._rows = EvaluationRows(split, batch_size=batch_size, vocabulary=vocabulary)
+        self._batches = executor.distribute(self._rows.batches())
 
     def run(self, *, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Evaluates the current weights; returns None if `stop`, called before each batch, returned True."""
         # A float32 sum over millions of targets would depend on the batch size.
         total = np.zeros(len(Sums._fields), np.float64)
-        shards = ((self.split, shard) for shard in self.split.shards)
         batches = tqdm(
-            itertools.islice(self._batches, self._steps),
+            itertools.islice(self._batches, self._rows.steps),
             desc="evaluate",
-            total=self._steps,
+            total=self._rows.steps,
             unit=" steps",
             leave=False,
             delay=MOMENT,
             disable=not sys.stderr.isatty(),
         )
         with (
-            diagnose_read_errors(shards, self._vocab_size),
+            self._rows.errors_of_reading(),
             self._executor.evaluated_weights(),
             ticking(batches),
         ):
@@ -118,7 +113,7 @@ class Evaluator:
             perplexity=math.exp(min(loss, 700.0)),  # more overflows a float64
             accuracy=float(sums.correct) / targets,
             targets=int(sums.targets),
-            rows=self.split.num_rows,
+            rows=len(self.split),
             bits_per_byte=bits_per_byte(loss, self.split),
         )
 

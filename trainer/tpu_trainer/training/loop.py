@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import RowStream
-from tpu_trainer.data.dataset import Shard, Split
-from tpu_trainer.data.faults import diagnose_read_errors
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.training.evaluation import Evaluation, Validation
@@ -46,7 +44,6 @@ class TrainingLoop:
         self._agreed_end = AgreedEnd()
         self._agreed_save = AgreedEnd()
         self._folder = folder
-        self._steps = range(0)  # of the current call
 
     def run(self, first: int) -> bool:
         """Trains from step `first`, counted from 0, to the last.
@@ -58,12 +55,11 @@ class TrainingLoop:
             DivergedError: If the loss or the gradient is not finite.
             UsageError: If a shard cannot be read.
         """
-        self._steps = range(first, first + 1)
         self._saver.start_clock()
         if self._executor.processes == 1:
             self._interruption.saved_step = first
         with (
-            diagnose_read_errors(self._shards_in_use(), self._rows.vocab_size),
+            self._rows.errors_of_reading(),
             self._progress.shown_from(first),
             self._profiler,
         ):
@@ -71,7 +67,6 @@ class TrainingLoop:
             if self._validation is not None:
                 self._validation.resume(first, stop=self.interrupted_alone)
             for steps in self._calls(first):
-                self._steps = steps
                 self._profiler.before(steps)
                 output = self._executor.train(batches, steps)
                 self._interruption.saved_step = None
@@ -142,12 +137,3 @@ class TrainingLoop:
         if found is not None:
             self._saver.wait()
             raise diverged(found, rows=self._rows, folder=self._folder, checkpoints=self._saver.checkpoints)
-
-    def _shards_in_use(self) -> Iterator[tuple[Split, Shard]]:
-        """Yields the shards that the current call's steps read or prefetch. Evaluated lazily, after an error."""
-        found = set()
-        for step in self._steps:
-            for split, shard in self._rows.shards_in_use(step):
-                if shard.path not in found:
-                    found.add(shard.path)
-                    yield split, shard

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import describe
+from tpu_trainer.data.vocabulary import tokenizer_folder
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.loss_picture import LossPicture
@@ -65,7 +66,8 @@ class Run:
         self.first_step = self._saver.restore()
         """Updates made before this process."""
         try:
-            folder.start(config, train.tokenizer_path, continues=self.first_step > 0)
+            tokenizer = tokenizer_folder(train.datasets[0], config.data.tokenizer)
+            folder.start(config, tokenizer, continues=self.first_step > 0)
             folder.write_data(describe(train, None if evaluator is None else evaluator.split))
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
@@ -85,7 +87,7 @@ class Run:
         """Prints model, data and steps."""
         config, train = self._config, self._rows.data
         _log.info(
-            f"fit: {config.model.type} of {self._model.parameters:,} parameters, {train.num_rows:,} rows of "
+            f"fit: {config.model.type} of {self._model.parameters:,} parameters, {len(train):,} rows of "
             f"{train.max_length} tokens, steps {self.first_step + 1} to {config.train.steps} of "
             f"{config.train.batch_size} rows on {self._executor.replicas} replica(s)"
         )

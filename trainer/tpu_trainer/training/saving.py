@@ -7,9 +7,9 @@ import math
 import time
 from typing import Any
 
+from tokenmill_reader import Mixture
+from tokenmill_reader.fingerprints import same_rows
 from tpu_trainer.config import FitConfig
-from tpu_trainer.data.dataset import same_rows
-from tpu_trainer.data.mixture import Mixture
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.background_saver import BackgroundSaver

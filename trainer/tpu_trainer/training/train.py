@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tokenmill_reader import Dataset, Mixture
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import FitConfig
-from tpu_trainer.data.batches import RowStream
-from tpu_trainer.data.dataset import Split
-from tpu_trainer.data.faults import check_records
-from tpu_trainer.data.mixture import Mixture
+from tpu_trainer.data.batches import RowStream, check_records
+from tpu_trainer.data.mixture import statistics, token_counts
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
@@ -48,7 +47,7 @@ class _Data:
     """The data of a run."""
 
     rows: RowStream
-    validation: Split | None
+    validation: Dataset | None
     vocabulary: Vocabulary
     token_counts: np.ndarray | None
     """float64[vocabulary.size], proportional to the counts; None if a dataset has no statistics."""
@@ -61,7 +60,7 @@ def train_run(
     *,
     folder: RunFolder,
     train: Mixture,
-    validation: Split | None,
+    validation: Dataset | None,
     vocabulary: Vocabulary,
     peers: Peers,
 ) -> dict[str, Any]:
@@ -205,15 +204,15 @@ def _load(
     config: FitConfig,
     *,
     train: Mixture,
-    validation: Split | None,
+    validation: Dataset | None,
     vocabulary: Vocabulary,
     replicas: int,
 ) -> _Data:
     """Loads the data and checks that they fit configuration and devices."""
-    for split in train.splits if validation is None else (*train.splits, validation):
+    for split in train.datasets if validation is None else (*train.datasets, validation):
         check_records(split, vocabulary)
-    token_counts = train.token_counts()
-    if config.model.init_output_bias and token_counts is None:
+    counts = token_counts(train)
+    if config.model.init_output_bias and counts is None:
         raise UsageError(
             f"--model.init_output_bias needs the token counts of {train.path}/statistics.json, which does not exist"
         )
@@ -234,18 +233,18 @@ def _load(
         rows=rows,
         validation=validation,
         vocabulary=vocabulary,
-        token_counts=token_counts,
+        token_counts=counts,
         baselines=_baselines(config, train, vocabulary),
     )
 
 
 def _baselines(config: FitConfig, train: Mixture, vocabulary: Vocabulary) -> dict[str, float]:
-    statistics = train.statistics()
-    if statistics is None:
+    known = statistics(train)
+    if known is None:
         return {}
-    counts = np.array(statistics["token_counts"], np.float64)
+    counts = np.array(known["token_counts"], np.float64)
     found = {"unigram entropy": unigram_entropy(counts, vocabulary, config.objective)}
-    if (bigram := statistics.get("bigram_entropy")) is not None:
+    if (bigram := known.get("bigram_entropy")) is not None:
         found["bigram entropy"] = float(bigram)
     return found
 

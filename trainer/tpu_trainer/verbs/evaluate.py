@@ -7,9 +7,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import EvaluateConfig, FitConfig
-from tpu_trainer.data.dataset import Split, open_split
+from tpu_trainer.data.dataset import open_split
 from tpu_trainer.devices.pjrt.peers import Peers, joined
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support import files
@@ -41,10 +42,10 @@ def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
     data = config.data or run.data.validation
     if data is None:
         raise UsageError(f"{config.run}: the run has no validation split; set --data")
-    split = open_split(data, tokenizer=folder.tokenizer)
+    split = open_split(data)
     # TensorFlow takes seconds to import: the checks above come first.
     with elapsed("evaluate: starting TensorFlow"):
-        from tpu_trainer.data.faults import check_records
+        from tpu_trainer.data.batches import check_records
         from tpu_trainer.data.vocabulary import load_vocabulary
         from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
         from tpu_trainer.training.evaluation import Evaluator
@@ -62,7 +63,7 @@ def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
         | {f"--mesh.{name}": value for name, value in asdict(config.mesh).items()},
         remedy="start all with the same options, split and run",
     )
-    vocabulary = load_vocabulary(split, run.objective)
+    vocabulary = load_vocabulary(split, run.objective, tokenizer=folder.tokenizer)
     check_records(split, vocabulary)
     figures = Evaluator(
         _executor(
@@ -89,7 +90,7 @@ def _executor(
     *,
     checkpoints: Checkpoints,
     step: int,
-    split: Split,
+    split: Dataset,
     vocabulary: Vocabulary,
     peers: Peers,
 ) -> StepExecutor:

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
 
 from tokenmill_reader.console.elapsed import elapsed
+from tokenmill_reader.fingerprints import same_rows
 from tpu_trainer import __version__
 from tpu_trainer.config import FitConfig
-from tpu_trainer.data.dataset import open_split, same_rows
+from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.devices.pjrt.peers import Peers, joined
@@ -50,8 +51,8 @@ def _fit(config: FitConfig, peers: Peers) -> None:
         from tpu_trainer.exports.hub import HubPusher, check_model_id  # half a second to import
 
         check_model_id(config.hub_model_id)
-    train = open_mixture(config.data.train_weights, tokenizer=config.data.tokenizer)
-    found = [split.fingerprint.partition("/")[0] for split in train.splits]
+    train = open_mixture(config.data.train_weights)
+    found = [split.fingerprint.partition("/")[0] for split in train.datasets]
     if config.data.fingerprint is not None and found != [config.data.fingerprint]:
         raise UsageError(
             f"--data.fingerprint is {config.data.fingerprint!r}, but {train.path} has {', '.join(found)!r}: "
@@ -59,8 +60,8 @@ def _fit(config: FitConfig, peers: Peers) -> None:
         )
     validation = None
     if config.data.validation is not None:
-        validation = open_split(config.data.validation, tokenizer=train.tokenizer_path)
-        check_same_rows(train.splits[0], validation)
+        validation = open_split(config.data.validation)
+        check_same_rows(train.datasets[0], validation)
     summary = folder.summary()
     found = {
         "the data": train.fingerprint,
@@ -87,7 +88,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
             return
     from tpu_trainer.network.hf_config import network_config
 
-    vocabulary = load_vocabulary(train.splits[0], config.objective)
+    vocabulary = load_vocabulary(train.datasets[0], config.objective, tokenizer=config.data.tokenizer)
     network_config(
         config.model, objective=config.objective, vocabulary=vocabulary, max_length=train.max_length
     )
