@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
@@ -133,6 +134,25 @@ class DocumentFormat(Format, ABC):
         Raises:
             RecordError: If a file is malformed, or they do not match.
         """
+
+    def _block(self, ids: np.ndarray, lengths: np.ndarray, path: str) -> DocumentBlock:
+        """Returns documents that were read from a shard.
+
+        Args:
+            ids: Integers [tokens], at least one.
+            lengths: Integers [documents].
+            path: The path of the shard's file, for messages.
+
+        Raises:
+            RecordError: If an id is outside of the vocabulary.
+        """
+        if not 0 <= int(ids.min()) <= int(ids.max()) < self.form.vocab_size:
+            raise RecordError(
+                f"{path}: the ids range from {ids.min()} to {ids.max()}, outside of the vocabulary"
+            )
+        return DocumentBlock(
+            ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths.astype(np.uint32)
+        )
 
 
 def value_type(name: str, form: RowForm) -> np.dtype:

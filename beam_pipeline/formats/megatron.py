@@ -15,7 +15,6 @@ import numpy as np
 
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import index_size
-from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats.base import DocumentFormat
 from beam_pipeline.rows.documents import DocumentBlock
 
@@ -124,14 +123,7 @@ class Megatron(DocumentFormat):
             data = file.read(tokens * kind.itemsize)
             if len(data) < tokens * kind.itemsize:
                 raise RecordError(f"{path}: ends within a document")
-            ids = np.frombuffer(data, kind)
-            if not 0 <= int(ids.min()) <= int(ids.max()) < self.form.vocab_size:
-                raise RecordError(
-                    f"{path}: the ids range from {ids.min()} to {ids.max()}, outside of the vocabulary"
-                )
-            yield DocumentBlock(
-                ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths[first:end].astype(np.uint32)
-            )
+            yield self._block(np.frombuffer(data, kind), lengths[first:end], path)
             first, tokens_read = end, int(ends[end - 1])
 
 

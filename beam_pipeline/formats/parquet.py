@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats.base import DocumentFormat, RowForm, RowFormat, feature_columns, value_type
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
@@ -78,13 +77,7 @@ class ParquetDocuments(DocumentFormat):
             ids, lengths = _column(table, "input_ids", path, self.form)
             if (lengths < 1).any():
                 raise RecordError(f"{path}: a document has no tokens")
-            if not 0 <= int(ids.min()) <= int(ids.max()) < self.form.vocab_size:
-                raise RecordError(
-                    f"{path}: the ids range from {ids.min()} to {ids.max()}, outside of the vocabulary"
-                )
-            yield DocumentBlock(
-                ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths.astype(np.uint32)
-            )
+            yield self._block(ids, lengths, path)
 
 
 def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:

@@ -14,7 +14,7 @@ from beam_pipeline.support.hashing import mix64
 # Maximum size of an element between stages. Some runners hold several in memory, and Dataflow rejects very large ones.
 BLOCK_BYTES = 16 << 20
 
-_CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
+CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
 
 _HEADER = struct.Struct("<QQBBB5x")  # rows, max_length, bytes per id, has starts, has slots
 
@@ -114,7 +114,7 @@ def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:
     """
     multipliers = mix64(np.arange(ids.shape[1], dtype=np.uint64)) | np.uint64(1)
     total = 0
-    step = max(1, _CHECKSUM_VALUES // ids.shape[1])
+    step = max(1, CHECKSUM_VALUES // ids.shape[1])
     for first in range(0, len(ids), step):
         part = slice(first, first + step)
         # einsum, because `@` on integers reads memory column by column.

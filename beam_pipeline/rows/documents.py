@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from beam_pipeline.engines.token_arrays import id_dtype_of
-from beam_pipeline.rows.blocks import BLOCK_BYTES
+from beam_pipeline.rows.blocks import BLOCK_BYTES, CHECKSUM_VALUES
 from beam_pipeline.support.hashing import mix64
-
-_CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,8 @@ class DocumentBlock:
         ends = np.cumsum(self.lengths, dtype=np.int64)
         begins = ends - self.lengths
         hashes = np.zeros(len(self), np.uint64)
-        for first in range(0, len(self.ids), _CHECKSUM_VALUES):
-            end = min(first + _CHECKSUM_VALUES, len(self.ids))
+        for first in range(0, len(self.ids), CHECKSUM_VALUES):
+            end = min(first + CHECKSUM_VALUES, len(self.ids))
             # The documents that are in this part, and the piece of each.
             inside = slice(
                 np.searchsorted(ends, first, side="right"), np.searchsorted(begins, end, side="left")

@@ -39,10 +39,10 @@ def written(blocks: list[DocumentBlock], vocab_size: int) -> tuple[bytes, bytes]
 
 
 def read(data: bytes, index: bytes, vocab_size: int, *span: int | None) -> list[list[int]]:
-    found = []
+    result = []
     for block in form(vocab_size).read(io.BytesIO(data), io.BytesIO(index), "the-shard", *span):
-        found += [part.tolist() for part in np.split(block.ids, np.cumsum(block.lengths)[:-1])]
-    return found
+        result += [part.tolist() for part in np.split(block.ids, np.cumsum(block.lengths)[:-1])]
+    return result
 
 
 @st.composite
@@ -86,7 +86,7 @@ def test_a_checksum_is_that_of_full_rows_and_does_not_depend_on_the_cut(lengths,
     parts = [block.cut(first, first + step) for first in range(0, len(lengths), step)]
     assert sum(part.checksum() for part in parts) % 2**64 == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("beam_pipeline.rows.documents._CHECKSUM_VALUES", 3)
+        patch.setattr("beam_pipeline.rows.documents.CHECKSUM_VALUES", 3)
         assert block.checksum() == expected
 
 
@@ -96,8 +96,8 @@ def test_blocks_are_cut_at_documents(monkeypatch):
     parts = list(block.parts())
     assert [part.lengths.tolist() for part in parts] == [[1, 2, 2], [9], [1]]
     assert np.concatenate([part.ids for part in parts]).tolist() == block.ids.tolist()
-    again = DocumentBlock.from_bytes(parts[0].to_bytes())
-    assert (again.ids.tolist(), again.lengths.tolist()) == ([1, 2, 2, 3, 3], [1, 2, 2])
+    second = DocumentBlock.from_bytes(parts[0].to_bytes())
+    assert (second.ids.tolist(), second.lengths.tolist()) == ([1, 2, 2, 3, 3], [1, 2, 2])
 
 
 DATA, INDEX = build([[1, 2, 3], [4], [5, 6]], 9)
