@@ -52,6 +52,10 @@ def _column_path(source: str, schema: pa.Schema, key: str) -> tuple[str, ...]:
 def text_column(batch: pa.RecordBatch, paths: Sequence[tuple[str, ...]], separator: str) -> pa.Array:
     """Returns the texts of a batch: of a text type, or dictionary-encoded. See `text_keys` for texts that are joined.
 
+    >>> batch = pa.record_batch({"title": ["a", "", None], "text": ["b", "c", None]})
+    >>> text_column(batch, [("title",), ("text",)], ": ").to_pylist()
+    ['a: b', 'c', None]
+
     Args:
         batch: The table's rows.
         paths: The columns, as `column_paths` returns them.

@@ -21,6 +21,11 @@ def whole_lines(
     Adjacent ranges together yield every line exactly once, wherever the boundary falls. Lines may have any length:
     a long line is collected piece by piece, and no byte is scanned twice.
 
+    >>> from io import BytesIO
+    >>> content = b"one\\ntwo\\nthree\\n"
+    >>> list(whole_lines(BytesIO(content), 2, 7)), list(whole_lines(BytesIO(content), 7, 14))
+    ([(4, b'two\\n')], [(8, b'three\\n')])
+
     Args:
         file: Positioned at its beginning. It must be seekable if `start` is above 0.
         start: First byte of the range.

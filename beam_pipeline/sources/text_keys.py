@@ -11,7 +11,11 @@ from typing import Any
 
 
 def text_of(record: Mapping[str, Any], key: str, separator: str) -> tuple[str, str | None]:
-    """Returns (the text of a record, None), or ("", the reason why it has none)."""
+    """Returns (the text of a record, None), or ("", the reason why it has none).
+
+    >>> text_of({"title": "a", "data": {"text": "b"}}, "title,data.text", ": ")
+    ('a: b', None)
+    """
     keys = [key] if key in record else key.split(",")
     texts = []
     for text_key in keys:
