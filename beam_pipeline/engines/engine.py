@@ -6,13 +6,13 @@ import os
 from collections.abc import Collection
 from typing import Protocol
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.engines.cores import CORES
 from beam_pipeline.engines.fallbacks import Fallbacks
 from beam_pipeline.engines.fast import FastEngine
 from beam_pipeline.engines.hf import HFEngine
+from beam_pipeline.engines.token_arrays import FlatIds
 from beam_pipeline.engines.tokenizer_parts import BYTE_LEVEL, SENTENCEPIECE, TokenizerParts, split_tokenizer
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
@@ -38,7 +38,7 @@ class Engine(Protocol):
     reference: Tokenizer | None
     """HF's tokenizer, which gives the same ids. None if the engine itself is HF's."""
 
-    def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def encode_batch(self, texts: list[str]) -> FlatIds:
         """Returns the ids of all texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.engines.fallbacks import Fallbacks
+from beam_pipeline.engines.token_arrays import FlatIds
 from beam_pipeline.engines.tokenizer_parts import TokenizerParts, split_tokenizer
 from beam_pipeline.tokenization.normalization import cut
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, dump_tokenizer, with_model_of
@@ -32,7 +33,7 @@ def reference_tokenizer(tokenizer: Mapping, *, parse_special_tokens: bool) -> To
     return reference
 
 
-def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatIds:
     """Returns the ids of all texts (uint32 [tokens]) and the number in each text (int64 [texts])."""
     parts = [_encode(tokenizer, batch) for batch in batches(texts)]
     if not parts:
@@ -40,7 +41,7 @@ def encode_flat(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray,
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
 
-def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatIds:
     ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
@@ -82,13 +83,13 @@ class HFEngine:
         else:
             self._core = with_model_of(self._tokenizer, self._parts.exact)
 
-    def encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def encode_batch(self, texts: list[str]) -> FlatIds:
         flat = self._encode_batch(texts)
         if self.reason is not None:
             self.fallbacks.add((self.reason, number, text) for number, text in enumerate(texts))
         return flat
 
-    def _encode_batch(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_batch(self, texts: list[str]) -> FlatIds:
         if self._parts is None or max(map(len, texts), default=0) <= _MAX_TEXT_CHARS:
             return encode_flat(self._tokenizer, texts)
         parts = [

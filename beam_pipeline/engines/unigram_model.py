@@ -16,6 +16,7 @@ from decimal import Decimal
 
 import numpy as np
 
+from beam_pipeline.engines.token_arrays import FlatIds
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.tokenizer_json import Score, UnsupportedComponent, dump_tokenizer, read_scores
 
@@ -95,7 +96,7 @@ class UnigramModel:
             texts[index] = codes.tobytes().decode("utf-32-le")
         return texts
 
-    def restore_unknown(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def restore_unknown(self, ids: np.ndarray, lengths: np.ndarray) -> FlatIds:
         """Replaces each run of unknown characters by the unknown token.
 
         No run is longer than a word, since words begin with a mark, which is known. With a vocabulary of 100 pieces, in
