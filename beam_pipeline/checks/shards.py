@@ -42,6 +42,7 @@ class ShardFindings:
         return cls(SplitStatistics.empty(vocab_size), 0, [], 0)
 
     def add_defect(self, shard: int, defect: str) -> None:
+        """Counts a defect of the shard with this number."""
         self.num_defects += 1
         if len(self.defects) < MAX_DEFECTS:
             self.defects.append((shard, defect))

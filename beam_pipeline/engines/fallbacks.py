@@ -29,6 +29,7 @@ class Fallbacks:
         self.reasons.update({reason: len(numbers) for reason, numbers in documents.items()})
 
     def copy(self) -> Fallbacks:
+        """Returns a copy that does not change with this object."""
         return Fallbacks(self.documents, self.bytes, self.reasons.copy())
 
     def __add__(self, other: Fallbacks) -> Fallbacks:
@@ -103,6 +104,7 @@ class EngineUse:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> EngineUse:
+        """Inverts `to_json`."""
         counts = entry["left_to_hf"]
         return cls(
             entry["name"],

@@ -61,6 +61,7 @@ class RowBlock:
         return cls(ids, np.concatenate([block.lengths for block in blocks]), starts)
 
     def to_bytes(self) -> bytes:
+        """Returns the header, and the raw bytes of the arrays."""
         rows, max_length = self.ids.shape
         header = _HEADER.pack(
             rows, max_length, self.ids.itemsize, self.starts is not None, self.slots is not None

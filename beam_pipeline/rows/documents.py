@@ -70,6 +70,7 @@ class DocumentBlock:
         return int(hashes.sum(dtype=np.uint64))
 
     def to_bytes(self) -> bytes:
+        """Returns the number of documents, the bytes per id, and the raw bytes of both arrays."""
         sizes = np.array([len(self), self.ids.itemsize], np.uint64)
         return b"".join([sizes, np.asarray(self.lengths, np.uint32), np.ascontiguousarray(self.ids)])
 

@@ -70,6 +70,7 @@ class Layout:
 
     @property
     def num_shards(self) -> int:
+        """The number of shards, none of which is empty."""
         if self.shard_size is None:
             return min(self.requested_shards, self.num_rows)
         return -(-self.num_rows // self.shard_size)

@@ -47,6 +47,7 @@ class WorkUnit:
     """The share of the documents that is read, 1 for all of them."""
 
     def to_json(self) -> str:
+        """Returns the unit as a line of JSON."""
         data = {
             "unit": self.index,
             "format": self.format,
@@ -62,6 +63,7 @@ class WorkUnit:
 
     @classmethod
     def from_json(cls, line: str) -> WorkUnit:
+        """Inverts `to_json`."""
         data = json.loads(line)
         parts = tuple(Part(*part[:3], tuple(part[3:]) or (0, 0)) for part in data["parts"])
         return cls(

@@ -69,6 +69,7 @@ class FinishedSplit:
 
     @property
     def name(self) -> str:
+        """The split's name."""
         return self.manifest["split"]
 
     @property
@@ -87,6 +88,7 @@ class FinishedSplit:
 
     @property
     def tokenizer_folder(self) -> str:
+        """The folder of the dataset's tokenizer."""
         # Object stores do not resolve `..`.
         return filesystem.join(self.dataset, self.manifest["tokenizer"]["path"].removeprefix("../"))
 
