@@ -39,6 +39,7 @@ class ShardFindings:
 
     @classmethod
     def empty(cls, vocab_size: int) -> ShardFindings:
+        """Returns the findings in no shards."""
         return cls(SplitStatistics.empty(vocab_size), 0, [], 0)
 
     def add_defect(self, shard: int, defect: str) -> None:

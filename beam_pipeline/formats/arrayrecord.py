@@ -30,6 +30,8 @@ _PIECE_BYTES = 4 << 20
 
 
 class ArrayRecord(RowFormat):
+    """Rows as ArrayRecord files of `tf.Example` records."""
+
     name = "arrayrecord"
     packages = {"array_record": "array_record"}  # noqa: RUF012
 

@@ -23,6 +23,8 @@ _VALUES_PER_PIECE = 1 << 20
 
 
 class MDS(RowFormat):
+    """Rows as MDS files, and index.json beside them."""
+
     name = "mds"
 
     def most_records(self) -> int:

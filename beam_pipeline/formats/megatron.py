@@ -27,6 +27,8 @@ _TOKENS_AT_A_TIME = 1 << 22
 
 
 class Megatron(DocumentFormat):
+    """Documents as Megatron-LM's pairs of .bin and .idx files. Each document is one sequence."""
+
     name = "megatron"
     has_index = True
 

@@ -25,6 +25,8 @@ _MOST_DICTIONARY_BYTES = 1 << 30  # a page's size is an int32
 
 
 class Parquet(RowFormat):
+    """Rows as parquet files with a list column for each feature."""
+
     name = "parquet"
 
     def encode(self, block: RowBlock) -> Iterator[bytes]:
@@ -58,6 +60,8 @@ class Parquet(RowFormat):
 
 
 class ParquetDocuments(DocumentFormat):
+    """Documents as parquet files with the list column input_ids."""
+
     name = "parquet"
 
     def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO | None) -> None:

@@ -17,6 +17,8 @@ _VALUES_PER_PIECE = 1 << 18  # encoding needs about 20 bytes per value of a feat
 
 
 class TFRecord(RowFormat):
+    """Rows as TFRecord files of `tf.Example` records."""
+
     name = "tfrecord"
     sequential = True
     has_offsets = True
