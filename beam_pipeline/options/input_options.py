@@ -158,27 +158,28 @@ class InputConfig(Options):
     """The seed of the run, which determines the documents that the fractions of weights in `mix` select."""
 
     @classmethod
-    def complete(cls, given: dict[str, Any]) -> None:
+    def complete(cls, arguments: dict[str, Any]) -> None:
         """See `Options.complete`: `--split` also names the dataset's split, unless `--dataset_split` does."""
-        if "dataset_name" not in given:
+        if "dataset_name" not in arguments:
             return
         for name in ("input_format", "document", "encoding"):
-            if given.get(name, getattr(cls, name)) != getattr(cls, name):
+            if arguments.get(name, getattr(cls, name)) != getattr(cls, name):
                 raise UsageError(
-                    f"--{name} {given[name]}: does not apply to a dataset, whose documents are rows of a table; omit it"
+                    f"--{name} {arguments[name]}: does not apply to a dataset, whose documents are rows of a table; "
+                    "omit it"
                 )
-        split = given.get("split", DatasetConfig.split)
-        if "dataset_split" not in given and not re.fullmatch(r"\w+(\.\w+)*", split):
+        split = arguments.get("split", DatasetConfig.split)
+        if "dataset_split" not in arguments and not re.fullmatch(r"\w+(\.\w+)*", split):
             raise UsageError(
                 f"--split {split}: also names the split to write; use --dataset_split '{split}' --split NAME"
             )
-        given["dataset_split"] = given.get("dataset_split") or split
+        arguments["dataset_split"] = arguments.get("dataset_split") or split
 
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`. The fingerprint contains the list of files and the run's seed separately."""
         values = super().identity() | {"mix": sorted(map(list, self.mix))}
         del values["input"], values["seed"]
-        # Absent if they are the default, since they are part of the fingerprint.
+        # Manifests and fingerprints have these only if they are not the default.
         for name in NOT_IN_ALL_MANIFESTS:
             if values[name] == getattr(InputConfig, name):
                 del values[name]

@@ -74,7 +74,7 @@ class Options:
         return inspect.cleandoc(cls.__doc__).partition("\n")[0]
 
     @classmethod
-    def complete(cls, given: dict[str, Any]) -> None:
+    def complete(cls, arguments: dict[str, Any]) -> None:
         """Checks the given options, and sets those whose default depends on other options."""
 
     def identity(self) -> dict[str, Any]:
@@ -122,13 +122,13 @@ def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str
         namespace, beam = parser.parse_known_args(argv)
     else:
         namespace = parser.parse_args(argv)
-    given = vars(namespace)
+    arguments = vars(namespace)
     for option in options_of(config):
-        if option.name in given:
-            _check(option, given)
-        if option.is_list and option.name in given:
-            given[option.name] = tuple(given[option.name])
-    return _build(config, given, ""), beam
+        if option.name in arguments:
+            _check(option, arguments)
+        if option.is_list and option.name in arguments:
+            arguments[option.name] = tuple(arguments[option.name])
+    return _build(config, arguments, ""), beam
 
 
 def parser_of(config: type[Options]) -> argparse.ArgumentParser:
@@ -187,34 +187,34 @@ def _add(group: Any, option: Option) -> None:
     group.add_argument(f"--{option.flag}", dest=option.name, **arguments)
 
 
-def _check(option: Option, given: dict[str, Any]) -> None:
-    if option.needs and option.needs not in given:
+def _check(option: Option, arguments: dict[str, Any]) -> None:
+    if option.needs and option.needs not in arguments:
         raise UsageError(f"--{option.flag} requires --{option.needs}; add it, or omit --{option.flag}")
-    values = given[option.name] if option.is_list else [given[option.name]]
+    values = arguments[option.name] if option.is_list else [arguments[option.name]]
     if (option.required or option.is_list) and "" in values:  # as a path, it would be the current folder
         raise UsageError(f"{option.metavar if option.positional else f'--{option.flag}'}: must not be empty")
     if option.bounds:
-        value, (minimum, maximum) = given[option.name], option.bounds
+        value, (minimum, maximum) = arguments[option.name], option.bounds
         if not (minimum <= value and (maximum is None or value <= maximum)):
             allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
             raise UsageError(f"--{option.flag} {value}: must be {allowed}")
 
 
-def _build(config: type[_Config], given: dict[str, Any], prefix: str) -> _Config:
+def _build(config: type[_Config], arguments: dict[str, Any], prefix: str) -> _Config:
     """Builds the dataclass from these values.
 
     A dataclass within it is built only if its required options were given. Otherwise, the field keeps its default.
     """
-    config.complete(given)
+    config.complete(arguments)
     values = {}
     for member, hint in _typed_fields(config):
         name, inner = prefix + member.name, prefix + _declared(member).prefix
         if not _is_options(hint):
-            values |= {member.name: given[name]} if name in given else {}
+            values |= {member.name: arguments[name]} if name in arguments else {}
         elif {
             inner + required.name for required in fields(hint) if required.default is MISSING
-        } <= given.keys():
-            values[member.name] = _build(hint, given, inner)
+        } <= arguments.keys():
+            values[member.name] = _build(hint, arguments, inner)
     return config(**values)
 
 
