@@ -203,12 +203,12 @@ lock: $(UV)
 	echo ./reader | $(UV) $(LOCK) setup.py - --extra arrayrecord -o requirements.lock
 	echo ./reader | $(UV) $(LOCK) setup.py - --extra arrayrecord --extra dev -c requirements.lock -o requirements-dev.lock
 	$(UV) $(LOCK) requirements-docs.in -o requirements-docs.lock
-	$(UV) --directory trainer $(LOCK) pyproject.toml -o requirements.lock
+	$(UV) --directory trainer $(LOCK) pyproject.toml --extra launch -o requirements.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
 	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock -o requirements-tpu-check.lock
-	$(UV) --directory trainer $(LOCK) $(TPU_VM) --override no-tensorflow.txt pyproject.toml requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
+	$(UV) --directory trainer $(LOCK) $(TPU_VM) --override no-tensorflow.txt pyproject.toml --extra launch requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
 	# The JAX of the tests.
-	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra pjrt requirements-pjrt.in -c requirements-dev.lock -o requirements-pjrt.lock
+	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra launch --extra pjrt requirements-pjrt.in -c requirements-dev.lock -o requirements-pjrt.lock
 	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra gpu -c requirements.lock -o requirements-gpu.lock
 	# Resolved for macOS, where torch needs no CUDA packages; the other packages are the same on Linux.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory reader $(LOCK) --python-platform aarch64-apple-darwin \

@@ -54,8 +54,9 @@ def test_a_queued_resource() -> None:
 
 def test_launch_knows_all_states_of_the_api() -> None:
     code = (
-        "import json; from tpu_trainer.cloud import queued_resource as q, vertex; "
-        "print(json.dumps([q.WAITING_STATES, q.PREEMPTED_STATES, q.PREEMPTED_NODE_STATES, vertex.RUNNING]))"
+        "import json; from tpu_trainer.cloud import tpu_vms as t, vertex; "
+        "names = lambda states: [s.name for s in states]; "
+        "print(json.dumps([*map(names, (t.WAITING, t.SUSPENDED, t.TAKEN_NODES)), vertex.RUNNING]))"
     )
     waiting, taken_away, node_taken_away, running = map(set, json.loads(run_trainer("-c", code)))
     states = set(tpu_v2.QueuedResourceState.State.__members__)
@@ -90,12 +91,9 @@ def unknown_values(message: proto.Message) -> list[str]:
 def test_a_slice_of_compute_engine(kind: str, model: str, action: str, mode: str) -> None:
     more = "--cloud.service compute --cloud.accelerator_type tpu7x-16 --cloud.internal_ips true --cloud.subnetwork s"
     bodies = request_body(*more.split(), *kind.split())
-    base = "POST https://compute.googleapis.com/compute/v1/projects/my-project/"
-    template = as_type(bodies[f"{base}regions/europe-west4/instanceTemplates"], compute_v1.InstanceTemplate)
-    policy = as_type(bodies[f"{base}regions/europe-west4/resourcePolicies"], compute_v1.ResourcePolicy)
-    group = as_type(
-        bodies[f"{base}zones/europe-west4-b/instanceGroupManagers"], compute_v1.InstanceGroupManager
-    )
+    template = as_type(bodies["template"], compute_v1.InstanceTemplate)
+    policy = as_type(bodies["policy"], compute_v1.ResourcePolicy)
+    group = as_type(bodies["group"], compute_v1.InstanceGroupManager)
     assert [unknown_values(each) for each in (template, policy, group)] == [[], [], []]
     properties = template.properties
     assert (
@@ -117,7 +115,7 @@ def test_a_slice_of_compute_engine(kind: str, model: str, action: str, mode: str
 
 def test_launch_knows_all_states_of_instances() -> None:
     code = (
-        "import json; from tpu_trainer.cloud import instance_group as g; "
+        "import json; from tpu_trainer.cloud import compute_engine as g; "
         "print(json.dumps([g.TAKEN_STATUSES, g.TAKEN_ACTIONS, g.CREATING]))"
     )
     taken, taken_actions, creating = map(set, json.loads(run_trainer("-c", code)))

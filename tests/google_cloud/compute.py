@@ -105,7 +105,7 @@ class Compute(ResourceLives):
         if kind == "instanceGroupManagers" and self._deleting and not self.still_deleting():
             del self.parts[kind, name]
             return Response.error(404, "deleted")
-        status = {"status": self.status} if self.status else {}
+        status = {"status": self.status} if self.status and kind == "instanceGroupManagers" else {}
         return Response.of_json(self.parts[kind, name] | status)
 
     def _delete(self, kind: str, name: str) -> Response:

@@ -243,7 +243,10 @@ class Gcs(Loopback):
         headers = {"Content-Type": blob.content_type, "X-Goog-Generation": str(blob.generation)}
         if google_crc32c:
             headers["X-Goog-Hash"] = f"crc32c={blob.crc32c}"
-        span = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+        wanted = request.headers.get("Range", "")
+        if suffix := re.fullmatch(r"bytes=-(\d+)", wanted):
+            wanted = f"bytes={max(len(blob.data) - int(suffix[1]), 0)}-"
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted)
         if not span:
             self.bytes_read += len(blob.data)
             return Response(200, blob.data, headers, self._fails("download", self.faults.cut_download_every))

@@ -52,7 +52,7 @@ class Tpu(ResourceLives):
             case "GET", path if path == f"/queuedResources/{name}":
                 return self._show()
             case "DELETE", path if path == f"/queuedResources/{name}":
-                assert request.query == {"force": "true"}
+                assert request.query["force"] == "true"
                 if self._deleting:
                     return Response.error(409, f"{name} is being deleted")
                 self._deleting = 2

@@ -9,13 +9,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import requests
-from requests.adapters import HTTPAdapter
+from google.auth.credentials import AnonymousCredentials
 
 from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback
-from tpu_trainer.cloud.api import Api, retries
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.google import Google
 from tpu_trainer.verbs.command_line import parse
 from tpu_trainer.verbs.launch import launch
 
@@ -43,9 +42,11 @@ def config(*more: str) -> LaunchConfig:
     return parse([*NEEDED, "--cloud.image", IMAGE, *more])[1]
 
 
-def apis(session: requests.Session, url: str, storage: str) -> Api:
-    """Returns the APIs of a stand-in and of Cloud Storage."""
-    return Api(session=session, compute=url, tpu=url, vertex=url, container=url, cluster=url, storage=storage)
+def google(url: str, storage: str) -> Google:
+    """Returns access to a stand-in for a service and one for Cloud Storage."""
+    return Google(
+        credentials=AnonymousCredentials(), endpoint=url, storage=storage, cluster="http://{endpoint}"
+    )
 
 
 def run_launch(
@@ -58,10 +59,7 @@ def run_launch(
         assert next(waits) < 300, "launch does not end"
         sleep(seconds)
 
-    with requests.Session() as session:
-        session.mount("http://", HTTPAdapter(max_retries=retries(backoff=0.001)))
-        api = apis(session, stand_in.url, gcs.url)
-        launch(config(*more), api, sleep=bounded)
+    launch(config(*more), google(stand_in.url, gcs.url), sleep=bounded)
 
 
 def signals_once(number: int) -> Callable[[float], None]:

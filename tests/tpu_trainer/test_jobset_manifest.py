@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.tpu_trainer.launches import GKE, RUN, config
-from tpu_trainer.cloud.differences import differences
-from tpu_trainer.cloud.jobset_manifest import compared, manifest, same_content
+from tpu_trainer.cloud.jobset_manifest import manifest
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.config import FitConfig
 from tpu_trainer.support.errors import UsageError
@@ -161,19 +160,3 @@ def test_another_topology_of_the_same_size_can_be_chosen() -> None:
 def test_slices_that_do_not_exist_are_errors(accelerator_type: str) -> None:
     with pytest.raises(UsageError, match=f"--cloud.accelerator_type is '{accelerator_type}'"):
         Slice.parse(accelerator_type)
-
-
-def test_labels_do_not_count_as_content_but_everything_else_does() -> None:
-    two_hosts = ("--cloud.accelerator_type", "v4-16")
-    ours = manifest(config(*GKE, *two_hosts))
-    assert same_content(ours, manifest(config(*GKE, *two_hosts, "--cloud.labels.build", "7")))
-    for more in (("--seed", "1"), ("--cloud.spot", "true"), ("--cloud.queue", "q"), ("--cloud.slices", "2")):
-        other = manifest(config(*GKE, *two_hosts, *more))
-        assert not same_content(ours, other)
-        assert differences(compared(other), compared(ours))
-
-
-def test_jobsets_of_other_releases_are_compared_as_they_are() -> None:
-    ours = manifest(config(*GKE))
-    text = differences(compared(ours), compared(ours | {"spec": {"replicatedJobs": []}}))
-    assert "spec.replicatedJobs is [] there" in text

@@ -15,7 +15,7 @@ from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config, signals_once
-from tpu_trainer.cloud.group_requests import requests
+from tpu_trainer.cloud.compute_requests import bodies
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
 from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
 
@@ -43,7 +43,7 @@ def put(
     compute: Compute, *more: str, attempt: str = "1234abcd", parts: tuple[str, ...] = tuple(KINDS)
 ) -> None:
     """Creates what a launch with these options creates."""
-    for part, (_, body) in requests(config(*COMPUTE, *more), attempt).items():
+    for part, body in bodies(config(*COMPUTE, *more), attempt).items():
         if part in parts:
             compute.put(KINDS[part], body)
 
@@ -145,7 +145,7 @@ def test_too_many_requests_in_a_short_time_are_repeated(train: Any, ends: Any) -
             return super().serve(request)
 
     lines = train(Limited(["RUNNING", ends(0), "RUNNING"]))
-    assert any("retrying: POST" in line and "Rate Limit Exceeded" in line for line in lines)
+    assert any("retrying: 403 POST" in line and "Rate Limit Exceeded" in line for line in lines)
     assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
 
 
@@ -168,7 +168,7 @@ def test_a_second_launch_follows_the_group_of_a_killed_one(train: Any, ends: Any
         ),
         (
             ("--train.steps", "7"),
-            "exists, but with other options, .* delete it: gcloud compute instance-groups",
+            "exists, but with other options.* delete it: gcloud compute instance-groups",
         ),
         (("--cloud.topology", "4x4", "--cloud.spot", "true"), "with other options"),
     ],
@@ -187,15 +187,18 @@ def test_what_belongs_to_another_run_is_neither_used_nor_deleted(
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [
-        (("--train.steps", "7"), "trainer: train.steps is 7 there and 10000 here. Use"),
-        (("--cloud.reservation", "other"), "with other options, or of another release of the trainer. Use"),
+        (("--train.steps", "7"), "with other options: train.steps is 7 there and 10000 here. Use"),
+        (
+            ("--cloud.reservation", "other"),
+            'with other options: cloud.reservation is "other" there and null here. Use',
+        ),
         (
             ("--cloud.accelerator_type", "v6e-32"),
-            "targetSize is 8 there and 4 here; workloadPolicy.acceleratorTopology is .4x8. there",
+            'cloud.accelerator_type is "v6e-32" there and "v6e-16" here',
         ),
         (
             ("--cloud.image", f"europe-docker.pkg.dev/p/r/i@sha256:{'1' * 64}"),
-            "metadata.tokenmill-image is .*1. there and",
+            "cloud.image is .*1. there and",
         ),
     ],
 )
@@ -265,7 +268,8 @@ def test_a_part_that_cannot_be_deleted_ends_the_command_and_does_not_hide_a_fail
 def test_a_slow_creation_renews_the_lease(train: Any, ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, renewed = [0.0], [0.0]
     monkeypatch.setattr(Lease, "renew", lambda lease: renewed.append(sum(seconds)))
-    train(Compute(["RUNNING", ends(0), "RUNNING"], slow=25), sleep=seconds.append)
+    compute = Compute(["RUNNING", ends(0), "RUNNING"], slow=25)
+    train(compute, "--cloud.poll_seconds", "30", sleep=seconds.append)
     assert sum(seconds) > 120
     # Another launch takes a lease over that has not been renewed for a minute and two status checks.
     assert max(later - earlier for earlier, later in pairwise(renewed)) < 60

@@ -5,23 +5,21 @@ from __future__ import annotations
 import base64
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
+from google.auth.credentials import AnonymousCredentials
 
 from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.gke import Gke
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.private_network import certificate
-from tests.tpu_trainer.launches import DELETE_JOBSET, GKE, RUN, apis, config, signals_once
-from tpu_trainer.cloud.api import Api
+from tests.tpu_trainer.launches import DELETE_JOBSET, GKE, RUN, config, run_launch, signals_once
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster
+from tpu_trainer.cloud.google import Google
 from tpu_trainer.cloud.jobset_manifest import manifest
 from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
-from tpu_trainer.verbs.launch import launch
 
 TWO_HOSTS = ("--cloud.accelerator_type", "v4-16")
 OURS = config(*GKE)
@@ -172,13 +170,13 @@ def test_a_second_launch_follows_the_jobset_of_a_killed_one(train: Any) -> None:
     [
         (("--output_dir", "gs://bucket/other/first"), "exists, but not for gs://bucket/runs/first; choose"),
         (("--train.steps", "7"), "other options: train.steps is 7 there and 10000 here. Use the same"),
-        (("--cloud.slices", "2"), r"spec.replicatedJobs\[0\].replicas is 2 there and 1 here"),
-        (("--cloud.queue", "q"), 'queue is "q" there and null here'),
+        (("--cloud.slices", "2"), "cloud.slices is 2 there and 1 here"),
+        (("--cloud.queue", "q"), 'cloud.queue is "q" there and null here'),
         (
             ("--data.tokenizer", "gs://b/$t", "--mesh.fsdp", "true"),
             r'data.tokenizer is "gs://b/\$t" there and null here; mesh.fsdp is true there and false here. Use',
         ),
-        (("--cloud.spot", "true"), "with other options: it has further options"),
+        (("--cloud.spot", "true"), "with other options: cloud.spot is true there and false here"),
     ],
 )
 def test_a_jobset_with_other_options_is_neither_followed_nor_deleted(
@@ -252,11 +250,15 @@ def change(**values: Any) -> Gke:
     ("gke", "more", "message"),
     [
         (change(installed=False), (), r"has no JobSets; install them: kubectl apply --server-side -f https"),
-        (change(), ("--cloud.cluster", "d"), r"404: Not found: .*clusters/d\.\. Set --cloud.cluster and"),
+        (
+            change(),
+            ("--cloud.cluster", "d"),
+            r"404 GET .*: Not found: .*clusters/d\.\. Set --cloud.cluster and",
+        ),
         (
             change(),
             ("--cloud.namespace", "n"),
-            r'404: namespaces "n" not found\. Create the namespace: kubectl',
+            r'404 POST .*: namespaces "n" not found\. Create the namespace: kubectl',
         ),
         (
             change(forbidden={("create", "jobsets"), ("get", "pods/log")}),
@@ -277,10 +279,10 @@ def test_what_is_missing_is_said_before_anything_is_created(
 
 
 def test_a_cluster_that_cannot_be_reached_says_how_to_reach_it(gcs: Gcs) -> None:
-    with Gke() as gke, requests.Session() as session:
-        away = replace(apis(session, gke.url, gcs.url), cluster="http://localhost:9")
+    with Gke() as gke:
+        gke.cluster["endpoint"] = "localhost:9"
         with pytest.raises(CloudError, match=r"cannot be reached from here: .*--enable-dns-access"):
-            launch(OURS, away, sleep=lambda seconds: None)
+            run_launch(gke, gcs, *GKE)
         assert gke.created == []
 
 
@@ -291,32 +293,28 @@ def test_the_certificate_of_the_cluster_is_checked(tmp_path: Path) -> None:
 
     (tmp_path / "other").mkdir()
     certificate(tmp_path / "other", ["localhost"])
-    with (
-        Cluster(tls=certificate(tmp_path, ["localhost"])) as cluster,
-        Gke() as gke,
-        requests.Session() as session,
-    ):
-        google = Api(session=session, container=gke.url)
+    with Cluster(tls=certificate(tmp_path, ["localhost"])) as cluster, Gke() as gke:
+        google = Google(credentials=AnonymousCredentials(), endpoint=gke.url)
         gke.cluster["endpoint"] = cluster.url.removeprefix("https://")
         for folder, trusted in ((tmp_path, True), (tmp_path / "other", False)):
             authority = base64.b64encode((folder / "ca.pem").read_bytes()).decode()
             gke.cluster["masterAuth"]["clusterCaCertificate"] = authority
-            api, url = connect_to_cluster(google, OURS)
+            api = connect_to_cluster(google, OURS)
             if trusted:
-                assert api.call("GET", f"{url}/version") == {"path": "/version"}
+                assert api.call("GET", "version") == {"path": "/version"}
             else:
                 with pytest.raises(CloudError, match="CERTIFICATE_VERIFY_FAILED"):
-                    api.call("GET", f"{url}/version")
+                    api.call("GET", "version")
 
 
 def test_the_dns_endpoint_is_preferred_if_it_is_open() -> None:
-    with Gke() as gke, requests.Session() as session:
-        google = Api(session=session, container=gke.url)
+    with Gke() as gke:
+        google = Google(credentials=AnonymousCredentials(), endpoint=gke.url)
         for open_to_all in (True, False):
             named = {"endpoint": "gke-1a2b.europe-west4.gke.goog", "allowExternalTraffic": open_to_all}
             gke.cluster["controlPlaneEndpointsConfig"] = {"dnsEndpointConfig": named}
-            api, url = connect_to_cluster(google, OURS)
-            assert (url == "https://gke-1a2b.europe-west4.gke.goog") == open_to_all
+            api = connect_to_cluster(google, OURS)
+            assert (api.url == "https://gke-1a2b.europe-west4.gke.goog") == open_to_all
             assert (api.verify is None) == open_to_all
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
+from google.auth.credentials import AnonymousCredentials
 
 from tests.google_cloud.gcs import Gcs
-from tests.tpu_trainer.launches import apis
 from tests.tpu_trainer.small_runs import fit_arguments
+from tpu_trainer.cloud.objects import Objects
 from tpu_trainer.cloud.run_lease import RunLease
 from tpu_trainer.config import DataConfig, FitConfig
 from tpu_trainer.runs import run_lock
@@ -114,29 +114,28 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         FolderLock(f"{tmp_path}/file/run").acquire()
 
 
-def lease(gcs: Gcs, session: requests.Session, sleep: Callable[[float], Any] = never) -> RunLease:
-    return RunLease(URL, apis(session, "", gcs.url), sleep=sleep)
+def lease(gcs: Gcs, sleep: Callable[[float], Any] = never) -> RunLease:
+    return RunLease(URL, Objects(AnonymousCredentials(), gcs.url), sleep=sleep)
 
 
 def test_the_lock_in_cloud_storage(gcs: Gcs) -> None:
-    with requests.Session() as session:
-        first = lease(gcs, session)
-        first.acquire()
-        with pytest.raises(UsageError, match=r"run.lock: another `fit` \(process .* another --output_dir"):
-            lease(gcs, session, lambda seconds: first.renew()).acquire()
-        # It is given back while another one waits.
-        second = lease(gcs, session, lambda seconds: first.release())
-        second.acquire()
-        waits: list[float] = []
-        third = lease(gcs, session, waits.append)
-        third.acquire()
-        assert sum(waits) == 90
-        with pytest.raises(LostLockError, match="has taken this run over"):
-            second.renew()
-        second.release()
-        third.renew()
-        third.release()
-        assert gcs.objects == {}
+    first = lease(gcs)
+    first.acquire()
+    with pytest.raises(UsageError, match=r"run.lock: another `fit` \(process .* another --output_dir"):
+        lease(gcs, lambda seconds: first.renew()).acquire()
+    # It is given back while another one waits.
+    second = lease(gcs, lambda seconds: first.release())
+    second.acquire()
+    waits: list[float] = []
+    third = lease(gcs, waits.append)
+    third.acquire()
+    assert sum(waits) == 90
+    with pytest.raises(LostLockError, match="has taken this run over"):
+        second.renew()
+    second.release()
+    third.renew()
+    third.release()
+    assert gcs.objects == {}
 
 
 def test_a_process_that_has_lost_its_lock_ends_at_once(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class CloudConfig:
             require(valid, "cloud.labels", {key: value}, rule)
         self._check_one_kind("nodes")
         # https://cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice
-        one_host = Slice.parse(self.accelerator_type, self.topology).hosts == 1
+        one_host = self.hosts == 1
         rule = f"GKE connects only slices of several hosts, and {self.accelerator_type} is one host; use a larger one"
         require(self.slices == 1 or not one_host, "cloud.slices", self.slices, rule)
 
@@ -204,6 +204,11 @@ class CloudConfig:
     def region(self) -> str:
         """The zone's region."""
         return self.zone.rpartition("-")[0]
+
+    @property
+    def location(self) -> str:
+        """The region or zone of the GKE cluster."""
+        return self.cluster_location or self.region
 
     @property
     def hosts(self) -> int:
@@ -286,8 +291,7 @@ class LaunchConfig(FitConfig):
             raise UsageError(f"--strategy is 'tpu': {what} trains with --strategy pjrt; omit --strategy")
         if cloud.service == "gke":
             # Of a pod, with the five random characters at its end: a DNS label.
-            hosts = Slice.parse(cloud.accelerator_type, cloud.topology).hosts
-            pod = f"{self.name}-fit-{cloud.slices - 1}-{hosts - 1}-abcde"
+            pod = f"{self.name}-fit-{cloud.slices - 1}-{cloud.hosts - 1}-abcde"
             if len(pod) > _MAX_LABEL:
                 raise UsageError(
                     f"the JobSet's name is {self.name!r}: must have at most {len(self.name) + _MAX_LABEL - len(pod)} "
@@ -300,9 +304,12 @@ class LaunchConfig(FitConfig):
             )
 
     @property
-    def trains_with_pjrt(self) -> bool:
-        """Whether `fit` on the hosts has --strategy pjrt."""
-        return self.strategy == "pjrt"
+    def place(self) -> str:
+        """Where the resource is: project and zone, or for GKE project, location, cluster and namespace."""
+        cloud = self.cloud
+        if cloud.service == "gke":
+            return f"{cloud.project}/{cloud.location}/{cloud.cluster}/{cloud.namespace}"
+        return f"{cloud.project}/{cloud.zone}"
 
     @property
     def name(self) -> str:

@@ -5,23 +5,19 @@ from __future__ import annotations
 import base64
 import binascii
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
-from tpu_trainer.cloud.api import Api, RefusedError
+from google.cloud import container_v1
+
 from tpu_trainer.cloud.config import LaunchConfig
+from tpu_trainer.cloud.google import Google, RefusedError, RestApi, send
 from tpu_trainer.support.errors import CloudError
 
-_STOPPED = ("STOPPING", "ERROR")
+_States = container_v1.Cluster.Status
 
 
-def location(config: LaunchConfig) -> str:
-    """Returns the cluster's region or zone."""
-    return config.cloud.cluster_location or config.cloud.region
-
-
-def connect_to_cluster(api: Api, config: LaunchConfig) -> tuple[Api, str]:
-    """Returns an API with the cluster's certificates, and the URL of the cluster's API.
+def connect_to_cluster(google: Google, config: LaunchConfig) -> RestApi:
+    """Returns the API of the run's cluster.
 
     If the cluster has a DNS-based endpoint that is open to clients outside of Google Cloud's network, it is used: it
     needs no network path, only the permission container.clusters.connect. Otherwise the IP address.
@@ -31,9 +27,9 @@ def connect_to_cluster(api: Api, config: LaunchConfig) -> tuple[Api, str]:
         UnansweredError: If GKE does not respond.
     """
     cloud = config.cloud
-    place = f"projects/{cloud.project}/locations/{location(config)}"
+    name = f"projects/{cloud.project}/locations/{cloud.location}/clusters/{cloud.cluster}"
     try:
-        found = api.call("GET", f"{api.container}/v1/{place}/clusters/{cloud.cluster}")
+        cluster = send(google.client(container_v1.ClusterManagerClient).get_cluster, name=name)
     except RefusedError as error:
         if error.code != 404:
             raise
@@ -41,21 +37,22 @@ def connect_to_cluster(api: Api, config: LaunchConfig) -> tuple[Api, str]:
             f"{error}. Set --cloud.cluster and --cloud.cluster_location; gcloud container clusters list --project "
             f"{cloud.project} prints both"
         ) from error
-    if found.get("status") in _STOPPED:
-        raise CloudError(
-            f"the cluster {cloud.cluster} is {found['status']}: {found.get('statusMessage', '')}"
-        )
-    named = found.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
-    if named.get("allowExternalTraffic") and named.get("endpoint"):
-        return api, api.cluster.format(endpoint=named["endpoint"])
+    if cluster.status in (_States.STOPPING, _States.ERROR):
+        raise CloudError(f"the cluster {cloud.cluster} is {cluster.status.name}: {cluster.status_message}")
+    named = cluster.control_plane_endpoints_config.dns_endpoint_config
+    if named.allow_external_traffic and named.endpoint:
+        return RestApi(google=google, url=google.cluster.format(endpoint=named.endpoint))
     try:
-        authority = base64.b64decode(found["masterAuth"]["clusterCaCertificate"], validate=True)
-        endpoint = found["endpoint"]
-    except (KeyError, binascii.Error) as error:
+        authority = base64.b64decode(cluster.master_auth.cluster_ca_certificate, validate=True)
+    except binascii.Error:
+        authority = b""
+    if not authority or not cluster.endpoint:
         raise CloudError(
-            f"the cluster {cloud.cluster} has no endpoint yet (status {found.get('status')}); wait until it is RUNNING"
-        ) from error
-    return replace(api, verify=_file(authority)), api.cluster.format(endpoint=endpoint)
+            f"the cluster {cloud.cluster} has no endpoint yet (status {cluster.status.name}); wait until it is RUNNING"
+        )
+    return RestApi(
+        google=google, url=google.cluster.format(endpoint=cluster.endpoint), verify=_file(authority)
+    )
 
 
 def _file(authority: bytes) -> str:

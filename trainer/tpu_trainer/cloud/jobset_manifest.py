@@ -7,22 +7,15 @@ how-to/consuming-reservations and how-to/provisioningrequest (flex-start).
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.differences import parsed
-from tpu_trainer.cloud.exits import ABORTED, SIGTERMED
+from tpu_trainer.cloud.hosts import ABORTED, SIGTERMED
+from tpu_trainer.cloud.service import OPTIONS, recorded_options
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.config.files import dump_fit_config
 from tpu_trainer.support.errors import ExitStatus
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = JOB = "fit"
-OUTPUT_DIR = "tokenmill-output-dir"
-"""Annotation: the run's folder."""
-_CONTENT = "tokenmill-content"
-"""Annotation: a hash of what the JobSet does."""
 GRACE_SECONDS = 120
 """Time to save after SIGTERM. Spot nodes give less."""
 _COORDINATOR_PORT = 8476
@@ -42,7 +35,7 @@ def manifest(config: LaunchConfig) -> dict:
     cloud = config.cloud
     tpu = Slice.parse(cloud.accelerator_type, cloud.topology)
     labels = {"run": config.name, **cloud.labels}
-    annotations = {OUTPUT_DIR: config.output_dir.rstrip("/")}
+    annotations = {OPTIONS: recorded_options(config)}
     if tpu.hosts * cloud.slices > 1:
         # Each slice is a node pool. Its pods must all be in the same one.
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
@@ -55,7 +48,7 @@ def manifest(config: LaunchConfig) -> dict:
         "podFailurePolicy": {"rules": _pod_failures()},
         "template": {"metadata": {"labels": labels}, "spec": _pod(config, tpu)},
     }
-    body = {
+    return {
         "apiVersion": API_VERSION,
         "kind": "JobSet",
         "metadata": {
@@ -83,8 +76,6 @@ def manifest(config: LaunchConfig) -> dict:
             "ttlSecondsAfterFinished": _A_WEEK,
         },
     }
-    body["metadata"]["annotations"][_CONTENT] = _content(body)
-    return body
 
 
 def _queue_labels(config: LaunchConfig) -> dict[str, str]:
@@ -189,52 +180,3 @@ def _from_annotation(name: str, annotation: str) -> dict:
 def _escape(word: str) -> str:
     """Returns a word of a command that Kubernetes, which replaces $(NAME), expands to `word`."""
     return word.replace("$", "$$")
-
-
-def _unescape(word: str) -> str:
-    return word.replace("$$", "$")
-
-
-def _content(body: dict) -> str:
-    """Returns a hash of a JobSet without its labels, which can differ between two commands that follow it."""
-    spec = json.loads(json.dumps(body["spec"]))
-    for job in spec["replicatedJobs"]:
-        job["template"]["spec"]["template"]["metadata"].pop("labels", None)
-    text = json.dumps([body["metadata"]["annotations"], _queue(body), spec], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _queue(body: dict) -> str | None:
-    return body["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
-
-
-def same_content(ours: dict, found: dict) -> bool:
-    """Whether a JobSet of the cluster was created from `ours`, apart from labels."""
-    annotations = found["metadata"].get("annotations") or {}
-    return annotations.get(_CONTENT) == ours["metadata"]["annotations"][_CONTENT]
-
-
-def compared(body: dict) -> dict:
-    """Returns the parts of a JobSet in which another command's may differ, with the options of `fit` parsed."""
-    annotations = body["metadata"].get("annotations") or {}
-    spec = json.loads(json.dumps(body["spec"]))
-    options = _take_options(spec)
-    return {
-        "annotations": {name: value for name, value in annotations.items() if name != _CONTENT},
-        "queue": _queue(body),
-        "spec": spec,
-    } | options
-
-
-def _take_options(spec: dict) -> dict:
-    """Removes the configuration of `fit` from a JobSet's specification; returns its options."""
-    try:
-        [container] = spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
-        place = container["args"].index("--config") + 1
-        options = parsed(_unescape(container["args"][place]))
-    except (KeyError, IndexError, TypeError, ValueError):  # another release's
-        return {}
-    if not isinstance(options, dict):
-        return {}
-    del container["args"][place]
-    return options

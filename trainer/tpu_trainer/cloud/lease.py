@@ -13,16 +13,15 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from tpu_trainer.cloud.api import Api, RefusedError, UnansweredError
-from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.gke_cluster import location
-from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
-from tpu_trainer.support import files
+from tpu_trainer.cloud.google import RefusedError, UnansweredError
+from tpu_trainer.cloud.objects import Objects
 from tpu_trainer.support.errors import CloudError
 
 _log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
 
 _GRACE_SECONDS = 60.0
 """A live holder writes within two of its polling intervals and this many seconds."""
@@ -39,7 +38,7 @@ class Lease:
 
     def __init__(
         self,
-        api: Api,
+        objects: Objects,
         url: str,
         *,
         verb: str,
@@ -49,38 +48,26 @@ class Lease:
     ) -> None:
         """
         Args:
-            api: Has the object.
+            objects: Has the object.
             url: The object.
             verb: The verb that holds the lease.
             poll_seconds: Seconds between two calls of `renew`.
             target: What the holder manages. A process with another one does not take over from a killed holder.
             sleep: Waits a number of seconds.
         """
-        self._api = api
+        self._objects = objects
         self._url = url
         self._verb = verb
         self._poll = poll_seconds
         self._target = target
         self._sleep = sleep
-        self._generation: str | None = None
+        self._generation: int | None = None
         self._token = secrets.token_hex(8)
-
-    @classmethod
-    def of_launch(cls, api: Api, config: LaunchConfig, *, sleep: Callable[[float], Any]) -> Lease:
-        """Returns the lease of a `launch`."""
-        return cls(
-            api,
-            files.join(config.output_dir, LAUNCH_FOLDER, "launcher.json"),
-            verb="launch",
-            poll_seconds=config.cloud.poll_seconds,
-            target=f"{config.cloud.service} {_place(config)}/{config.name}",
-            sleep=sleep,
-        )
 
     def acquire(self) -> None:
         """Acquires the lease: at once if it is free, otherwise once its holder releases it or stops renewing it."""
-        generation = self._api.object_generation(self._url)
-        if generation != "0":
+        generation = self._patiently(lambda: self._objects.generation(self._url))
+        if generation:
             holder = self._holder()
             seconds = 2 * float(holder.get("poll_seconds", 0)) + _GRACE_SECONDS
             _log.info(
@@ -89,8 +76,8 @@ class Lease:
             )
             for _ in range(_CHECKS):
                 self._sleep(seconds / _CHECKS)
-                there = self._api.object_generation(self._url)
-                if there == "0":  # released
+                there = self._patiently(lambda: self._objects.generation(self._url))
+                if there == 0:  # released
                     return self.acquire()
                 if there != generation:
                     raise LostLeaseError(
@@ -102,13 +89,16 @@ class Lease:
                     f"would train it as {self._target}; use the same --cloud options, or delete that resource and "
                     "this file"
                 )
-        for attempt in range(_ATTEMPTS):
+        self._patiently(lambda: self._write(generation))
+
+    def _patiently(self, call: Callable[[], _Answer]) -> _Answer:
+        """Returns the result of `call`, which is retried a few times if Cloud Storage does not respond."""
+        for _ in range(_ATTEMPTS - 1):
             try:
-                return self._write(generation)
+                return call()
             except UnansweredError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
                 self._sleep(1)
+        return call()
 
     def renew(self) -> None:
         """Rewrites the file. If Cloud Storage does not respond, the next call tries again."""
@@ -124,7 +114,7 @@ class Lease:
         if self._generation is None:
             return
         try:
-            self._api.delete_object(self._url, generation=self._generation)
+            self._patiently(lambda: self._objects.delete(self._url, generation=self._generation))
         except CloudError as error:
             _log.warning(f"{self._verb}: {self._url}: not removed: {error}")
         self._generation = None
@@ -135,7 +125,7 @@ class Lease:
         Raises:
             LostLeaseError: If another program has written the file.
         """
-        text = self._api.read_object(self._url) or "{}"
+        text = self._patiently(lambda: self._objects.read(self._url)) or "{}"
         try:
             holder = json.loads(text)
             if holder != {}:
@@ -148,7 +138,7 @@ class Lease:
             ) from error
         return holder
 
-    def _write(self, generation: str) -> None:
+    def _write(self, generation: int) -> None:
         content = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -157,7 +147,7 @@ class Lease:
             "place": self._target,
         }
         try:
-            self._generation = self._api.write_object(self._url, content, generation=generation)
+            self._generation = self._objects.write(self._url, content, generation=generation)
         except RefusedError as error:
             if error.code != 412:
                 raise
@@ -168,14 +158,7 @@ class Lease:
                 raise LostLeaseError(
                     f"{self._url}: another `{self._verb}` ({_describe_holder(holder)}) has taken this run over"
                 ) from error
-            self._generation = self._api.object_generation(self._url)
-
-
-def _place(config: LaunchConfig) -> str:
-    cloud = config.cloud
-    if cloud.service == "gke":
-        return f"{cloud.project}/{location(config)}/{cloud.cluster}/{cloud.namespace}"
-    return f"{cloud.project}/{cloud.zone}"
+            self._generation = self._objects.generation(self._url)
 
 
 def _describe_holder(holder: dict[str, Any]) -> str:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tpu_trainer.cloud.api import Api, RefusedError
+from tpu_trainer.cloud.google import RefusedError
 from tpu_trainer.cloud.lease import Lease, LostLeaseError
+from tpu_trainer.cloud.objects import Objects
 from tpu_trainer.runs.run_lock import NAME, RENEWAL_SECONDS, LostLockError
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import CloudError, UsageError
@@ -19,10 +20,10 @@ _log = logging.getLogger(__name__)
 class RunLease:
     """A `run_lock.Lock`."""
 
-    def __init__(self, folder: str, api: Api, *, sleep: Callable[[float], Any] = time.sleep) -> None:
+    def __init__(self, folder: str, objects: Objects, *, sleep: Callable[[float], Any] = time.sleep) -> None:
         self._folder = folder
         self._lease = Lease(
-            api,
+            objects,
             files.join(folder, NAME),
             verb="fit",
             poll_seconds=RENEWAL_SECONDS,

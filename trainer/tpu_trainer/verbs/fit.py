@@ -111,7 +111,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
 def _locked(folder: str) -> AbstractContextManager[None]:
     """Returns a context that holds the lock of a run's folder."""
     if folder.startswith("gs://"):
-        from tpu_trainer.cloud.api import connect_storage  # a second to import
+        from tpu_trainer.cloud.objects import connect_storage  # half a second to import
         from tpu_trainer.cloud.run_lease import RunLease
 
         return held(RunLease(folder, connect_storage()))

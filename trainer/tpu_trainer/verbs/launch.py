@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
-from tpu_trainer.cloud.api import Api, connect
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.gke_training import GkeTraining
-from tpu_trainer.cloud.group_requests import requests
-from tpu_trainer.cloud.instance_group import InstanceGroup
-from tpu_trainer.cloud.jobset_manifest import manifest
-from tpu_trainer.cloud.lease import Lease, LostLeaseError
-from tpu_trainer.cloud.named_training import NamedTraining
-from tpu_trainer.cloud.queued_resource import QueuedResource, request
 from tpu_trainer.cloud.signals import InterruptedBySignal
-from tpu_trainer.cloud.tpu_training import TpuTraining
-from tpu_trainer.cloud.vertex import custom_job
-from tpu_trainer.cloud.vertex_training import VertexTraining
-from tpu_trainer.cloud.watch import Watch
-from tpu_trainer.support.errors import InterruptedRun
+from tpu_trainer.runs.run_folder import LAUNCH_FOLDER
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import InterruptedRun, UsageError
 
 _log = logging.getLogger(__name__)
 
-_BODIES: dict[str, Callable[[LaunchConfig], dict]] = {
-    "tpu": lambda config: request(config, attempt="dry-run"),
-    "compute": lambda config: {
-        f"POST {Api.compute}/compute/v1/{path}": body
-        for path, body in requests(config, attempt="dry-run").values()
-    },
-    "gke": manifest,
-    "vertex": custom_job,
+_SERVICES = {
+    "tpu": ("tpu_vms", "TpuVms"),
+    "compute": ("compute_engine", "ComputeEngine"),
+    "gke": ("gke", "Gke"),
+    "vertex": ("vertex", "VertexAi"),
 }
-_TRAININGS: dict[str, Callable[[LaunchConfig, Api, Watch], NamedTraining | VertexTraining]] = {
-    "tpu": lambda config, api, watch: TpuTraining(config, QueuedResource(api, config), watch),
-    "compute": lambda config, api, watch: TpuTraining(config, InstanceGroup(api, config, watch.pause), watch),
-    "gke": GkeTraining,
-    "vertex": VertexTraining,
-}
+"""Each service's module in `cloud`, and the class in it. Google's libraries take a second to import."""
 
 
 def main(config: LaunchConfig) -> None:
     """Runs the verb.
 
     Raises:
-        UsageError: If the model's type or configuration is not supported.
+        UsageError: If the model's type or configuration is not supported, or a package is missing.
         CloudError: If Google Cloud refuses a request or training fails.
         InterruptedRun: After a signal, such as Ctrl-C.
     """
@@ -55,44 +38,46 @@ def main(config: LaunchConfig) -> None:
         from tpu_trainer.network.hf_config import check_model  # half a second to import
 
         check_model(config.model, config.objective)
-    if config.cloud.dry_run:
-        body = _BODIES[config.cloud.service](config)
-        print(json.dumps(body, indent=1))
-        return
-    launch(config, connect(config.cloud.region))
-
-
-def launch(config: LaunchConfig, api: Api, *, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Trains `config` through `api`; `sleep` waits between two status checks."""
-    lease = Lease.of_launch(api, config, sleep=sleep)
-    watch = Watch(api, config, lease, sleep)
-    training = _TRAININGS[config.cloud.service](config, api, watch)
     try:
-        with watch.signals:
-            _follow(config, training, lease, watch)
+        service = _service(config)
+    except ImportError as error:
+        raise UsageError(
+            f"--cloud.service {config.cloud.service} needs Google's packages ({error}); install them: pip install "
+            "'tokenmill-trainer[launch]'"
+        ) from error
+    if config.cloud.dry_run:
+        print(json.dumps(service.preview(config), indent=1))
+        return
+    from tpu_trainer.cloud.google import connect
+
+    launch(config, connect())
+
+
+def _service(config: LaunchConfig) -> Any:
+    module, name = _SERVICES[config.cloud.service]
+    return getattr(importlib.import_module(f"tpu_trainer.cloud.{module}"), name)
+
+
+def launch(config: LaunchConfig, google: Any, *, sleep: Callable[[float], Any] = time.sleep) -> None:
+    """Trains `config` through `google`, a `cloud.google.Google`; `sleep` waits between two status checks."""
+    from tpu_trainer.cloud.follow import JobFollower
+    from tpu_trainer.cloud.lease import Lease
+    from tpu_trainer.cloud.objects import Objects
+
+    objects = Objects(google.credentials, google.storage)
+    lease = Lease(
+        objects,
+        files.join(config.output_dir, LAUNCH_FOLDER, "launcher.json"),
+        verb="launch",
+        poll_seconds=config.cloud.poll_seconds,
+        target=f"{config.cloud.service} {config.place}/{config.name}",
+        sleep=sleep,
+    )
+    service = _service(config)(google, objects, config)
+    try:
+        JobFollower(config, service, objects, lease, sleep=sleep).follow()
     except InterruptedBySignal:
         raise InterruptedRun(
             f"{config.name}: interrupted; run the same command to continue from the last checkpoint"
         ) from None
     _log.info(f"launch: {config.name}: finished: {config.output_dir}")
-
-
-def _follow(
-    config: LaunchConfig, training: NamedTraining | VertexTraining, lease: Lease, watch: Watch
-) -> None:
-    """Trains while holding the lease; at the end, prints how to delete resources that may remain."""
-    try:
-        lease.acquire()
-        training.run()
-    except InterruptedBySignal as interruption:
-        _log.info(f"launch: {config.name}: {interruption}: deleting its resources")
-        training.cancel()
-        raise
-    except LostLeaseError:
-        watch.cleanup_command = None
-        raise
-    finally:
-        if watch.cleanup_command is None:
-            lease.release()
-        else:
-            _log.info(f"launch: {config.name}: {watch.cleanup_hint()}")

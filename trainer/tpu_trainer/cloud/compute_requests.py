@@ -9,13 +9,11 @@ consume-reservation-compute) and https://docs.cloud.google.com/compute/docs/inst
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from typing import Any
 
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.differences import parsed
-from tpu_trainer.cloud.host_reports import ATTEMPT, REPORT, host_metadata
+from tpu_trainer.cloud.hosts import host_metadata
+from tpu_trainer.cloud.service import recorded_options
 from tpu_trainer.cloud.slices import Slice
 
 _DISK_GB = "200"  # of which the trainer's image needs a few
@@ -23,8 +21,8 @@ _A_WEEK = 7 * 24 * 3600  # flex-start's maximum
 _IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family/"
 
 
-def requests(config: LaunchConfig, attempt: str) -> dict[str, tuple[str, dict]]:
-    """Returns the path and the body of each request of an attempt, in their order: API version v1."""
+def bodies(config: LaunchConfig, attempt: str) -> dict[str, dict]:
+    """Returns the template, the policy and the group of an attempt, in the order of their creation: API version v1."""
     cloud, name = config.cloud, config.name
     tpu = Slice.parse(cloud.accelerator_type, cloud.topology)
     project = f"projects/{cloud.project}"
@@ -41,17 +39,15 @@ def requests(config: LaunchConfig, attempt: str) -> dict[str, tuple[str, dict]]:
     if cloud.flex_start or cloud.reservation:
         # Only these two can wait for all instances at once.
         group["targetSizePolicy"] = {"mode": "BULK"}
-    found = {"template": (f"{region}/instanceTemplates", _template(config, attempt, tpu))}
+    parts = {"template": _template(config, attempt, tpu)}
     if tpu.hosts > 1:
         policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": tpu.topology}
-        found["policy"] = (f"{region}/resourcePolicies", {"name": name, "workloadPolicy": policy})
+        parts["policy"] = {"name": name, "workloadPolicy": policy}
         group["resourcePolicies"] = {"workloadPolicy": f"{region}/resourcePolicies/{name}"}
-    found["group"] = (f"{project}/zones/{cloud.zone}/instanceGroupManagers", group)
-    options = _digest([found["template"][1], group])
-    for _, body in found.values():
-        body["description"] = f"{owner(config)} {options}"
-    found["template"][1]["properties"]["labels"]["tokenmill-options"] = options
-    return found
+    parts["group"] = group
+    for body in parts.values():
+        body["description"] = description(config)
+    return parts
 
 
 def _template(config: LaunchConfig, attempt: str, tpu: Slice) -> dict:
@@ -109,31 +105,12 @@ def _scheduling(config: LaunchConfig) -> dict:
     return scheduling
 
 
-def compared(parts: dict[str, dict]) -> dict:
-    """Returns what another command may request otherwise of some parts, with the options of `fit` parsed."""
-    # Answers have whole URLs, requests the paths in them.
-    parts = json.loads(re.sub(r'"https://[^/"]+/compute/v1/', '"', json.dumps(parts)))
-    found: dict[str, Any] = {}
-    for body in parts.values():
-        found |= body.pop("properties", {}) | body
-    metadata = {item["key"]: item.get("value", "") for item in found.pop("metadata", {}).get("items", [])}
-    options = parsed(metadata.pop("tokenmill-config", ""))
-    for key in (ATTEMPT, REPORT, "startup-script"):
-        metadata.pop(key, None)
-    for key in ("name", "description"):
-        found.pop(key, None)
-    return (options if isinstance(options, dict) else {}) | {"metadata": metadata} | found
+def description(config: LaunchConfig) -> str:
+    """Returns the description of all parts: the run, and a hash of the options, for which it has no room."""
+    options = hashlib.sha256(recorded_options(config).encode()).hexdigest()[:32]
+    return f"{owner(config)} {options}"
 
 
 def owner(config: LaunchConfig) -> str:
-    """Returns the beginning of the descriptions of a run's resources; the rest depends on the options."""
+    """Returns the beginning of the descriptions of a run's resources."""
     return f"tokenmill: {config.output_dir.rstrip('/')}"
-
-
-def _digest(bodies: list[dict]) -> str:
-    """Returns a hash of what is requested, without labels and attempt, which differ between two commands of a run."""
-    template, group = json.loads(json.dumps(bodies))
-    del template["properties"]["labels"]
-    items = template["properties"]["metadata"]["items"]
-    template["properties"]["metadata"] = [item for item in items if item["key"] not in (ATTEMPT, REPORT)]
-    return hashlib.sha256(json.dumps([template, group], sort_keys=True).encode()).hexdigest()[:32]
