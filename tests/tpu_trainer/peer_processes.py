@@ -1,5 +1,7 @@
-"""Processes that join, and then differ, fail or are lost, for training/test_peers.py. Prints a JSON object: the exit
-status and the output of both processes of each case. Imports JAX once and forks."""
+"""Processes that join, and then differ, fail or are lost, for test_peers.py.
+
+Prints a JSON object: the exit status and the output of both processes of each case. Imports JAX once and forks.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,29 @@ import jax  # before forks
 
 from tests.tpu_trainer.ports import free_ports
 from tpu_trainer.config import MeshConfig
-from tpu_trainer.devices.pjrt import peers
-from tpu_trainer.devices.pjrt.meeting import Meeting
+from tpu_trainer.devices import pjrt
+from tpu_trainer.devices.pjrt.meeting import meet
 from tpu_trainer.devices.pjrt.peers import Peers, joined
 from tpu_trainer.support.errors import NotMetError, TrainerError, UsageError
 
 
-def same(found: Peers) -> None:
-    assert found.gather(f"value {found.index}") == ["value 0", "value 1"]
-    found.check_same({"--seed": 1}, remedy="")
-    if found.index:
-        others_at_the_port(found)
+def same(peers: Peers) -> None:
+    assert peers.gather(f"value {peers.index}") == ["value 0", "value 1"]
+    peers.check_same({"--seed": 1}, remedy="")
+    if peers.index:
+        others_at_the_port(peers)
         time.sleep(1)  # the first waits for it
 
 
-def others_at_the_port(found: Peers) -> None:
+def others_at_the_port(peers: Peers) -> None:
     """A second run, and a process that comes late: JAX's service is on the port."""
     place = {"address": f"127.0.0.1:{os.environ['PORT']}", "count": 3, "run": {}, "seconds": 1}
     for index, error, text in (
         (0, UsageError, "cannot listen on port"),
-        (2, NotMetError, "process 2 of 3 did not meet the others within 1 s"),
+        (2, NotMetError, "process 2 did not meet the others within 1 s"),
     ):
         try:
-            Meeting(index=index, **place).hold()
+            meet(index=index, **place)
         except error as raised:
             assert text in str(raised), raised
             print(raised)
@@ -46,42 +48,42 @@ def others_at_the_port(found: Peers) -> None:
             raise AssertionError("it met")
 
 
-def different(found: Peers) -> None:
-    found.check_same({"--seed": found.index, "--x": "y"}, remedy="use one seed")
+def different(peers: Peers) -> None:
+    peers.check_same({"--seed": peers.index, "--x": "y"}, remedy="use one seed")
 
 
-def fails(found: Peers) -> None:
-    if found.index:
+def fails(peers: Peers) -> None:
+    if peers.index:
         raise UsageError("mine")
     time.sleep(600)  # as a collective operation does
 
 
-def lost(found: Peers) -> None:
-    if found.index:
+def lost(peers: Peers) -> None:
+    if peers.index:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
 
 
-def first_lost(found: Peers) -> None:
-    found.gather("joined")
-    if not found.index:
+def first_lost(peers: Peers) -> None:
+    peers.gather("joined")
+    if not peers.index:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
 
 
-def alone(found: Peers) -> None:
+def alone(peers: Peers) -> None:
     raise AssertionError("it joined")
 
 
-def flags(found: Peers) -> None:
+def flags(peers: Peers) -> None:
     raise AssertionError("it joined")
 
 
-def killed_after_meeting(found: Peers) -> None:
+def killed_after_meeting(peers: Peers) -> None:
     raise AssertionError("it joined")
 
 
-def first_killed_after_meeting(found: Peers) -> None:
+def first_killed_after_meeting(peers: Peers) -> None:
     raise AssertionError("it joined")
 
 
@@ -94,7 +96,7 @@ def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) ->
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     if case in (alone, flags):
-        peers.CONNECT_SECONDS = 3
+        pjrt.peers.CONNECT_SECONDS = 3
     if case is alone and index == 1:
         return 0
     if case is flags:
@@ -104,8 +106,8 @@ def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) ->
     os.environ["PORT"] = str(port)
     config = MeshConfig(coordinator_address=f"127.0.0.1:{port}", num_processes=2, process_id=index)
     try:
-        with joined(config) as found:
-            case(found)
+        with joined(config) as peers:
+            case(peers)
     except TrainerError as error:
         print(error, file=sys.stderr, flush=True)
         return error.status
@@ -114,7 +116,7 @@ def run(case: Callable[[Peers], None], *, port: int, index: int, output: str) ->
 
 def main() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    peers.LOST_AFTER_SECONDS, peers.GRACE_SECONDS = 10, 3
+    pjrt.peers.LOST_AFTER_SECONDS, pjrt.peers.GRACE_SECONDS = 10, 3
     cases = [same, different, fails, lost, first_lost, alone, flags, *KILLED]
     ports = free_ports(len(cases))
     with tempfile.TemporaryDirectory() as folder:
@@ -130,12 +132,12 @@ def main() -> None:
                     finally:
                         os._exit(status)  # without cleaning up what is the parent's
                 started[process] = (case.__name__, index, output)
-        found: dict[str, list] = {case.__name__: [None, None] for case in cases}
+        results: dict[str, list] = {case.__name__: [None, None] for case in cases}
         for _ in started:
             process, status = os.wait()
             name, index, output = started[process]
-            found[name][index] = (os.waitstatus_to_exitcode(status), Path(output).read_text())
-    print(json.dumps(found))
+            results[name][index] = (os.waitstatus_to_exitcode(status), Path(output).read_text())
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -15,17 +15,16 @@ import pytest
 
 from tests.tpu_trainer.ports import free_ports
 from tpu_trainer.devices.pjrt import meeting
-from tpu_trainer.devices.pjrt.meeting import Meeting
-from tpu_trainer.support.errors import ExitStatus, NotMetError, TrainerError, UsageError
+from tpu_trainer.support.errors import NotMetError, TrainerError, UsageError
 
 RUN = {"--output_dir": "run", "jax": "0.10.2"}
 LONG = 60.0
 
 
 @pytest.fixture(autouse=True)
-def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "INTERVAL_SECONDS", 0.3)
-    monkeypatch.setattr(meeting, "_RETRY_SECONDS", 0.05)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(meeting, "LOST_SECONDS", 2.0)
 
 
 class Processes:
@@ -38,199 +37,155 @@ class Processes:
 
     def start(self, index: int, *, seconds: float = LONG, **other: Any) -> Future[None]:
         values = {"address": f"127.0.0.1:{self.port}", "count": self.count, "run": RUN} | other
-        return self._pool.submit(Meeting(index=index, seconds=seconds, **values).hold)
+        return self._pool.submit(meeting.meet, index=index, seconds=seconds, **values)
 
-    def connect(self) -> socket.socket:
-        """Connects as soon as process 0 listens."""
+    def send(self, data: bytes) -> socket.socket:
+        """Connects as soon as process 0 listens, and sends it bytes."""
         while True:
             try:
-                return socket.create_connection(("127.0.0.1", self.port), timeout=LONG)
+                connection = socket.create_connection(("127.0.0.1", self.port), timeout=LONG)
             except OSError:
                 time.sleep(0.02)
+            else:
+                connection.sendall(data)
+                return connection
 
 
 def error(future: Future[None]) -> TrainerError:
-    found = future.exception(timeout=LONG)
-    assert isinstance(found, TrainerError), found
-    return found
-
-
-def hello(index: int) -> bytes:
-    return json.dumps({"process": index, "count": 3, "run": RUN}).encode() + b"\n"
+    raised = future.exception(timeout=LONG)
+    assert isinstance(raised, TrainerError), raised
+    return raised
 
 
 def test_processes_meet_in_any_order_and_free_the_port() -> None:
     processes = Processes(3)
-    others = [processes.start(2), processes.start(1)]
-    time.sleep(0.3)  # they come first
-    for each in (*others, processes.start(0)):
+    first = [processes.start(2), processes.start(1)]
+    time.sleep(0.3)  # they come before process 0
+    for each in (*first, processes.start(0)):
         each.result(timeout=LONG)
     # As JAX's service and a run that is started again do.
-    again = [processes.start(index) for index in range(3)]
-    for each in again:
+    for each in [processes.start(index) for index in range(3)]:
         each.result(timeout=LONG)
 
 
 def test_missing_processes_are_named_after_a_limited_time(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    processes = Processes(6)
-    first, third = processes.start(0, seconds=4.0), processes.start(3, seconds=4.0)
-    found = error(first)
-    assert found.status == ExitStatus.INTERRUPTED
-    assert re.search(
-        r"num_processes is 6: process\(es\) 1-2, 4-5 did not come to 127.0.0.1:\d+ within 4 s", str(found)
-    )
-    assert "process 3 of 6 did not meet the others within 4 s" in str(error(third))
-    assert "process(es) 1-2, 4-5 are missing" in caplog.text
+    processes = Processes(5)
+    for index, future in [(index, processes.start(index, seconds=3.0)) for index in (0, 3)]:
+        raised = error(future)
+        assert isinstance(raised, NotMetError)
+        assert f"process {index} did not meet the others within 3 s" in str(raised)
+    assert "waits up to 3 s: process(es) 1, 2, 4 are missing" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("127.0.0.1:{port}", "does not answer at 127.0.0.1"),
-        ("no-such-host.invalid:{port}", "does not answer at no-such-host.invalid"),
-        ("{long}:{port}", "does not answer at"),
-    ],
-)
-def test_an_unreachable_address_is_an_error_after_a_limited_time(address: str, reason: str) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "x" * 70])
+def test_an_unreachable_address_is_an_error_after_a_limited_time(host: str) -> None:
     processes = Processes(2)
-    address = address.format(port=processes.port, long="x" * 70)
-    found = error(processes.start(1, seconds=0.3, address=address))
-    assert isinstance(found, NotMetError)
-    assert reason in str(found)
+    raised = error(processes.start(1, seconds=0.3, address=f"{host}:{processes.port}"))
+    assert isinstance(raised, NotMetError)
+    assert f"process 0 does not answer at {host}" in str(raised)
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"count": 4}, r"--mesh.num_processes is 3 in process 0 and 4 in process 2"),
-        (
-            {"run": RUN | {"jax": "0.11"}},
-            r"jax is '0.10.2' in process 0 and '0.11' in process 2; start all",
-        ),
-        ({"run": {}}, r"--output_dir is 'run' in process 0 and None in process 2"),
+        ({"count": 4}, r"--mesh.num_processes is '3' in process 0 and '4' in process 2"),
         (
             {"run": RUN | {"jax": "\x1b[2J" * 999}},
-            r"jax is '0.10.2' in process 0 and '\\x1b\[2J.{,200}… in process 2",
+            r"jax is '0.10.2' in process 0 and '\\x1b\[2J.{,200} in process 2; start all",
         ),
-        ({"index": 7, "count": 3}, r"--mesh.process_id is 7: must be less than --mesh.num_processes, 3"),
-        (
-            {"index": 1},
-            r"process 1 is there already, from .*127.0.0.1; give each process another --mesh.process_id",
-        ),
-        ({"index": 10**9}, "this is a meeting of processes of tokenmill-trainer"),
-        ({"run": {"x": "y" * 99_999}}, "this is a meeting of processes of tokenmill-trainer"),
+        ({"run": {}}, r"--output_dir is 'run' in process 0 and None in process 2"),
+        ({"index": 7}, r"--mesh.process_id is 7: must be less than --mesh.num_processes, 3"),
     ],
 )
 def test_a_process_that_does_not_match_is_rejected_and_the_others_still_meet(
     other: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     processes = Processes(3)
     others = [processes.start(0), processes.start(1)]
     time.sleep(0.5)
-    found = error(processes.start(**({"index": 2} | other)))
-    assert isinstance(found, UsageError)
-    assert re.search(message, str(found)), found
+    raised = error(processes.start(**({"index": 2} | other)))
+    assert isinstance(raised, UsageError)
+    assert re.search(message, str(raised)), raised
+    time.sleep(0.2)
+    assert "are missing; rejected a process from" in caplog.text  # in the other processes
     for each in (*others, processes.start(2)):
         each.result(timeout=LONG)
 
 
-def test_a_second_process_0_does_not_listen() -> None:
-    processes = Processes(2)
-    first = processes.start(0)
-    processes.connect().close()
-    found = error(processes.start(0))
-    assert re.search(r"process 0 cannot listen on port \d+ \(.*in use", str(found)), found
-    # One on another host, whose port is free, finds the first at the address.
-    (port,) = free_ports(1)
-    second = Meeting(address=f"127.0.0.1:{processes.port}", count=2, index=0, run=RUN, seconds=LONG)
-    elsewhere = Meeting(address=f"127.0.0.1:{port}", count=2, index=0, run=RUN, seconds=LONG)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Meeting, "listen", lambda self: socket.create_server(elsewhere._host_and_port))
-        with pytest.raises(UsageError, match="another process 0 is there"):
-            second.hold()
-    processes.start(1).result(timeout=LONG)
-    first.result(timeout=LONG)
+def test_of_two_processes_with_a_number_the_second_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(3)
+    others = [processes.start(0), processes.start(1)]
+    processes.send(b"").close()
+    raised = error(processes.start(0))
+    assert re.search(r"process 0 cannot listen on port \d+ \(.*in use", str(raised)), raised
+    # A process 0 on another host, whose port is free, comes to the first at the address.
+    listen, (port,) = socket.create_server, free_ports(1)
+    monkeypatch.setattr(socket, "create_server", lambda _, **options: listen(("", port), **options))
+    for index, second in [(index, processes.start(index)) for index in (0, 1)]:
+        raised = error(second)
+        assert isinstance(raised, UsageError)
+        assert re.search(f"process {index} is there already, from .*127.0.0.1; give each", str(raised)), (
+            raised
+        )
+    for each in (*others, processes.start(2)):
+        each.result(timeout=LONG)
 
 
-def test_strangers_do_not_disturb_the_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "_STRANGERS", 8)
-    monkeypatch.setattr(meeting, "_HELLO_SECONDS", 1.0)
+def test_strangers_do_not_disturb_the_meeting() -> None:
     processes = Processes(3)
     first = processes.start(0)
-    silent = [processes.connect() for _ in range(20)]  # more than may be silent at a time
-    texts = [
+    data = [
+        b"",
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00\xff" * 9999,
-        b"[" * 9999 + b"\n",
+        b"[" * 99_999 + b"\n",
         b"null\n",
         b'{"process": true}\n',
-        b"x" * 99_999,
+        b'{"process": 1, "run": 2}\n',
+        b"x" * 3_000_000,
     ]
-    for text in texts:
-        stranger = processes.connect()
-        try:
-            stranger.sendall(text)
-            stranger.settimeout(0.2)
-            stranger.recv(99)
-        except OSError:
-            pass
-        silent.append(stranger)
+    strangers = [processes.send(each) for each in data * 4]
     for each in (processes.start(1), processes.start(2), first):
         each.result(timeout=LONG)
-    for each in silent:
+    for each in strangers:
         each.close()
 
 
-def test_processes_that_die_or_hang_at_the_meeting_can_come_again() -> None:
+def test_a_process_that_dies_at_the_meeting_can_come_again() -> None:
     processes = Processes(3)
     first = processes.start(0)
-    dead, hung = processes.connect(), processes.connect()
-    dead.sendall(hello(1))
-    dead.recv(99)
-    dead.close()
-    hung.sendall(hello(2))  # and never answers
-    time.sleep(0.5)
+    run = RUN | {"--mesh.num_processes": "3"}
+    dead = processes.send(
+        json.dumps({"process": 1, "run": run, "nonce": "of a dead process"}).encode() + b"\n"
+    )
+    assert b"2 are missing" in dead.recv(999)
     for each in (processes.start(1), processes.start(2), first):
         each.result(timeout=LONG)
-    hung.close()
 
 
-def test_a_process_0_that_dies_or_is_another_program_can_come_again() -> None:
+def test_another_program_at_the_port_is_not_process_0() -> None:
+    """Process 0 may come later. If it came before, JAX's service is at the port."""
     processes = Processes(2)
     other = processes.start(1)
-    for answer in (
-        b"",
-        b"SSH-2.0-x\r\n",
-        b'{"missing": "", "number": 1}\n',
-        b"\x00\x00\x06\x04",
-        b'{"missing": 3}\n',
-    ):
-        with socket.create_server(("127.0.0.1", processes.port)) as server:
-            connection, _ = server.accept()
-            connection.sendall(answer)
-            connection.recv(999)
-            connection.close()
-    first = processes.start(0)
-    for each in (first, other):
-        each.result(timeout=LONG)
-
-
-def test_a_process_that_comes_late_finds_another_program() -> None:
-    processes = Processes(2)
     with socket.create_server(("127.0.0.1", processes.port)) as server:
 
         def answer() -> None:
             while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                connection.sendall(b"\x00\x00\x06\x04\x00\n")
-                connection.close()
+                for data in (b"", b"SSH-2.0-x\r\n", b'{"missing": 3}\n', b"\x00\x00\x06\x04\x00\n"):
+                    try:
+                        connection, _ = server.accept()
+                    except OSError:  # the test is over
+                        return
+                    with connection:
+                        connection.recv(999)
+                        connection.sendall(data)
 
-        threading.Thread(target=answer, daemon=True).start()
-        found = error(processes.start(1, seconds=0.5))
-        assert found.status == ExitStatus.INTERRUPTED
-        assert "another program answers" in str(found) or "lost process 0" in str(found)
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert "another program is at" in str(error(processes.start(1, seconds=0.5)))
         server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for each in (processes.start(0), other):
+        each.result(timeout=LONG)

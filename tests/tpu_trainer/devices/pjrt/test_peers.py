@@ -21,7 +21,7 @@ from tpu_trainer.support.errors import ExitStatus, UsageError
 def report() -> dict[str, Any]:
     """The results of peer_processes.py."""
     pytest.importorskip("jax")
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "tests.tpu_trainer.peer_processes"],
         capture_output=True,
         text=True,
@@ -29,8 +29,8 @@ def report() -> dict[str, Any]:
         cwd=Path(__file__).parents[4],
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 def test_processes_exchange_values_and_end_together(report: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def test_processes_exchange_values_and_end_together(report: dict[str, Any]) -> N
     assert "Exception" not in report["same"][0][1]
     # Met by a second run and a process that comes late.
     assert "cannot listen on port" in report["same"][1][1]
-    assert "another program answers" in report["same"][1][1]
+    assert "another program is at" in report["same"][1][1]
     for status, output in report["different"]:
         assert status == ExitStatus.USAGE, output
         assert "do not match: --seed is 0 in process 0 and 1 in process 1; use one seed" in output
@@ -61,7 +61,7 @@ def test_the_loss_or_failure_of_one_ends_the_others(report: dict[str, Any]) -> N
 def test_a_process_does_not_wait_forever_for_the_others(report: dict[str, Any]) -> None:
     (status, output), _ = report["alone"]
     assert status == ExitStatus.INTERRUPTED, output
-    assert "process(es) 1 did not come to 127.0.0.1:" in output
+    assert "process 0 did not meet the others within 3 s: process(es) 1 are missing" in output
 
 
 def test_other_flags_of_the_compiler_are_rejected(report: dict[str, Any]) -> None:
@@ -109,5 +109,5 @@ def test_incomplete_options_are_rejected(
 def test_without_options_a_process_is_alone() -> None:
     pytest.importorskip("jax")
     for config in (MeshConfig(), MeshConfig(num_processes=1, coordinator_address="a:1", process_id=0)):
-        with joined(config) as found:
-            assert (found.count, found.is_first, found.gather("x")) == (1, True, ["x"])
+        with joined(config) as peers:
+            assert (peers.count, peers.is_first, peers.gather("x")) == (1, True, ["x"])

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from tokenmill_reader.console.streams import write_to_stderr
 from tpu_trainer import __version__
 from tpu_trainer.config.mesh import MeshConfig
-from tpu_trainer.devices.pjrt.meeting import Meeting
+from tpu_trainer.devices.pjrt.meeting import meet
 from tpu_trainer.devices.pjrt.mesh import import_jax
 from tpu_trainer.support.errors import DivergedError, ExitStatus, InterruptedRun, NotSavedError, UsageError
 
@@ -34,7 +34,7 @@ GRACE_SECONDS = 15
 """Time in which the others may end with the same error as a process that has failed."""
 _WATCH_SECONDS = 0.5
 _ENDED = "ended/"
-_A_DAY = 24 * 3600
+_A_DAY = 24 * 3600 * 1000  # in ms; the watching thread ends a process that would wait in vain
 
 
 class Peers:
@@ -72,12 +72,8 @@ class Peers:
         self._gathered += 1
         folder = f"gathered/{self._gathered}/"
         self._client.key_value_set(f"{folder}{self.index:06d}", value)
-        self._client.wait_at_barrier(f"{folder}set", 1000 * _A_DAY)
-        values = [found for _, found in sorted(self._client.key_value_dir_get(folder))]
-        self._client.wait_at_barrier(f"{folder}read", 1000 * _A_DAY)
-        if self.is_first:
-            self._client.key_value_delete(folder)
-        return values
+        self._client.wait_at_barrier(folder, _A_DAY)
+        return [text for _, text in sorted(self._client.key_value_dir_get(folder))]
 
     def check_same(self, values: Mapping[str, Any], *, remedy: str) -> None:
         """Checks that all processes have the same values.
@@ -100,16 +96,14 @@ class Peers:
         """Tells the others that this process ends with `error`, and waits for them if they end in the same way."""
         if self._client is None:
             return
-        if error is None or isinstance(error, InterruptedRun | DivergedError | NotSavedError):
-            # All processes have made the same steps.
-            self._client.key_value_set(f"{_ENDED}{self.index}", "")
-            self._client.wait_at_barrier("end", 1000 * _A_DAY)
-        else:
-            self._client.key_value_set(f"{_ENDED}{self.index}", str(error) or type(error).__name__)
+        # Those that have made the same steps end together.
+        together = error is None or isinstance(error, InterruptedRun | DivergedError | NotSavedError)
+        text = "" if together else str(error) or type(error).__name__
+        self._client.key_value_set(f"{_ENDED}{self.index}", text)
+        if together:
+            self._client.wait_at_barrier("end", _A_DAY)
         self._leaving = True
-        if not self.is_first:
-            self._stopped = True
-        # The service must outlive its clients: those that lose it abort.
+        # The service must outlive its clients: JAX aborts those that lose it.
         end = time.monotonic() + 2 * GRACE_SECONDS
         while self.is_first and len(self._alive) > 1 and time.monotonic() < end:
             time.sleep(_WATCH_SECONDS / 2)
@@ -117,34 +111,30 @@ class Peers:
         self._stopped = True
         self._watcher.join(timeout=2 * GRACE_SECONDS)
 
-    def wait_if_lost(self) -> None:
-        """After a failed collective operation, waits until the watching thread would have found a lost process."""
-        if self._client is not None:
-            time.sleep(LOST_AFTER_SECONDS + GRACE_SECONDS)
-
     def _watch(self) -> None:
         """Ends this process if another is lost or has failed: a collective operation would wait for it forever."""
         failed_at = None
         while not self._stopped:
             try:
-                self._alive = set(self._client.get_live_nodes(list(range(self.count))))
-                ended = {
-                    int(key[len(_ENDED) :]): text for key, text in self._client.key_value_dir_get(_ENDED)
-                }
+                self._look()
+                ended = self._client.key_value_dir_get(_ENDED)
             except RuntimeError as error:  # the service has ended
                 if self._leaving:
                     return
                 self._end(f"lost process 0: {error}")
-            lost = sorted(set(range(self.count)) - self._alive - ended.keys())
+            ended = {int(key.removeprefix(_ENDED)): text for key, text in ended}
+            lost = set(range(self.count)) - self._alive - ended.keys()
             failed = [f"process {number} has failed: {text}" for number, text in ended.items() if text]
-            if failed and failed_at is None:
-                failed_at = time.monotonic()
             if lost and not self._leaving:
-                self._end(f"lost process {', '.join(map(str, lost))}")
+                self._end(f"lost process {', '.join(map(str, sorted(lost)))}")
             # This process may be about to fail for the same reason.
+            failed_at = failed_at or (time.monotonic() if failed else None)
             if failed and not self._leaving and time.monotonic() - failed_at >= GRACE_SECONDS:
                 self._end(failed[0])
             time.sleep(_WATCH_SECONDS)
+
+    def _look(self) -> None:
+        self._alive = set(self._client.get_live_nodes(list(range(self.count))))
 
     def _end(self, reason: str) -> NoReturn:
         for thread in threading.enumerate():
@@ -154,7 +144,7 @@ class Peers:
         write_to_stderr(text)
         end = time.monotonic() + GRACE_SECONDS
         while self.is_first and len(self._alive) > 1 and time.monotonic() < end:
-            self._alive = set(self._client.get_live_nodes(list(range(self.count))))
+            self._look()
             time.sleep(_WATCH_SECONDS)
         if not self.is_first:
             self._client.shutdown()
@@ -175,50 +165,50 @@ def joined(config: MeshConfig, *, run: Mapping[str, str] | None = None) -> Itera
         NotMetError: If a process did not come in time.
     """
     jax = import_jax()
-    place = _place(config)
-    if place is None:
+    group = _process_group(config)
+    if group is None:
         yield Peers()
         return
     from jax._src import distributed
 
-    _log.info(f"pjrt: process {place.index} of {place.count}, which meet at {place.address}")
-    Meeting(
-        address=place.address,
-        count=place.count,
-        index=place.index,
+    _log.info(f"pjrt: process {group.index} of {group.count}, which meet at {group.address}")
+    meet(
+        address=group.address,
+        count=group.count,
+        index=group.index,
         run=dict(run or {}) | _releases() | _compiler_flags(),
         seconds=CONNECT_SECONDS,
-    ).hold()
-
+    )
     # Its handler of SIGTERM would replace ours.
     jax.config.update("jax_enable_preemption_service", False)
     # Without it, JAX aborts a process if another one is lost. Peers ends it with a message.
     jax.config.update("jax_enable_recoverability", True)
+    timer = threading.Timer(LOST_AFTER_SECONDS, _end_unconnected)
+    timer.daemon = True
+    timer.start()
     try:
-        with _ends_after(
-            LOST_AFTER_SECONDS, "the processes have met, but one was lost before JAX connected them"
-        ):
-            jax.distributed.initialize(
-                place.address,
-                place.count,
-                place.index,
-                place.local_devices,
-                cluster_detection_method="deactivate",
-                initialization_timeout=LOST_AFTER_SECONDS + GRACE_SECONDS,
-                heartbeat_timeout_seconds=LOST_AFTER_SECONDS,
-            )
+        jax.distributed.initialize(
+            group.address,
+            group.count,
+            group.index,
+            group.local_devices,
+            cluster_detection_method="deactivate",
+            initialization_timeout=LOST_AFTER_SECONDS + GRACE_SECONDS,
+            heartbeat_timeout_seconds=LOST_AFTER_SECONDS,
+        )
     except RuntimeError as error:
         raise UsageError(
-            f"--mesh.coordinator_address is {place.address!r}: process {place.index} cannot use it ({error})"
+            f"--mesh.coordinator_address is {group.address!r}: process {group.index} cannot use it ({error})"
         ) from error
-    peers = Peers(client=distributed.global_state.client, index=place.index, count=place.count)
+    finally:
+        timer.cancel()
+    peers = Peers(client=distributed.global_state.client, index=group.index, count=group.count)
     try:
         yield peers
-    except jax.errors.JaxRuntimeError as error:
-        peers.wait_if_lost()
-        peers.leave(error)
-        raise
     except BaseException as error:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            # The watching thread needs this long to find that another process is lost.
+            time.sleep(LOST_AFTER_SECONDS + GRACE_SECONDS)
         peers.leave(error)
         raise
     else:
@@ -227,58 +217,44 @@ def joined(config: MeshConfig, *, run: Mapping[str, str] | None = None) -> Itera
         jax.distributed.shutdown()
 
 
-@contextmanager
-def _ends_after(seconds: float, problem: str) -> Iterator[None]:
-    """Ends the process with a message if the context takes longer: JAX would abort it."""
-
-    def end() -> None:
-        _exit(f"{problem}; the same command on all hosts tries again")
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _exit(reason: str) -> NoReturn:
-    # In a regular exit of the interpreter, the main thread would wait for the lost process.
-    write_to_stderr(f"tpu_trainer: error: {reason}\n")
+def _end_unconnected() -> NoReturn:
+    """Ends this process before JAX aborts it, since another one does not connect."""
+    write_to_stderr(
+        "tpu_trainer: error: the processes have met, but one was lost before JAX connected them; the same command on "
+        "all hosts tries again\n"
+    )
     os._exit(ExitStatus.INTERRUPTED)
 
 
 def _releases() -> dict[str, str]:
     """Returns package → release, of those that determine the program and how processes talk to each other."""
-    found = {"tokenmill-trainer": __version__}
-    for package in ("jax", "jaxlib", "transformers"):
-        found[package] = metadata.version(package)
-    return found
+    packages = {package: metadata.version(package) for package in ("jax", "jaxlib", "transformers")}
+    return {"tokenmill-trainer": __version__} | packages
 
 
 def _compiler_flags() -> dict[str, str]:
     """Returns variable → flags of XLA's compilers, which determine the compiled program, without those of its dumps."""
+    flags = {name: os.environ.get(name, "").split() for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     return {
-        name: " ".join(
-            sorted(flag for flag in os.environ.get(name, "").split() if not flag.startswith("--xla_dump"))
-        )
-        for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+        name: " ".join(sorted(flag for flag in each if not flag.startswith("--xla_dump")))
+        for name, each in flags.items()
     }
 
 
-class _Place(NamedTuple):
-    """Where to meet the other processes, and what this one is."""
+class _ProcessGroup(NamedTuple):
+    """Several processes, and this one among them."""
 
     address: str
+    """HOST:PORT of process 0."""
     count: int
     index: int
+    """Number of this process."""
     local_devices: Sequence[int] | None
     """Numbers of the GPUs to use; None: all."""
 
 
-def _place(config: MeshConfig) -> _Place | None:
-    """Returns this process's place among several; None if it is alone."""
+def _process_group(config: MeshConfig) -> _ProcessGroup | None:
+    """Returns the processes of the options, JAX's variables or the cluster; None if this one is alone."""
     address = config.coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
     count = _number(config.num_processes, "JAX_NUM_PROCESSES")
     index = _number(config.process_id, "JAX_PROCESS_ID")
@@ -297,9 +273,9 @@ def _place(config: MeshConfig) -> _Place | None:
                 f"JAX cannot find the other processes ({error}); set --mesh.coordinator_address, "
                 "--mesh.num_processes and --mesh.process_id, or --mesh.num_processes 1 to train alone"
             ) from error
-    found = {"coordinator_address": address, "num_processes": count, "process_id": index}
-    missing = [f"--mesh.{name}" for name, value in found.items() if value is None]
-    if len(missing) == len(found) or count == 1:
+    options = {"coordinator_address": address, "num_processes": count, "process_id": index}
+    missing = [f"--mesh.{name}" for name, value in options.items() if value is None]
+    if len(missing) == len(options) or count == 1:
         return None
     if missing:
         raise UsageError(
@@ -312,7 +288,7 @@ def _place(config: MeshConfig) -> _Place | None:
         )
     if not 0 <= index < count:
         raise UsageError(f"--mesh.process_id is {index}: must be less than --mesh.num_processes, {count}")
-    return _Place(address, count, index, devices)
+    return _ProcessGroup(address, count, index, devices)
 
 
 def _number(option: int | None, variable: str) -> int | None:
