@@ -11,11 +11,11 @@ import logging
 from collections.abc import Sequence
 
 from beam_pipeline.options.option_fields import Option, options_of, parser_of
-from beam_pipeline.options.option_values import SPLIT_NAME
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.logs import log_to_stderr
+from tokenmill_reader.format.names import SPLIT_NAME
 
 _log = logging.getLogger("beam_pipeline")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from beam_pipeline.dataset import bad_records, lock
-from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.inputs import INPUTS
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.run_folder import is_run_folder, run_folder_name
+from tokenmill_reader.format.names import INPUTS, MANIFEST, REPORT, TOKENIZER
 
 _MAX_NOTES = 20
-_OWN_FILES = (manifests.REPORT, INPUTS, f"{STAGING}/{lock.NAME}")
+_OWN_FILES = (REPORT, INPUTS, f"{STAGING}/{lock.NAME}")
 
 
 def check_folder(
@@ -28,7 +27,7 @@ def check_folder(
     Returns:
         The defects and the notes.
     """
-    beside = (*splits, manifests.TOKENIZER)  # their own checks list them
+    beside = (*splits, TOKENIZER)  # their own checks list them
     unreadable: list[OSError] = []
     paths = [path for path, _ in filesystem.list_files(dataset, unreadable=unreadable)]
     files = [name for name in _below(dataset, paths) if name.partition("/")[0] not in beside]
@@ -52,12 +51,12 @@ def check_folder(
             )
         else:
             notes.append(f"{path}: left behind by another run, and not part of the dataset; delete it")
-    if manifests.MANIFEST in files:
-        path = filesystem.join(dataset, manifests.MANIFEST)
+    if MANIFEST in files:
+        path = filesystem.join(dataset, MANIFEST)
         defects.append(
             f"{path}: is not part of the dataset, which programs would take for a split; delete it"
         )
-        files.remove(manifests.MANIFEST)
+        files.remove(MANIFEST)
     unknown = [name for name in files if not _is_own(name)]
     return defects, notes + unknown_notes(filesystem.join(dataset, name) for name in unknown)
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.manifest_values import value_defects
 from beam_pipeline.dataset.records import feature_names
+from tokenmill_reader.format.manifest import fingerprint_of
+from tokenmill_reader.format.names import SCHEMA, STATISTICS, UNITS
 
 
 def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each contradiction in a manifest, whose form must be correct."""
-    yield from value_defects(manifest, manifests.layout_of(manifest))
+    yield from manifests.value_defects(manifest)
     expected = _expected(manifest)
     for key, value in expected.items():
         if manifest.get(key) != value:
@@ -32,7 +33,7 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     if totals["documents"] > documents or (len(manifest["splits"]) == 1 and totals["documents"] != documents):
         yield f"totals.documents is {totals['documents']}, but {documents} of the records became documents"
     named = {file["path"] for file in manifest["files"]}
-    for name in sorted({manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA} - named):
+    for name in sorted({STATISTICS, UNITS, SCHEMA} - named):
         yield f"files does not name {name}"
     if all(file["path"] != "tokenizer.json" for file in manifest["tokenizer"]["files"]):
         yield "tokenizer.files does not name tokenizer.json"
@@ -79,7 +80,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "output_format": config.get("output_format"),
         "ids_column": config.get("ids_column"),
         "rows_checksum": f"{sum(int(shard['rows_checksum'], 16) for shard in manifest['shards']) % 2**64:016x}",
-        "fingerprint": manifests.fingerprint(
+        "fingerprint": fingerprint_of(
             manifest["bytes_version"], config, manifest["inputs"], manifest["tokenizer"]
         ),
     }

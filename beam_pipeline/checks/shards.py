@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from beam_pipeline.dataset.offsets import OffsetFinder, offsets_name
+from beam_pipeline.dataset.offsets import OffsetFinder
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import file_sums, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -19,6 +19,7 @@ from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.formats.choice import format_of, read_documents
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.support import filesystem
+from tokenmill_reader.format.names import offsets_name
 
 MAX_DEFECTS = 1000
 _READ_BYTES = 4 << 20

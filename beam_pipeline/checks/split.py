@@ -15,16 +15,27 @@ from beam_pipeline.checks.manifest import manifest_defects
 from beam_pipeline.checks.shards import ShardFindings, check_file
 from beam_pipeline.checks.tokenizer import check_tokenizer
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.inputs import inputs_entry, read_inputs
-from beam_pipeline.dataset.json_form import mismatches
-from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, TAILS_FORM, UNIT_FORM, form_defects
-from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
+from beam_pipeline.dataset.forms import TAILS_FORM, UNIT_FORM
+from beam_pipeline.dataset.manifest import dataset_of, form_defects, read_inputs
+from beam_pipeline.dataset.shards import files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.formats.choice import format_of
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.parsing import parse_own_json
+from tokenmill_reader.format.json_form import mismatches
+from tokenmill_reader.format.json_text import parse_own_json
+from tokenmill_reader.format.manifest import checksum_defect, describe_file
+from tokenmill_reader.format.manifest_form import STATISTICS_FORM
+from tokenmill_reader.format.names import (
+    MANIFEST,
+    REPORT,
+    SCHEMA,
+    SHARD_NAME,
+    STATISTICS,
+    TRANSFORM_FN,
+    UNITS,
+)
 
 
 @dataclass
@@ -50,13 +61,13 @@ def examine_split(folder: str) -> SplitFindings:
     except DataError as error:
         return SplitFindings(folder, None, [str(error)])
     except OSError as error:
-        return SplitFindings(folder, None, [f"{folder}/{manifests.MANIFEST}: cannot be read: {error}"])
-    path = filesystem.join(folder, manifests.MANIFEST)
+        return SplitFindings(folder, None, [f"{folder}/{MANIFEST}: cannot be read: {error}"])
+    path = filesystem.join(folder, MANIFEST)
     findings = SplitFindings(folder, manifest)
-    checksum_defect = manifests.checksum_defect(data, manifest)
+    wrong_checksum = checksum_defect(data, manifest)
     form = list(form_defects(manifest))
     findings.defects += [
-        f"{path}: {defect}" for defect in ([checksum_defect] if checksum_defect else []) + form
+        f"{path}: {defect}" for defect in ([wrong_checksum] if wrong_checksum else []) + form
     ]
     if form:
         findings.manifest = None
@@ -67,7 +78,7 @@ def examine_split(folder: str) -> SplitFindings:
     _check_names(findings)
     # Object stores do not resolve `..`.
     tokenizer_folder = manifest["tokenizer"]["path"].removeprefix("../")
-    tokenizer_folder = filesystem.join(_dataset_of(folder), tokenizer_folder)
+    tokenizer_folder = filesystem.join(dataset_of(folder), tokenizer_folder)
     findings.defects += check_tokenizer(tokenizer_folder, manifest["tokenizer"])
     for file in manifest["files"]:
         defects = list(check_file(folder, file))
@@ -75,10 +86,10 @@ def examine_split(folder: str) -> SplitFindings:
         if defects:
             findings.damaged.add(file["path"])
     findings.defects += _check_split_files(folder, manifest)
-    whole_inputs = _check_inputs(findings)
-    check_units = partial(_check_units, _dataset_of(folder) if whole_inputs else None)
-    for name, check in ((manifests.SCHEMA, _check_schema), (manifests.UNITS, check_units)):
-        findings.defects += _check_content(findings, name, check)
+    findings.defects += _check_content(findings, SCHEMA, _check_schema)
+    sources: set[str] = set()
+    findings.defects += _check_content(findings, UNITS, partial(_check_units, sources))
+    findings.defects += _check_inputs(folder, manifest, sources)
     return findings
 
 
@@ -98,21 +109,21 @@ def conclude_split(findings: SplitFindings, shards: ShardFindings) -> list[str]:
     def check(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield from _check_statistics(parse_own_json(data), manifest, shards.statistics)
 
-    return defects + _check_content(findings, manifests.STATISTICS, check)
+    return defects + _check_content(findings, STATISTICS, check)
 
 
 def _check_names(findings: SplitFindings) -> None:
     """Finds files that the manifest does not name."""
     folder, manifest = findings.folder, findings.manifest
-    named = {manifests.MANIFEST, manifests.STATISTICS, manifests.UNITS, manifests.SCHEMA}
+    named = {MANIFEST, STATISTICS, UNITS, SCHEMA}
     named |= {name for shard in manifest["shards"] for name in files_of_shard(shard)}
     named |= {entry["path"] for entry in manifest["files"]}
-    named.add(manifests.REPORT)  # of a split, from the verb `report`
+    named.add(REPORT)  # of a split, from the verb `report`
     unreadable: list[OSError] = []
     unknown = []
     for path, _ in filesystem.list_files(folder, unreadable=unreadable):
         name = path[len(folder) :].lstrip("/")
-        if name in named or name.startswith(f"{manifests.TRANSFORM_FN}/"):
+        if name in named or name.startswith(f"{TRANSFORM_FN}/"):
             continue
         if SHARD_NAME.fullmatch(name):
             findings.defects.append(
@@ -143,13 +154,8 @@ def _check_split_files(folder: str, manifest: Mapping[str, Any]) -> Iterator[str
     """Checks the files that follow from the format and the shards."""
     listed = {file["path"]: file for file in manifest["files"]}
     for name, data in format_of(manifest).split_files(manifest["shards"]).items():
-        if listed.get(name) != manifests.describe_file(name, data):
-            yield f"{folder}/{manifests.MANIFEST}: its entry of {name} does not match the shards"
-
-
-def _dataset_of(folder: str) -> str:
-    """Returns the folder of a split's dataset."""
-    return folder.rstrip("/").rpartition("/")[0]
+        if listed.get(name) != describe_file(name, data):
+            yield f"{folder}/{MANIFEST}: its entry of {name} does not match the shards"
 
 
 def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -158,7 +164,8 @@ def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield "does not describe the records according to the manifest"
 
 
-def _check_units(dataset: str | None, data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _check_units(sources: set[str], data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Checks units.jsonl, and adds the files that it names to `sources`."""
     *lines, last = data.decode().split("\n")[:-1]
     units = [parse_own_json(line) for line in lines]
     tails = parse_own_json(last)
@@ -176,27 +183,20 @@ def _check_units(dataset: str | None, data: bytes, manifest: Mapping[str, Any]) 
     tail_tokens = sum(unit["tail"] for unit in units)
     if tails["rows"] != -(-tail_tokens // (manifest["max_length"] or 1)):
         yield f"{tail_tokens} tokens in the tails do not make {tails['rows']} rows"
-    if dataset is None:  # the list of inputs is damaged
+    sources |= {unit["root"] + part[0] for unit in units for part in unit["parts"]}
+
+
+def _check_inputs(folder: str, manifest: Mapping[str, Any], sources: set[str]) -> Iterator[str]:
+    """Checks the list of inputs, and that it has all `sources` of the work units."""
+    unknown = set(sources)
+    try:
+        for path, _ in read_inputs(dataset_of(folder), manifest):
+            unknown.discard(path)
+    except (DataError, OSError) as error:
+        yield str(error)
         return
-    unknown = {unit["root"] + part[0] for unit in units for part in unit["parts"]}
-    for path, _ in read_inputs(dataset, manifest):
-        unknown.discard(path)
     if unknown:
-        yield f"names {len(unknown)} files that are not inputs, such as {min(unknown)}"
-
-
-def _check_inputs(findings: SplitFindings) -> bool:
-    """Checks the list of inputs. Returns whether it has no defects."""
-    dataset = _dataset_of(findings.folder)
-    defects = list(check_file(dataset, inputs_entry(findings.manifest)))
-    if not defects:
-        try:
-            for _ in read_inputs(dataset, findings.manifest):
-                pass
-        except DataError as error:
-            defects = [str(error)]
-    findings.defects += defects
-    return not defects
+        yield f"{folder}/{UNITS}: names {len(unknown)} files that are not inputs, such as {min(unknown)}"
 
 
 def _check_statistics(

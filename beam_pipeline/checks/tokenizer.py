@@ -10,7 +10,8 @@ from typing import Any
 from beam_pipeline.checks.shards import check_file
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.tokenization.description import SPECIAL_NAMES, describe_tokenizer
+from beam_pipeline.tokenization.description import describe_tokenizer
+from tokenmill_reader.format.names import SPECIAL_NAMES
 
 
 def check_tokenizer(folder: str, recorded: Mapping[str, Any]) -> list[str]:

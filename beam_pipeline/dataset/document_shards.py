@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import BinaryIO
 
-from beam_pipeline.dataset.shards import ShardInfo, create_own, index_name
+from beam_pipeline.dataset.shards import ShardInfo, create_own
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.limits import MOST_DOCUMENT_TOKENS
+from tokenmill_reader.format.limits import MOST_DOCUMENT_TOKENS
+from tokenmill_reader.format.names import index_name
 
 
 def write_documents(

@@ -20,7 +20,7 @@ from beam_pipeline.dataset.records import CRC, LENGTH, masked_crc
 from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import segments_and_positions
-from beam_pipeline.support.limits import MOST_IDS
+from tokenmill_reader.format.limits import MOST_IDS
 
 
 def encode_rows(block: RowBlock, *, features: tuple[str, ...], max_value: int) -> bytes:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 
 from beam_pipeline.dataset.lock_holder import CloudJob, Holder, Lock, check_held
 from beam_pipeline.dataset.lock_kinds import FileLock, ObjectLock, PlainLock
-from beam_pipeline.dataset.manifest import MANIFEST, finished_splits, no_dataset_reason
+from beam_pipeline.dataset.manifest import finished_splits, no_dataset_reason
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, LockLost
+from tokenmill_reader.format.names import MANIFEST
 
 NAME = "run.lock"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import LockLost, UsageError
-from beam_pipeline.support.parsing import parse_own_json
+from tokenmill_reader.format.json_text import parse_own_json
 
 _SECONDS_BETWEEN_RENEWALS = 60.0
 

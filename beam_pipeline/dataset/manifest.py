@@ -1,98 +1,30 @@
-"""The manifest of a split (docs/dataset-format.md): writing, reading and checking it."""
+"""The manifest of a split in a folder: reading and checking it (docs/dataset-format.md)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import google_crc32c
-
-from beam_pipeline.dataset.manifest_form import form_defects
-from beam_pipeline.dataset.manifest_values import value_defects
+from beam_pipeline.dataset.forms import config_defects, layout_defects
 from beam_pipeline.rows.routing import Layout
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.parsing import parse_own_json
-
-FORMAT = "tokenmill-dataset"
-VERSION = 3
-MANIFEST = "manifest.json"
-STATISTICS = "statistics.json"
-UNITS = "units.jsonl"
-SCHEMA = "transformed_metadata/schema.pbtxt"
-INDEX = "index.json"  # with --output_format mds
-TOKENIZER = "tokenizer"  # a folder beside those of the splits
-TRANSFORM_FN = "transform_fn"
-REPORT = "report.html"  # beside the folders of the splits
-
-_CHECKSUM_LINE = re.compile(rb'^  "checksum": .*\n', re.MULTILINE)
-
-
-def to_bytes(data: Mapping[str, Any]) -> bytes:
-    """Encodes JSON with sorted keys, so equal content gives equal bytes. Lists of numbers stay on one line."""
-    lines = [f"  {json.dumps(key)}: {_value(data[key])}" for key in sorted(data)]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join("    " + json.dumps(item, sort_keys=True) for item in value) + "\n  ]"
-    return json.dumps(value, sort_keys=True)
-
-
-def describe_file(path: str, data: bytes) -> dict[str, Any]:
-    """Returns the entry of a file in the `files` of the manifest or of its tokenizer."""
-    return {"path": path, "bytes": len(data), "crc32c": f"{google_crc32c.value(data):08x}"}
-
-
-def fingerprint(bytes_version: int, config: Mapping, inputs: Mapping, tokenizer: Mapping) -> str:
-    """Returns the fingerprint of a run. Runs with equal fingerprints write equal shards.
-
-    Args:
-        bytes_version: The version of the code that makes the shards.
-        config: As in the manifest.
-        inputs: As in the manifest.
-        tokenizer: As in the manifest. Its list of files is ignored.
-    """
-    tokenizer = {key: value for key, value in tokenizer.items() if key != "files"}
-    description = {"config": config, "inputs": inputs, "tokenizer": tokenizer}
-    return hashlib.sha256(json.dumps([bytes_version, description], sort_keys=True).encode()).hexdigest()
-
-
-def with_checksum(manifest: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of manifest.json: these keys and `checksum`."""
-    checksum = checksum_of(to_bytes(manifest))
-    return to_bytes({**manifest, "checksum": checksum})
-
-
-def checksum_of(data: bytes) -> str:
-    """Computes the `checksum` of a manifest from its bytes without the line of the checksum."""
-    return hashlib.sha256(_CHECKSUM_LINE.sub(b"", data)).hexdigest()
-
-
-def checksum_defect(data: bytes, manifest: Mapping[str, Any]) -> str | None:
-    """Checks the checksum of a manifest that was parsed from `data`.
-
-    Returns:
-        The defect. None if the checksum is correct.
-    """
-    expected = checksum_of(data)
-    line = f'  "checksum": "{expected}",\n'.encode()
-    if _CHECKSUM_LINE.findall(data) == [line]:
-        return None
-    return (
-        f"its checksum is {manifest.get('checksum')!r}, but that of its content is {expected}: it was changed after "
-        "the dataset was finished"
-    )
+from tokenmill_reader import DatasetError
+from tokenmill_reader.format import manifest as manifests
+from tokenmill_reader.format import manifest_form
+from tokenmill_reader.format.inputs import parse_inputs
+from tokenmill_reader.format.names import INPUTS, MANIFEST
 
 
 def finished_splits(dataset: str) -> list[str]:
     """Returns the names of the folders in a dataset's folder that have a manifest, sorted."""
     names = filesystem.list_subfolders(dataset)
     return [name for name in names if filesystem.exists(filesystem.join(dataset, name, MANIFEST))]
+
+
+def dataset_of(folder: str) -> str:
+    """Returns the folder of the dataset of the split in `folder`."""
+    return folder.rstrip("/").rpartition("/")[0]
 
 
 def no_dataset_reason(path: str) -> str:
@@ -111,14 +43,26 @@ def read_manifest(folder: str) -> dict[str, Any]:
     """
     data, manifest = parse_manifest(folder)
     defect = (
-        checksum_defect(data, manifest)
+        manifests.checksum_defect(data, manifest)
         or next(form_defects(manifest), None)
-        or next(value_defects(manifest, layout_of(manifest)), None)
+        or next(value_defects(manifest), None)
         or name_defect(folder, manifest)
     )
     if defect:
         raise DataError(f"{filesystem.join(folder, MANIFEST)}: {defect}; copy it again, or rerun prepare")
     return manifest
+
+
+def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a message for each deviation of a manifest from the form of its version."""
+    yield from manifest_form.form_defects(manifest)
+    yield from config_defects(manifest)
+
+
+def value_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a message for each contradiction between values. The manifest's form must be correct."""
+    yield from manifest_form.value_defects(manifest)
+    yield from layout_defects(manifest, layout_of(manifest))
 
 
 def name_defect(folder: str, manifest: Mapping[str, Any]) -> str | None:
@@ -147,22 +91,33 @@ def parse_manifest(folder: str) -> tuple[bytes, dict[str, Any]]:
         raise DataError(f"{folder}: no {MANIFEST}, so this is not a finished dataset")
     data = filesystem.read_bytes(path)
     try:
-        manifest = parse_own_json(data)
-    except ValueError as error:
-        raise DataError(f"{path}: broken JSON ({error})") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f"{path}: not the manifest of a {FORMAT}")
-    version = manifest.get("version")
-    if type(version) is not int or version != VERSION:
-        raise DataError(
-            f"{path}: has version {version!r:.80} of the format; this program reads version {VERSION}"
-        )
-    return data, manifest
+        return data, manifests.parse_manifest(data, path)
+    except DatasetError as error:
+        raise DataError(str(error)) from error
 
 
-def output_format_of(manifest: Mapping[str, Any]) -> str:
-    """Returns the format of the split's shards, as in `--output_format`. Manifests do not name tfrecord."""
-    return manifest.get("output_format", "tfrecord")
+def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yields the path and size of each input file, in order, and checks that the list is the manifest's.
+
+    Args:
+        dataset: The dataset's folder.
+        manifest: The manifest of one of its splits.
+
+    Raises:
+        DataError: If inputs.jsonl is missing, or is not what the manifest describes.
+    """
+    path = filesystem.join(dataset, INPUTS)
+    size = filesystem.size_of(path)
+    if size is None and not filesystem.exists(
+        path
+    ):  # else it is not a regular file, which reading it reports
+        raise DataError(f"{path}: missing; copy the dataset again, or prepare it again")
+    if size is not None and size > manifest["inputs"]["bytes"]:  # a sparse file may have exabytes
+        raise DataError(f"{path}: {size} bytes, the manifest specifies {manifest['inputs']['bytes']}")
+    try:
+        yield from parse_inputs(filesystem.read_bytes(path), path, manifest)
+    except DatasetError as error:
+        raise DataError(str(error)) from error
 
 
 def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:

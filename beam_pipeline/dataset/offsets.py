@@ -9,16 +9,9 @@ import numpy as np
 
 from beam_pipeline.native import library as native
 
-FOLDER = "offsets"
-"""Below the folder of the split."""
 _LENGTH = struct.Struct("<Q")
 _FRAMING_BYTES = 16
 _BEYOND = 2**62  # more than any file has
-
-
-def offsets_name(shard_name: str) -> str:
-    """Returns the file with a shard's offsets, by its path below the folder of the split."""
-    return f"{FOLDER}/{shard_name.removesuffix('.tfrecord')}.offsets"
 
 
 def offsets_size(records: int) -> int:

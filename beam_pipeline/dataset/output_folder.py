@@ -7,20 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beam_pipeline.dataset import manifest, offsets
+from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.finished_units import count_finished
-from beam_pipeline.dataset.inputs import INPUTS
-from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.own_files import FolderContent, inspect_output, listed_sizes
-from beam_pipeline.dataset.shards import SHARD_NAME
 from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.support.run_folder import run_folder_name
+from tokenmill_reader.format.names import (
+    INDEX,
+    INPUTS,
+    MANIFEST,
+    OFFSETS,
+    SCHEMA,
+    SHARD_NAME,
+    STATISTICS,
+    TOKENIZER,
+    TRANSFORM_FN,
+    UNITS,
+)
 
-_SPLIT_FILES = (manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA, manifest.INDEX)
-_SPLIT_FOLDERS = (offsets.FOLDER, manifest.SCHEMA.partition("/")[0])
+_SPLIT_FILES = (MANIFEST, STATISTICS, UNITS, SCHEMA, INDEX)
+_SPLIT_FOLDERS = (OFFSETS, SCHEMA.partition("/")[0])
 _MAX_NAMED = 5
 
 
@@ -75,7 +84,7 @@ def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
         return False
     for split in splits:
         folder = filesystem.join(output, split)
-        if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
+        if not filesystem.exists(filesystem.join(folder, MANIFEST)):
             return False
         try:
             found = manifest.read_manifest(folder)
@@ -116,9 +125,7 @@ def _has_all(content: FolderContent, splits: Sequence[str], fingerprint: str) ->
 
 def _damaged(content: FolderContent) -> list[str]:
     """Returns the missing or changed files of a finished dataset. Ignores the output of `analyze`."""
-    return sorted(
-        path for path in content.missing | content.changed if f"/{manifest.TRANSFORM_FN}" not in path
-    )
+    return sorted(path for path in content.missing | content.changed if f"/{TRANSFORM_FN}" not in path)
 
 
 def _refuse_damaged(content: FolderContent) -> None:
@@ -142,7 +149,7 @@ def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
         if folder in splits:
             return (
                 name in _SPLIT_FILES + _SPLIT_FOLDERS  # a link or a file in place of a folder
-                or name.startswith(f"{offsets.FOLDER}/")
+                or name.startswith(f"{OFFSETS}/")
                 or SHARD_NAME.fullmatch(name) is not None
             )
         return folder in (TOKENIZER, INPUTS) or (folder == BAD_RECORDS and name.startswith("unit-"))
@@ -174,7 +181,7 @@ def delete_own(content: FolderContent, keep: str = "\0") -> None:
         staged = path.startswith(f"{STAGING}/")
         if path.startswith(keep):
             continue
-        if path.endswith("/" + manifest.MANIFEST) and not staged:
+        if path.endswith("/" + MANIFEST) and not staged:
             order[0].append(path)
         elif staged and temporary in path:
             order[1].append(path)

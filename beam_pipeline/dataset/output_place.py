@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from beam_pipeline.dataset import lock, manifest
+from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
-from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.support import filesystem, local_files
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.run_folder import is_run_folder
+from tokenmill_reader.format.names import MANIFEST, TOKENIZER, UNITS
 
 _NAME_BYTES = 255  # of a file or folder, on common file systems
 
@@ -83,9 +83,7 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def _is_split(folder: str) -> bool:
-    return all(
-        filesystem.exists(filesystem.join(folder, name)) for name in (manifest.MANIFEST, manifest.UNITS)
-    )
+    return all(filesystem.exists(filesystem.join(folder, name)) for name in (MANIFEST, UNITS))
 
 
 def _is_dataset(folder: str) -> bool:

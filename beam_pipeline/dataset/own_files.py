@@ -16,16 +16,16 @@ from typing import Any
 
 import google_crc32c
 
-from beam_pipeline.dataset import bad_records, lock, manifest, offsets
-from beam_pipeline.dataset.inputs import inputs_entry
-from beam_pipeline.dataset.manifest import TOKENIZER
+from beam_pipeline.dataset import bad_records, lock, manifest
 from beam_pipeline.dataset.own_pages import is_own_page, is_unfinished_page
-from beam_pipeline.dataset.shards import SHARD_NAME, files_of_shard
+from beam_pipeline.dataset.shards import files_of_shard
 from beam_pipeline.dataset.staging import FINISHED, STAGING, WRITTEN
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.parsing import parse_own_json
 from beam_pipeline.support.run_folder import is_run_folder
+from tokenmill_reader.format.inputs import inputs_entry
+from tokenmill_reader.format.json_text import parse_own_json
+from tokenmill_reader.format.names import MANIFEST, OFFSETS, REPORT, SHARD_NAME, TOKENIZER, TRANSFORM_FN
 
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
 _SMALL = 64 << 20  # files up to this size are compared by checksum
@@ -83,7 +83,7 @@ def inspect_output(output: str) -> FolderContent:
     missing: set[str] = set()
     for path in sorted(sizes):
         folder, _, name = path.rpartition("/")
-        if name == manifest.MANIFEST and folder and "/" not in folder:
+        if name == MANIFEST and folder and "/" not in folder:
             try:
                 found = manifest.read_manifest(filesystem.join(output, folder))
             except DataError:  # damaged, or another program's manifest.json
@@ -120,10 +120,10 @@ def _of_manifest(
     output: str, split: str, found: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> dict[str, Expected]:
     """Returns the files of a finished split, and of its tokenizer, report and analysis."""
-    expected = {f"{split}/{manifest.MANIFEST}": Expected(), **_files_of(split, found)}
+    expected = {f"{split}/{MANIFEST}": Expected(), **_files_of(split, found)}
     for folder in {folder for path in sizes if (folder := _saved_model_folder(path, split))}:
         expected |= _saved_model(output, folder, sizes)
-    for report in (manifest.REPORT, f"{split}/{manifest.REPORT}"):
+    for report in (REPORT, f"{split}/{REPORT}"):
         if report in sizes and is_own_page(filesystem.read_bytes(filesystem.join(output, report))):
             expected[report] = Expected()
         unfinished = report + ".tmp"
@@ -154,7 +154,7 @@ def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Exp
 
 def _saved_model_folder(path: str, split: str) -> str | None:
     """Returns the folder of the saved function that contains a file; its name has a suffix if a run was killed."""
-    found = re.match(rf"{re.escape(split)}/{manifest.TRANSFORM_FN}(\.[0-9a-f]{{32}})?(?=/)", path)
+    found = re.match(rf"{re.escape(split)}/{TRANSFORM_FN}(\.[0-9a-f]{{32}})?(?=/)", path)
     return found[0] if found else None
 
 
@@ -256,7 +256,7 @@ def _changed(output: str, listed: Mapping[str, Expected], sizes: Mapping[str, in
         if sizes[path] != expected.size:
             return True
         folder, _, name = path.rpartition("/")
-        if folder.endswith(f"/{offsets.FOLDER}") or SHARD_NAME.fullmatch(name) or expected.size > _SMALL:
+        if folder.endswith(f"/{OFFSETS}") or SHARD_NAME.fullmatch(name) or expected.size > _SMALL:
             return False
         data = filesystem.read_bytes(filesystem.join(output, path))
         return f"{google_crc32c.value(data):08x}" != expected.crc32c

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -12,36 +11,13 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from beam_pipeline.dataset.offsets import OffsetFinder, offsets_name, offsets_size
+from beam_pipeline.dataset.offsets import OffsetFinder, offsets_size
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
-
-# The extension of the files of each format in `--output_format`.
-EXTENSIONS = {
-    "tfrecord": "tfrecord",
-    "arrayrecord": "array_record",
-    "parquet": "parquet",
-    "mds": "mds",
-    "megatron": "bin",
-}
-_INDEX_EXTENSION = "idx"  # of the second file of a shard of documents
-
-SHARD_NAME = re.compile(
-    rf"(?P<split>.+)-(?P<shard>\d{{5,}})-(?P<records>\d+)\.({'|'.join(EXTENSIONS.values())}|{_INDEX_EXTENSION})"
-)
+from tokenmill_reader.format.names import index_name, offsets_name
 
 _READ_BYTES = 16 << 20
-
-
-def shard_name(split: str, shard: int, records: int, output_format: str) -> str:
-    """Returns the file name of a shard, e.g. `<split>-<shard>-<records>.tfrecord`."""
-    return f"{split}-{shard:05d}-{records}.{EXTENSIONS[output_format]}"
-
-
-def index_name(shard_name: str) -> str:
-    """Returns the name of the index of a shard of documents."""
-    return f"{shard_name.rpartition('.')[0]}.{_INDEX_EXTENSION}"
 
 
 def index_size(documents: int) -> int:

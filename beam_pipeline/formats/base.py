@@ -16,7 +16,7 @@ from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.limits import MOST_RECORDS
+from tokenmill_reader.format.limits import MOST_RECORDS
 
 
 @dataclass(frozen=True)

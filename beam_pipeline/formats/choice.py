@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from beam_pipeline.dataset.manifest import output_format_of
 from beam_pipeline.dataset.records import feature_names
-from beam_pipeline.dataset.shards import index_name
 from beam_pipeline.formats.base import DocumentFormat, Format, RowForm
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.support import filesystem
+from tokenmill_reader.format.manifest import output_format_of
+from tokenmill_reader.format.names import index_name
 
 
 def format_class(name: str, *, of_documents: bool) -> type[Format]:

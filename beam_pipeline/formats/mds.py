@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import INDEX
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.formats.base import RowFormat, feature_columns, value_type
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.limits import MOST_MDS_BYTES
+from tokenmill_reader.format.limits import MOST_MDS_BYTES
+from tokenmill_reader.format.names import INDEX
 
 _VALUES_PER_PIECE = 1 << 20
 

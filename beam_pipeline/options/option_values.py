@@ -7,39 +7,31 @@ import re
 from itertools import accumulate
 
 from beam_pipeline.support.errors import UsageError
-
-_SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
-SPLIT_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9_.]{{0,{_SPLIT_NAME_LENGTH - 2}}}[A-Za-z0-9_])?")
-"""The form of a split's name, which is a folder's name and a part of file names. Windows ignores a dot at the end."""
+from tokenmill_reader.format.names import (
+    IDS_COLUMN,
+    INDEX,
+    INPUTS,
+    MANIFEST,
+    OFFSETS,
+    REPORT,
+    SCHEMA,
+    SPLIT_NAME,
+    SPLIT_NAME_LENGTH,
+    STATISTICS,
+    TOKENIZER,
+    TRANSFORM_FN,
+    UNITS,
+)
 
 # The files and folders of a dataset and of its splits. No split can have their names, so that paths are unambiguous.
 _RESERVED = (
-    "tokenizer",
-    "bad_records",
-    "report.html",
-    "report.html.tmp",
-    "manifest.json",
-    "inputs.jsonl",
-    "units.jsonl",
-    "statistics.json",
-    "index.json",
-    "offsets",
-    "transform_fn",
-    "transformed_metadata",
+    *(TOKENIZER, MANIFEST, INPUTS, UNITS, STATISTICS, INDEX, OFFSETS, TRANSFORM_FN, SCHEMA.partition("/")[0]),
+    *("bad_records", REPORT, f"{REPORT}.tmp"),
 )
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
-ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
-"""The values of `--output_format` for rows."""
-
-DOCUMENT_FORMATS = ("parquet", "megatron")
-"""The values of `--output_format` for whole documents, `--packing none`."""
-
 FORMAT_DEFAULTS = {"output_format": "tfrecord", "ids_column": "input_ids"}
 """The options of the format of shards. Manifests contain them if they are not the default, also outside of `config`."""
-
-IDS_COLUMN = re.compile(r"(?!(attention_mask|segment_ids|position_ids)$)[A-Za-z_][A-Za-z0-9_]{0,99}")
-"""The form of the name of the column of ids: an identifier other than the names of the other columns."""
 
 PRICES = {"vcpu_hour": 0.056, "gb_hour": 0.003557, "shuffle_gb": 0.011}
 """Dataflow's list prices in US dollars for batch jobs in us-central1: a vCPU for an hour, a GB of memory for an hour,
@@ -124,7 +116,7 @@ def check_split_name(name: str) -> str:
     """Returns the name. Raises UsageError if it is not a valid name of a split."""
     if not SPLIT_NAME.fullmatch(name):
         raise UsageError(
-            f"split {name!r}: is not a valid name. Use at most {_SPLIT_NAME_LENGTH} letters, digits, '_' and '.', "
+            f"split {name!r}: is not a valid name. Use at most {SPLIT_NAME_LENGTH} letters, digits, '_' and '.', "
             "beginning with a letter or digit, and not ending with '.'"
         )
     if name.lower() in _RESERVED:

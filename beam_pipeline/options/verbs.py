@@ -13,9 +13,7 @@ from typing import Any, ClassVar, Literal
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
-    DOCUMENT_FORMATS,
     FORMAT_DEFAULTS,
-    ROW_FORMATS,
     check_ids_column,
     check_split_name,
     parse_prices,
@@ -23,7 +21,8 @@ from beam_pipeline.options.option_values import (
     parse_splits,
 )
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_PER_ROW, SEEDS
+from tokenmill_reader.format.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_PER_ROW, SEEDS
+from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
 
 _SHARD_SIZE = 5000
 _SHARD_BYTES = 256 << 20

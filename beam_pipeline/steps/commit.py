@@ -12,7 +12,6 @@ import numpy as np
 
 from beam_pipeline.dataset import lock, manifest
 from beam_pipeline.dataset.bad_records import Excluded
-from beam_pipeline.dataset.inputs import INPUTS
 from beam_pipeline.dataset.output_folder import clear_staging
 from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -22,6 +21,9 @@ from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
+from tokenmill_reader.format.json_text import json_bytes
+from tokenmill_reader.format.manifest import FORMAT, VERSION, describe_file, with_checksum
+from tokenmill_reader.format.names import INPUTS, MANIFEST, SCHEMA, STATISTICS, TOKENIZER, UNITS
 
 
 def commit(
@@ -76,16 +78,16 @@ def commit(
                 "--overwrite instead of --resume"
             ) from error
         own_files = {
-            manifest.STATISTICS: manifest.to_bytes(counted.to_json()),
-            manifest.UNITS: _units(job, table, split, tail_sizes),
-            manifest.SCHEMA: manifest.schema_pbtxt(features, job.config.max_length, job.vocab_size),
+            STATISTICS: json_bytes(counted.to_json()),
+            UNITS: _units(job, table, split, tail_sizes),
+            SCHEMA: manifest.schema_pbtxt(features, job.config.max_length, job.vocab_size),
             **shard_format.split_files([info.to_json() for info in own]),
         }
         files |= {f"{layout.split}/{name}": data for name, data in own_files.items()}
-        manifests[f"{layout.split}/{manifest.MANIFEST}"] = manifest.with_checksum(
+        manifests[f"{layout.split}/{MANIFEST}"] = with_checksum(
             {
-                "format": manifest.FORMAT,
-                "version": manifest.VERSION,
+                "format": FORMAT,
+                "version": VERSION,
                 "split": layout.split,
                 "splits": list(job.config.split_names),
                 "max_length": job.config.max_length,
@@ -94,7 +96,7 @@ def commit(
                 "features": list(features),
                 "num_records": layout.num_rows,
                 "shards": [info.to_json() for info in own],
-                "files": [manifest.describe_file(name, data) for name, data in sorted(own_files.items())],
+                "files": [describe_file(name, data) for name, data in sorted(own_files.items())],
                 "totals": counted.totals(),
                 "excluded": asdict(excluded),
                 "engines": [use.to_json() for use in uses],
@@ -140,7 +142,8 @@ def publish(
 
 def copied_files(run: Mapping[str, Any]) -> list[str]:
     """Returns the files beside the folders of the splits that a manifest lists, below the output folder."""
-    return [*(f"{manifest.TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]), INPUTS]
+    tokenizer = [f"{TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]]
+    return [*tokenizer, INPUTS]
 
 
 def finish(job: OutputJob) -> None:
@@ -154,7 +157,7 @@ def is_committed(job: OutputJob) -> bool:
     """Returns whether every split has a manifest of this run."""
     for split in range(len(job.split_names)):
         folder = job.split_folder(split)
-        if not filesystem.exists(filesystem.join(folder, manifest.MANIFEST)):
+        if not filesystem.exists(filesystem.join(folder, MANIFEST)):
             return False
         if manifest.read_manifest(folder)["fingerprint"] != job.fingerprint:
             return False

@@ -12,7 +12,7 @@ from apache_beam.metrics import Metrics
 from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard, shard_name, write_shard
+from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard, write_shard
 from beam_pipeline.formats.base import DocumentFormat, rows_of
 from beam_pipeline.formats.choice import format_of, read_documents
 from beam_pipeline.options.option_values import FORMAT_DEFAULTS
@@ -24,6 +24,8 @@ from beam_pipeline.steps.route import kept_shard
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.progress import Reporter
+from tokenmill_reader.format.manifest import describe_file, fingerprint_of, output_format_of, with_checksum
+from tokenmill_reader.format.names import MANIFEST, shard_name
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def converted(source: Mapping[str, Any], options: Mapping[str, str]) -> dict[str
     config |= options
     made = {key: value for key, value in source.items() if key not in left_out} | options
     made["config"] = config
-    made["fingerprint"] = manifest.fingerprint(
+    made["fingerprint"] = fingerprint_of(
         source["bytes_version"], config, source["inputs"], source["tokenizer"]
     )
     return made
@@ -94,7 +96,7 @@ class ConvertShard(beam.DoFn):
             self._manifests[split] = manifest.read_manifest(job.source_folder(split))
         source = self._manifests[split]
         entry = source["shards"][shard]
-        output_format = manifest.output_format_of(job.format_options)
+        output_format = output_format_of(job.format_options)
         name = shard_name(source["split"], shard, entry["records"], output_format)
         record = job.shard_record(name)
         info = kept_shard(job, record) if filesystem.exists(record) else None
@@ -185,14 +187,14 @@ class CommitConversion(beam.DoFn):
                 file["path"]: read_listed(folder, file) for file in source["files"] if file["path"] not in own
             }
             kept |= format_of(made).split_files(made["shards"])
-            made["files"] = [manifest.describe_file(name, data) for name, data in sorted(kept.items())]
+            made["files"] = [describe_file(name, data) for name, data in sorted(kept.items())]
             files |= {f"{source['split']}/{name}": data for name, data in kept.items()}
             made["converted_from"] = {
                 "path": job.source,
-                "output_format": manifest.output_format_of(source),
+                "output_format": output_format_of(source),
                 "fingerprint": source["fingerprint"],
             }
-            manifests[f"{source['split']}/{manifest.MANIFEST}"] = manifest.with_checksum(made)
+            manifests[f"{source['split']}/{MANIFEST}"] = with_checksum(made)
         copied = copied_files(manifest.read_manifest(job.source_folder(0)))
         publish(job, shards=shards, files=files, manifests=manifests, copied=copied)
 
@@ -203,7 +205,7 @@ def read_listed(folder: str, entry: Mapping[str, Any]) -> bytes:
     if not filesystem.exists(path):
         raise DataError(f"{path}: missing; verify the dataset, and copy or prepare it again")
     data = filesystem.read_bytes(path)
-    if manifest.describe_file(entry["path"], data) != entry:
+    if describe_file(entry["path"], data) != entry:
         raise DataError(
             f"{path}: differs from the manifest; verify the dataset, and copy or prepare it again"
         )

@@ -11,7 +11,6 @@ from typing import Any
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.lock_holder import check_held
-from beam_pipeline.dataset.manifest import TOKENIZER, describe_file
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
 from beam_pipeline.formats.base import Format
@@ -20,6 +19,8 @@ from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.progress import Address
 from beam_pipeline.tokenization.template import Template
+from tokenmill_reader.format.manifest import describe_file
+from tokenmill_reader.format.names import TOKENIZER
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.steps.tables import BlockTable, KeptTable
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.parsing import parse_own_json
+from tokenmill_reader.format.json_text import parse_own_json
 
 # Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.
 _OPEN_BLOCKS = 64

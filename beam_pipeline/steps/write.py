@@ -13,7 +13,7 @@ from apache_beam.metrics import Metrics
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.finished_units import BlockPlace
-from beam_pipeline.dataset.shards import Assembly, ShardInfo, assemble, shard_name, write_shard
+from beam_pipeline.dataset.shards import Assembly, ShardInfo, assemble, write_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
@@ -25,6 +25,7 @@ from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.route import find_rows, gather_documents, layout_of, open_block, read_rows
 from beam_pipeline.steps.tables import BlockTable
 from beam_pipeline.support.progress import Reporter
+from tokenmill_reader.format.names import shard_name
 
 MOST_THREADS = 4  # a third of writing a shard needs Python's lock
 

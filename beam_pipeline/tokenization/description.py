@@ -16,10 +16,11 @@ from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.template import Template, find_template
-from beam_pipeline.tokenization.tokenizer_config import SPECIAL_NAMES, additional_tokens, content
+from beam_pipeline.tokenization.tokenizer_config import additional_tokens, content
 from beam_pipeline.tokenization.tokenizer_files import load_files
 from beam_pipeline.tokenization.tokenizer_json import dump_with_model, load_tokenizer
 from tokenmill_reader.console.escaping import excerpt
+from tokenmill_reader.format.names import SPECIAL_NAMES
 
 # In characters: messages may quote the tokenizer's files.
 MAX_MESSAGE = 1000

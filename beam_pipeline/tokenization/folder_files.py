@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from beam_pipeline.support import filesystem, parsing
+from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import human_bytes
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format import json_text
 
 JSON, CONFIG, MAP, ADDED, MODEL_CONFIG = (
     "tokenizer.json",
@@ -140,7 +141,7 @@ def parse_json(files: Mapping[str, bytes], name: str, path: str) -> dict[str, An
         UsageError: If the file contains anything else.
     """
     try:
-        value = parsing.parse_json(files.get(name, b"{}").decode())  # AutoTokenizer reads no other encoding
+        value = json_text.parse_json(files.get(name, b"{}").decode())  # AutoTokenizer reads no other encoding
         json.dumps(value, ensure_ascii=False).encode()  # nor could it save lone surrogates
     except ValueError as error:
         raise UsageError(f"--tokenizer {path}: {name} is not JSON: {error}") from error

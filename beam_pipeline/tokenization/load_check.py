@@ -14,15 +14,11 @@ from beam_pipeline.tokenization.conversion import converter, load_by_transformer
 from beam_pipeline.tokenization.description import MAX_MESSAGE, TokenizerDescription
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, first_line, parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
-from beam_pipeline.tokenization.tokenizer_config import (
-    PLAIN_CLASS,
-    SPECIAL_NAMES,
-    added_tokens_decoder,
-    named_tokens,
-)
+from beam_pipeline.tokenization.tokenizer_config import PLAIN_CLASS, added_tokens_decoder, named_tokens
 from beam_pipeline.tokenization.tokenizer_folder import RECORD
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, load_tokenizer
 from tokenmill_reader.console.escaping import excerpt
+from tokenmill_reader.format.names import SPECIAL_NAMES
 
 _SIDES = ("left", "right")
 

@@ -13,8 +13,8 @@ from typing import Any
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.folder_files import ADDED, MAP
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer
+from tokenmill_reader.format.names import SPECIAL_NAMES
 
-SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
 _MAX_TOKEN_CHARS = 10_000
 
 # Entries that list special tokens without one of these roles. Only transformers 5 writes the last one.

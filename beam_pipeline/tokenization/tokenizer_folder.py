@@ -8,8 +8,8 @@ from typing import Any
 
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.parsing import parse_own_json
 from beam_pipeline.support.run_folder import is_run_folder, run_folder_name
+from tokenmill_reader.format.json_text import parse_own_json
 
 RECORD = "tokenmill.json"
 _FORMAT = "tokenmill-tokenizer"

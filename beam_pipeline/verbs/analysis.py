@@ -26,7 +26,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
-from beam_pipeline.dataset import lock, manifest
+from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
 from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import AnalyzeConfig
@@ -34,6 +34,8 @@ from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.run import run
 from beam_pipeline.support import filesystem
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
+from tokenmill_reader.format.manifest import describe_file
+from tokenmill_reader.format.names import TRANSFORM_FN
 
 _LENGTHS = ("document_tokens", "document_bytes")
 _BUCKETS = 100
@@ -96,12 +98,12 @@ def _analyze_split(split: FinishedSplit) -> str:
 
         run(build, beam_options.parse([]))
         lengths = _look_up(tf, tft, str(Path(folder, "out")))
-        _publish(Path(folder, "out", manifest.TRANSFORM_FN), split.folder)
+        _publish(Path(folder, "out", TRANSFORM_FN), split.folder)
     medians = ", ".join(
         f"{median:,.0f} {name.rpartition('_')[2]} (mean {mean:,.1f})"
         for name, (mean, median) in lengths.items()
     )
-    return f"{split.name}: {manifest.TRANSFORM_FN} written; the median document has {medians}"
+    return f"{split.name}: {TRANSFORM_FN} written; the median document has {medians}"
 
 
 def _instances(statistics: Mapping[str, Any], features: Sequence[str]) -> Iterator[dict[str, list]]:
@@ -177,14 +179,12 @@ def _publish(saved_model: Path, split_folder: str) -> None:
     Raises:
         DataError: If the target contains files that this program did not write.
     """
-    target = filesystem.join(split_folder, manifest.TRANSFORM_FN)
+    target = filesystem.join(split_folder, TRANSFORM_FN)
     old = own_saved_model(target)
     files = sorted(
         filter(Path.is_file, saved_model.rglob("*")), key=lambda path: path.name == "saved_model.pb"
     )
-    record = [
-        manifest.describe_file(file.relative_to(saved_model).as_posix(), file.read_bytes()) for file in files
-    ]
+    record = [describe_file(file.relative_to(saved_model).as_posix(), file.read_bytes()) for file in files]
     (saved_model / SAVED_MODEL_RECORD).write_text(json.dumps(record))
     if filesystem.is_local(split_folder):
         temporary = Path(f"{target}.{uuid.uuid4().hex}")

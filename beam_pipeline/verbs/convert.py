@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.pvalue import AsIter
 
-from beam_pipeline.dataset import manifest, output_place
-from beam_pipeline.dataset.inputs import INPUTS, inputs_entry
+from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.formats.choice import format_class, format_of
 from beam_pipeline.options.option_fields import parse
-from beam_pipeline.options.option_values import DOCUMENT_FORMATS, ROW_FORMATS
 from beam_pipeline.options.verbs import ConvertConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
@@ -30,6 +28,9 @@ from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
+from tokenmill_reader.format.inputs import inputs_entry
+from tokenmill_reader.format.manifest import output_format_of
+from tokenmill_reader.format.names import DOCUMENT_FORMATS, INPUTS, MANIFEST, REPORT, ROW_FORMATS, TOKENIZER
 
 
 def main(argv: Sequence[str]) -> None:
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
         return
     if held is None:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
-    if not filesystem.exists(filesystem.join(launch.output, manifest.REPORT)):
+    if not filesystem.exists(filesystem.join(launch.output, REPORT)):
         with launch.hold(filesystem.join(launch.output, STAGING), fingerprint):
             write_report(launch.output)
     for split in splits:
@@ -66,11 +67,11 @@ def main(argv: Sequence[str]) -> None:
 
 def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedSplit]:
     """Opens the dataset. Raises the errors of `main`."""
-    if filesystem.exists(filesystem.join(source, manifest.MANIFEST)):
+    if filesystem.exists(filesystem.join(source, MANIFEST)):
         raise UsageError(f"{config.dataset}: is one split; give the dataset's folder, which is above it")
     splits = open_dataset(source)
     for split in splits:
-        source_format = manifest.output_format_of(split.manifest)
+        source_format = output_format_of(split.manifest)
         if converted(split.manifest, config.format_options())["config"] == split.manifest["config"]:
             raise UsageError(f"{config.dataset}: already has the format {source_format}; copy the folder")
         of_documents = split.manifest["max_length"] is None
@@ -93,7 +94,7 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedS
     names = [split.name for split in splits]
     if not beam_options.workers_see_local_files(launch.options) and filesystem.is_local(source):
         raise UsageError(f"{config.dataset} is on this machine, so the runner's workers cannot read it")
-    inputs = [filesystem.join(split.folder, manifest.MANIFEST) for split in splits]
+    inputs = [filesystem.join(split.folder, MANIFEST) for split in splits]
     tokenizer = filesystem.join(splits[0].tokenizer_folder, "tokenizer.json")
     output_place.refuse_overlap(launch.output, names, [*inputs, tokenizer])
     return splits
@@ -121,7 +122,7 @@ def _make(
         job.write_recorded("inputs", {INPUTS: read_listed(source, inputs)})
         job.write_recorded(
             "tokenizer",
-            {f"{manifest.TOKENIZER}/{file['path']}": read_listed(folder, file) for file in files},
+            {f"{TOKENIZER}/{file['path']}": read_listed(folder, file) for file in files},
         )
         return launch.run(
             lambda pipeline: build(pipeline, job),

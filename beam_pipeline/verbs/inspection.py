@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from beam_pipeline.dataset.manifest import output_format_of
 from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import InspectConfig
 from beam_pipeline.support import filesystem
@@ -17,6 +16,7 @@ from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 from tokenmill_reader.console.escaping import visible
+from tokenmill_reader.format.manifest import output_format_of
 
 _ROWS_PER_SEARCH = 1024
 _CONTEXT = 60  # characters shown on each side of a match of `--grep`

@@ -11,10 +11,8 @@ from functools import cached_property
 from importlib.metadata import version
 
 from beam_pipeline import __version__
-from beam_pipeline.dataset import manifest, output_place
-from beam_pipeline.dataset.inputs import INPUTS, describe_inputs, encode_inputs
+from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
-from beam_pipeline.dataset.manifest import TOKENIZER
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.engines.engine import HF_SPEED, check_engine
 from beam_pipeline.engines.unknown_text import describe_unknown
@@ -30,7 +28,6 @@ from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem, memory
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.support.limits import MOST_IDS
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
@@ -41,6 +38,10 @@ from beam_pipeline.verbs.estimate_lines import describe_estimate
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.summary import print_summary
 from tokenmill_reader.console.elapsed import elapsed
+from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
+from tokenmill_reader.format.limits import MOST_IDS
+from tokenmill_reader.format.manifest import describe_file, fingerprint_of
+from tokenmill_reader.format.names import INPUTS, REPORT, TOKENIZER, TRANSFORM_FN
 
 # Part of every fingerprint. Raise it with every change to the code that changes the bytes of shards.
 _BYTES_VERSION = 2
@@ -68,7 +69,7 @@ class _Checked:
     def describe(self) -> dict:
         """Returns the description of the run for the manifests."""
         tokenizer = self.tokenizer
-        files = [manifest.describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
+        files = [describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
         return {
             "bytes_version": _BYTES_VERSION,
             "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
@@ -91,11 +92,9 @@ class _Checked:
         }
 
     def fingerprint(self) -> str:
-        """See `manifest.fingerprint`."""
+        """See `fingerprint_of`."""
         parts = self.describe()
-        return manifest.fingerprint(
-            *(parts[key] for key in ("bytes_version", "config", "inputs", "tokenizer"))
-        )
+        return fingerprint_of(*(parts[key] for key in ("bytes_version", "config", "inputs", "tokenizer")))
 
 
 def main(argv: Sequence[str]) -> None:
@@ -235,9 +234,9 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
 
 def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:
     """Returns whether a finished dataset lacks its report, and whether it lacks the requested analysis."""
-    folders = (filesystem.join(output, name, manifest.TRANSFORM_FN) for name in config.split_names)
+    folders = (filesystem.join(output, name, TRANSFORM_FN) for name in config.split_names)
     models = (filesystem.join(folder, "saved_model.pb") for folder in folders)
-    report = filesystem.exists(filesystem.join(output, manifest.REPORT))
+    report = filesystem.exists(filesystem.join(output, REPORT))
     return not report, config.analyze and not all(map(filesystem.exists, models))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from beam_pipeline.dataset import lock
-from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.own_pages import is_own_page, signed_page
 from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import ReportConfig
@@ -14,6 +13,7 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import open_dataset
 from tokenmill_reader.console.elapsed import elapsed
+from tokenmill_reader.format.names import REPORT
 
 
 def main(argv: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ def write_report(dataset: str) -> str:
     Raises:
         DataError: If the folder is not a finished dataset, or has a `report.html` that this program did not write.
     """
-    path = filesystem.join(dataset, manifests.REPORT)
+    path = filesystem.join(dataset, REPORT)
     with elapsed("writing the report"):
         page = signed_page(render(open_dataset(dataset)))
     if filesystem.exists(path) and not is_own_page(filesystem.read_bytes(path)):

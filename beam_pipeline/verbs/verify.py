@@ -15,7 +15,6 @@ from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.options.option_fields import flags_of, parse
-from beam_pipeline.options.option_values import SPLIT_NAME
 from beam_pipeline.options.verbs import VerifyConfig
 from beam_pipeline.support import filesystem, worker_process
 from beam_pipeline.support.amounts import counted
@@ -23,6 +22,7 @@ from beam_pipeline.support.console import print_above
 from beam_pipeline.support.errors import DataError, WorkerDied
 from beam_pipeline.support.progress import ProgressDisplay, Reporter
 from tokenmill_reader.console.elapsed import MOMENT
+from tokenmill_reader.format.names import MANIFEST, SPLIT_NAME
 
 _SHARDS_AT_A_TIME = 8
 _BYTES_FOR_ALL_CORES = 2 << 30  # for fewer bytes, starting other processes takes longer than the work
@@ -78,7 +78,7 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
     folders = filesystem.list_subfolders(dataset)
     names = {name for name in folders if _has_manifest(filesystem.join(dataset, name))}
     if not names:
-        if filesystem.exists(filesystem.join(dataset, manifests.MANIFEST)):
+        if filesystem.exists(filesystem.join(dataset, MANIFEST)):
             yield from _check_folders([dataset], read)
         else:
             yield dataset, [manifests.no_dataset_reason(dataset)], []
@@ -104,7 +104,7 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
 
 def _has_manifest(folder: str) -> bool:
     try:
-        return filesystem.exists(filesystem.join(folder, manifests.MANIFEST))
+        return filesystem.exists(filesystem.join(folder, MANIFEST))
     except OSError:  # the folder cannot be read, which `examine_split` reports
         return True
 
@@ -141,7 +141,7 @@ def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
             for key in ("splits", "excluded", "engines", "tokenizer", "versions", "converted_from"):
                 if manifest.get(key) != sibling_manifest.get(key):
                     split.defects.append(
-                        f"{split.folder}/{manifests.MANIFEST}: its {key} differ from {sibling.folder}'s"
+                        f"{split.folder}/{MANIFEST}: its {key} differ from {sibling.folder}'s"
                     )
     if readable and len(readable) == len(splits) == len(readable[0].manifest["splits"]):
         documents = sum(split.manifest["totals"]["documents"] for split in readable)

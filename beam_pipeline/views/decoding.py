@@ -11,9 +11,9 @@ from typing import Any
 from tokenizers.decoders import DecodeStream
 
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.parsing import parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
+from tokenmill_reader.format.json_text import parse_json
 
 _MOST_GROWTH = 64  # a foreign tokenizer could make a row's text fill the memory
 

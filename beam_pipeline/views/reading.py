@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.dataset.inputs import read_inputs
-from beam_pipeline.dataset.json_form import COUNT, mismatches
-from beam_pipeline.dataset.manifest_form import STATISTICS_FORM, UNIT_FORM
+from beam_pipeline.dataset.forms import UNIT_FORM
+from beam_pipeline.dataset.manifest import read_inputs
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.statistics import edges_of
 from beam_pipeline.formats.base import DocumentFormat
@@ -22,8 +21,11 @@ from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError, one_line
-from beam_pipeline.support.parsing import parse_own_json
 from beam_pipeline.views.decoding import TextDecoder
+from tokenmill_reader.format.json_form import COUNT, mismatches
+from tokenmill_reader.format.json_text import parse_own_json
+from tokenmill_reader.format.manifest_form import STATISTICS_FORM
+from tokenmill_reader.format.names import MANIFEST, STATISTICS, UNITS
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class FinishedSplit:
     @property
     def dataset(self) -> str:
         """The dataset's folder."""
-        return self.folder.rstrip("/").rpartition("/")[0]
+        return manifests.dataset_of(self.folder)
 
     def inputs(self) -> Iterator[tuple[str, int]]:
         """Yields the path and size of each input file. Raises DataError if their list is missing or damaged."""
@@ -128,7 +130,7 @@ class FinishedSplit:
         Raises:
             DataError: If it is missing or damaged.
         """
-        path = filesystem.join(self.folder, manifests.STATISTICS)
+        path = filesystem.join(self.folder, STATISTICS)
         statistics = _parse(self._read(path), STATISTICS_FORM, path)
         vocab_size = self.manifest["tokenizer"]["vocab_size"]
         if len(statistics["token_counts"]) != vocab_size:
@@ -220,14 +222,14 @@ class FinishedSplit:
     def _unit(self, number: int) -> WorkUnit:
         """Returns a work unit. Raises the errors of `origin`."""
         line = self._unit_lines[0][number]
-        place = f"{filesystem.join(self.folder, manifests.UNITS)}, line {number + 1}"
+        place = f"{filesystem.join(self.folder, UNITS)}, line {number + 1}"
         _parse(line, UNIT_FORM, place)
         return WorkUnit.from_json(line)
 
     @cached_property
     def _unit_lines(self) -> tuple[list[str], RowTable, np.ndarray]:
         """The lines of units.jsonl (the last is for the tails), the rows of each line, and the tokens of each tail."""
-        path = filesystem.join(self.folder, manifests.UNITS)
+        path = filesystem.join(self.folder, UNITS)
         try:
             lines = self._read(path).decode().split("\n")[:-1]
             units = [parse_own_json(line) for line in lines]
@@ -296,7 +298,7 @@ def open_dataset(path: str) -> list[FinishedSplit]:
     Raises:
         DataError: If there is no finished split, or a split is missing.
     """
-    if filesystem.exists(filesystem.join(path, manifests.MANIFEST)):
+    if filesystem.exists(filesystem.join(path, MANIFEST)):
         return [open_split(path)]
     finished = manifests.finished_splits(path)
     if not finished:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import UNITS, split_shares
+from beam_pipeline.dataset.manifest import split_shares
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.token_arrays import Documents
 from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
@@ -33,6 +33,7 @@ from beam_pipeline.views.row_parts import (
     numbers_of,
     pack_numbers,
 )
+from tokenmill_reader.format.names import UNITS
 
 _TOO_MANY_TIMES = 16  # units of compressed files may have more bytes than estimated
 

@@ -12,11 +12,12 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from tokenmill_reader.description import OPTIONAL_FEATURES, Description, describe, tokenizer_path
+from tokenmill_reader.description import Description, describe, tokenizer_path
 from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
 from tokenmill_reader.examples import ExampleDecoder, parse_example
 from tokenmill_reader.files import Folder, open_folder
 from tokenmill_reader.fingerprints import fingerprint_of_shards
+from tokenmill_reader.format.names import OPTIONAL_FEATURES
 from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, Frames, windows
 from tokenmill_reader.indexes import Index, row_numbers, whole_number
 from tokenmill_reader.shards import Shards

@@ -12,15 +12,11 @@ import numpy as np
 
 from tokenmill_reader.errors import REMEDY, DatasetError
 from tokenmill_reader.files import Folder, Listed
-from tokenmill_reader.manifest import ShardList, checksum_of, parse_manifest
+from tokenmill_reader.format.manifest import ShardList, checksum_defect, output_format_of, parse_manifest
+from tokenmill_reader.format.manifest_form import rows_defects
+from tokenmill_reader.format.names import MANIFEST
 
-MANIFEST = "manifest.json"
-_FORMAT, _VERSION = "tokenmill-dataset", 3
 _SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{1,9})-(?P<count>\d{1,12})\.tfrecord")
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{,99}")
-_MAX_LENGTH = 1 << 24
-_MAX_RECORDS = 1 << 40
-OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,40 +86,23 @@ def check_size(path: str, size: int, *, records: int, expected: int | None) -> N
 
 
 def _from_manifest(folder: Folder, listed: Mapping[str, Listed], data: bytes, path: str) -> Description:
-    try:
-        manifest, shards = parse_manifest(data)
-    except (ValueError, OverflowError, TypeError, AttributeError, RecursionError) as error:
-        raise DatasetError(f"{path}: broken ({str(error)[:200]}); it may be truncated: {REMEDY}") from error
-    _check_version(manifest, data, path)
-    if manifest.get("output_format", "tfrecord") != "tfrecord":
+    manifest = parse_manifest(data, path)
+    defect = checksum_defect(data, manifest)
+    if defect is None and output_format_of(manifest) != "tfrecord":
         raise DatasetError(
             f"{path}: its shards are {str(manifest['output_format'])[:80]} files; this reader reads TFRecords: copy "
             "the dataset by tokenmill convert … --output_format tfrecord, or prepare it again"
         )
-    if shards is None:
-        raise DatasetError(f"{path}: shards is not a list of shards with name, records and bytes; {REMEDY}")
-    _check_form(manifest, path)
-    split = manifest["split"]
-    names = [f"{split}-{number:05d}-{count}.tfrecord" for number, count in enumerate(shards.records)]
-    records = np.array(shards.records, np.int64)
-    if names != shards.names or ((records < 0) | (records >= _MAX_RECORDS)).any():
-        for number, (name, count) in enumerate(zip(shards.names, shards.records, strict=True)):
-            if name != names[number] or not 0 <= count < _MAX_RECORDS:
-                raise DatasetError(
-                    f"{path}: shard {number} has the name {str(name)[:200]!r} and {count} records, but names are "
-                    f"<split>-<shard>-<records>.tfrecord; {REMEDY}"
-                )
-    total = sum(shards.records)
-    if total != manifest["num_records"]:
-        raise DatasetError(
-            f"{path}: its shards have {total} records, but num_records is {manifest['num_records']}; {REMEDY}"
-        )
+    defect = defect or next(rows_defects(manifest), None)
+    if defect:
+        raise DatasetError(f"{path}: {defect}; {REMEDY}")
+    shards, split = manifest.pop("shards"), manifest["split"]
     _check_presence(folder, listed, shards, path)
     return Description(
         folder=folder,
         split=split,
         names=shards.names,
-        records=records,
+        records=np.array(shards.records, np.int64),
         sizes=np.array(shards.sizes, np.int64),
         checksums=shards.checksums,
         offsets_checksums=shards.offsets_checksums,
@@ -132,51 +111,6 @@ def _from_manifest(folder: Folder, listed: Mapping[str, Listed], data: bytes, pa
         fingerprint=f"{manifest['fingerprint']}/{split}",
         manifest=manifest,
     )
-
-
-def _check_version(manifest: dict[str, Any], data: bytes, path: str) -> None:
-    found = manifest.get("format"), manifest.get("version")
-    if found[0] != _FORMAT or type(found[1]) is not int or found[1] != _VERSION:
-        raise DatasetError(
-            f"{path}: format and version are {str(found[0])[:80]!r} and {str(found[1])[:80]!r}; this reader supports "
-            f"{_FORMAT!r}, {_VERSION}; install a newer tokenmill-reader"
-        )
-    actual = checksum_of(data)
-    if manifest.get("checksum") != actual:
-        raise DatasetError(
-            f"{path}: its checksum is {str(manifest.get('checksum'))[:80]!r}, but that of its content is {actual}: "
-            f"it was changed after the dataset was prepared; {REMEDY}"
-        )
-
-
-def _check_form(manifest: dict[str, Any], path: str) -> None:
-    length, features, splits = (manifest.get(key) for key in ("max_length", "features", "splits"))
-    tokenizer = manifest.get("tokenizer")
-    wrong = None
-    if type(length) is not int or not 0 < length <= _MAX_LENGTH:
-        wrong = "max_length is not a length of rows"
-    elif not _are_texts(features) or "input_ids" not in features or len(set(features)) < len(features):
-        wrong = "features does not contain input_ids, or a name twice"
-    elif not set(features) <= {"input_ids", *OPTIONAL_FEATURES}:
-        wrong = f"features contains others than input_ids, {', '.join(OPTIONAL_FEATURES)}"
-    elif not isinstance(manifest.get("split"), str) or not _SPLIT_NAME.fullmatch(manifest["split"]):
-        wrong = "split is not the name of a split"
-    elif not _are_texts(splits) or manifest["split"] not in splits:
-        wrong = f"split is {manifest['split']!r}, which is not one of its splits"
-    elif type(manifest.get("num_records")) is not int or not isinstance(manifest.get("fingerprint"), str):
-        wrong = "num_records or fingerprint is missing"
-    elif not isinstance(tokenizer, dict):
-        wrong = "tokenizer is missing"
-    elif type(tokenizer.get("vocab_size")) is not int or not 0 < tokenizer["vocab_size"] <= 2**31:
-        wrong = "tokenizer.vocab_size is not a number of ids"
-    elif tokenizer.get("path") != "../tokenizer":
-        wrong = f"tokenizer.path is {str(tokenizer.get('path'))[:80]!r}, not ../tokenizer"
-    if wrong:
-        raise DatasetError(f"{path}: {wrong}; {REMEDY}")
-
-
-def _are_texts(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _check_presence(folder: Folder, listed: Mapping[str, Listed], shards: ShardList, path: str) -> None:

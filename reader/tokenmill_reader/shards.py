@@ -15,6 +15,7 @@ import numpy as np
 
 from tokenmill_reader.description import Description, check_size
 from tokenmill_reader.errors import REMEDY, DatasetError
+from tokenmill_reader.format.names import offsets_name
 from tokenmill_reader.framing import Frames, index_frames, parse_offsets
 
 _OPEN_LOCAL = 128  # each has two file descriptors
@@ -181,7 +182,7 @@ class Shards:
         description = self._description
         if description.offsets_checksums is None:
             return None
-        name = f"offsets/{description.names[shard].removesuffix('.tfrecord')}.offsets"
+        name = offsets_name(description.names[shard])
         try:
             content = description.folder.map(name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, DatasetError):

@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 
 from beam_pipeline.dataset import lock_kinds
-from beam_pipeline.dataset.manifest import MANIFEST
 from beam_pipeline.steps import commit
 from beam_pipeline.support import filesystem
 from beam_pipeline.verbs import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
 from tests.beam_pipeline.runs import content
 from tests.fuzz.faults import Child
+from tokenmill_reader.format.names import MANIFEST
 
 
 def run(arguments: list[str], log: Path, kill_at: int | None = None) -> int | None:

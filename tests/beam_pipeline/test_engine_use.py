@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset.manifest import MANIFEST, read_manifest, with_checksum
+from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.steps.tokenize import TokenizeUnit
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runners.test_portable import EMBEDDED
 from tests.beam_pipeline.runs import arguments, content, defects
+from tokenmill_reader.format.manifest import with_checksum
+from tokenmill_reader.format.names import MANIFEST
 
 OPTIONS = [
     "--splits",

@@ -126,8 +126,8 @@ def test_verify_finds_every_damage_of_a_pair(copy: Path, made: Path, suffix: str
 
 
 def test_verify_reads_the_documents_if_all_checksums_were_changed(copy: Path):
-    from beam_pipeline.dataset.manifest import with_checksum
     from beam_pipeline.dataset.shards import file_sums
+    from tokenmill_reader.format.manifest import with_checksum
 
     [prefix] = pairs(copy)
     path = prefix.with_suffix(".bin")

@@ -18,6 +18,8 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import inspection, prepare, train_tokenizer
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+from tokenmill_reader.format.manifest import FORMAT, VERSION, with_checksum
+from tokenmill_reader.format.names import MANIFEST
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def test_no_manifest_can_outlive_the_files_it_lists_when_the_power_fails(
         synced.add(os.fstat(file).st_ino)
 
     def publishing(temporary: str, path: str) -> None:
-        if Path(path).name == manifest.MANIFEST:
+        if Path(path).name == MANIFEST:
             seen.append(path)
             parts = [path for path in out.rglob("*") if "_staging" not in path.parts]
             assert len(parts) > 8
@@ -164,7 +166,7 @@ def test_no_manifest_can_outlive_the_files_it_lists_when_the_power_fails(
     monkeypatch.setattr(os, "fsync", noting_sync)
     monkeypatch.setattr(filesystem, "rename", publishing)
     run(to="new/out")
-    assert seen == [str(out / "train" / manifest.MANIFEST)]
+    assert seen == [str(out / "train" / MANIFEST)]
     assert Path(seen[0]).stat().st_ino in synced
 
 
@@ -228,9 +230,7 @@ def test_broken_lists_of_a_runs_files_list_nothing(run, out: Path, made: Path):
 def test_a_manifest_without_the_form_of_its_version_is_not_ours(run, tmp_path: Path):
     out = tmp_path / "out"
     (out / "train").mkdir(parents=True)
-    (out / "train" / "manifest.json").write_bytes(
-        manifest.with_checksum({"format": manifest.FORMAT, "version": manifest.VERSION})
-    )
+    (out / "train" / "manifest.json").write_bytes(with_checksum({"format": FORMAT, "version": VERSION}))
     with pytest.raises(UsageError, match="which prepare did not write"):
         run("--overwrite")
     with pytest.raises(DataError, match=r"split is missing"):

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.dataset import manifest
-from beam_pipeline.dataset.inputs import INPUTS, describe_inputs
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments
 from tests.fuzz.tokenizers_for_fuzz import write_tokenizer
+from tokenmill_reader.format.inputs import describe_inputs
+from tokenmill_reader.format.json_text import json_bytes
+from tokenmill_reader.format.manifest import checksum_of, describe_file, fingerprint_of
+from tokenmill_reader.format.names import INPUTS
 
 STORED = Path(__file__).with_name("stored")
 
@@ -83,7 +86,7 @@ def prepared(folder: Path, name: str) -> dict:
     for split in manifest.finished_splits(str(output)):
         content = manifest.read_manifest(str(output / split))
         run = [content["bytes_version"], content["config"], content["inputs"], content["tokenizer"]]
-        assert content["fingerprint"] == manifest.fingerprint(*run)
+        assert content["fingerprint"] == fingerprint_of(*run)
         for key in ("versions", "engines", "checksum"):
             del content[key]
         entry = content["inputs"]
@@ -94,11 +97,11 @@ def prepared(folder: Path, name: str) -> dict:
         )
         for entry in content["files"]:
             data = (output / split / entry["path"]).read_bytes().replace(f"{folder}/".encode(), b"")
-            entry |= manifest.describe_file(entry["path"], data)
-        content["fingerprint"] = manifest.fingerprint(*run)
+            entry |= describe_file(entry["path"], data)
+        content["fingerprint"] = fingerprint_of(*run)
         found[split] = {
             "fingerprint": content["fingerprint"],
-            "manifest": manifest.checksum_of(manifest.to_bytes(content)),
+            "manifest": checksum_of(json_bytes(content)),
             "files": {entry["path"]: entry["crc32c"] for entry in content["files"]},
             "shards": {entry["name"]: entry["crc32c"] for entry in content["shards"]},
         }

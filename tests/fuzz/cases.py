@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.options.option_values import DOCUMENT_FORMATS, ROW_FORMATS
 from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
+from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
 
 # Pieces of documents: several scripts, the text of control tokens, and characters similar to white space or line ends.
 _WORDS = ["the", "mill", "turns", "raw", "text", "into", "tokens", "and", "rows", "of", "one", "length"]

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.dataset.manifest import MANIFEST, fingerprint, with_checksum
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments, defects
+from tokenmill_reader.format.manifest import fingerprint_of, with_checksum
+from tokenmill_reader.format.names import MANIFEST
 
 PLACES = 8  # where bytes are flipped in each file
 
@@ -181,7 +182,7 @@ def test_of_one_split_with_a_new_fingerprint_too_the_rest_is_known(single: Path)
         del changed["checksum"]
         if place != ("fingerprint",):
             parts = [changed[key] for key in ("bytes_version", "config", "inputs", "tokenizer")]
-            changed["fingerprint"] = fingerprint(*parts)
+            changed["fingerprint"] = fingerprint_of(*parts)
         path.write_bytes(with_checksum(changed))
         if place != ("checksum",) and not defects(single):
             unnoticed.add(".".join(str(key) for key in place if not isinstance(key, int)))

@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 
 from beam_pipeline.__main__ import run
-from beam_pipeline.dataset.inputs import INPUTS, describe_inputs, encode_inputs
-from beam_pipeline.dataset.manifest import MANIFEST, STATISTICS, UNITS, describe_file, with_checksum
 from beam_pipeline.dataset.own_files import inspect_output
 from beam_pipeline.steps.convert import converted
 from beam_pipeline.support.errors import DataError, UsageError
@@ -30,6 +28,9 @@ from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 from tests.beam_pipeline.runs import arguments
 from tokenmill_reader import Dataset
 from tokenmill_reader.errors import DatasetError
+from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
+from tokenmill_reader.format.manifest import describe_file, with_checksum
+from tokenmill_reader.format.names import INPUTS, MANIFEST, STATISTICS, UNITS
 
 NESTED: Any = []
 for _ in range(200):

@@ -10,20 +10,13 @@ import pytest
 
 from beam_pipeline.dataset.offsets import OffsetFinder
 from beam_pipeline.dataset.records import feature_names
-from beam_pipeline.dataset.shards import (
-    SHARD_NAME,
-    Assembly,
-    ShardInfo,
-    assemble,
-    files_of_shard,
-    shard_name,
-    write_shard,
-)
+from beam_pipeline.dataset.shards import Assembly, ShardInfo, assemble, files_of_shard, write_shard
 from beam_pipeline.formats.base import RowForm
 from beam_pipeline.formats.tfrecord import TFRecord
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, LockLost
+from tokenmill_reader.format.names import SHARD_NAME, shard_name
 
 
 def block(slots: list[int]) -> RowBlock:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.manifest import MANIFEST
 from beam_pipeline.engines import cores, sample_check
 from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.engines.sample_check import SampleCheck
@@ -19,6 +18,7 @@ from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
 from beam_pipeline.support.errors import DataError, EngineMismatch
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import PROGRAM, arguments, content
+from tokenmill_reader.format.names import MANIFEST
 
 LENGTH = ["--max_length", "32"]
 

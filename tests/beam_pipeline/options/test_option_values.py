@@ -6,15 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset import bad_records, lock, manifest, offsets, staging
+from beam_pipeline.dataset import bad_records, lock, staging
 from beam_pipeline.options.option_values import check_split_name, parse_splits
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.names import (
+    INDEX,
+    MANIFEST,
+    OFFSETS,
+    REPORT,
+    SCHEMA,
+    STATISTICS,
+    TOKENIZER,
+    TRANSFORM_FN,
+    UNITS,
+)
 
 # The names of the files and folders of a dataset that a test's dataset need not have.
 NAMES = {
-    *(lock.NAME, offsets.FOLDER, bad_records.FOLDER, staging.STAGING, "inputs.jsonl"),
-    *(manifest.MANIFEST, manifest.STATISTICS, manifest.UNITS, manifest.SCHEMA, manifest.INDEX),
-    *(manifest.TOKENIZER, manifest.TRANSFORM_FN, manifest.REPORT, manifest.REPORT + ".tmp"),
+    *(lock.NAME, OFFSETS, bad_records.FOLDER, staging.STAGING, "inputs.jsonl"),
+    *(MANIFEST, STATISTICS, UNITS, SCHEMA, INDEX),
+    *(TOKENIZER, TRANSFORM_FN, REPORT, REPORT + ".tmp"),
 }
 
 

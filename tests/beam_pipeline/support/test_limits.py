@@ -10,11 +10,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.formats import mds
-from beam_pipeline.support import limits, memory
+from beam_pipeline.support import memory
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import convert, prepare
 from tests.beam_pipeline.runs import arguments, defects
 from tokenmill_reader import Dataset
+from tokenmill_reader.format import limits
 
 LARGE = 2**22 + 5
 

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.checks import at_scale, shards
-from beam_pipeline.dataset.manifest import MANIFEST, checksum_of, describe_file, with_checksum
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.verbs import prepare, verify
 from beam_pipeline.verbs.verify import check_dataset
 from tests.beam_pipeline.runs import arguments, defects
+from tokenmill_reader.format.manifest import checksum_of, describe_file, with_checksum
+from tokenmill_reader.format.names import MANIFEST
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ DAMAGE = {
     ),
     "offsets of some shards": (
         lambda d: edit(d / "train" / MANIFEST, lambda m: m["shards"][1].pop("offsets_crc32c")),
-        "shards[1].offsets_crc32c is missing",
+        "shards have the key offsets_crc32c",
     ),
     "no manifest": (
         lambda d: (d / "validation" / "manifest.json").unlink(),
@@ -137,7 +138,7 @@ DAMAGE = {
     ),
     "a later version": (
         train_manifest(version=4),
-        "version 4 of the format; this program reads version 3",
+        "and 4; this program supports 'tokenmill-dataset', 3",
     ),
     "another tokenizer": (lambda d: flip(d / "tokenizer" / "tokenizer.json", 9), "its SHA-256 differs"),
     "no tokenizer": (lambda d: shutil.rmtree(d / "tokenizer"), "tokenizer.json: missing"),
@@ -176,7 +177,10 @@ DAMAGE = {
         lambda d: rewrite(d / "train" / MANIFEST, lambda text: text.replace("0.8]", "NaN]")),
         "NaN is not a JSON number",
     ),
-    "a version that is no whole number": (train_manifest(version=2.0), "version 2.0 of the format"),
+    "a version that is no whole number": (
+        train_manifest(version=2.0),
+        "format and version are 'tokenmill-dataset' and 2.0;",
+    ),
     "no features": (train_manifest(features=[]), "features is [], but"),
     "statistics nested too deeply": (
         lambda d: replace_beside_manifest(d / "train", "statistics.json", b"[" * 100_000),

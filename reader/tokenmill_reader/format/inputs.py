@@ -13,11 +13,10 @@ from typing import Any
 
 import google_crc32c
 
-from beam_pipeline.support import filesystem
-from beam_pipeline.support.errors import DataError
-from beam_pipeline.support.parsing import parse_own_json
+from tokenmill_reader.errors import REMEDY, DatasetError
+from tokenmill_reader.format.json_text import parse_own_json
+from tokenmill_reader.format.names import INPUTS
 
-INPUTS = "inputs.jsonl"
 _KEYS = {"path": str, "bytes": int}
 
 
@@ -50,46 +49,40 @@ def inputs_entry(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"path": INPUTS, "bytes": inputs["bytes"], "crc32c": inputs["crc32c"]}
 
 
-def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def parse_inputs(data: bytes, path: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yields the path and size of each input file, in order, and checks that the list is the manifest's.
 
     Args:
-        dataset: The dataset's folder.
-        manifest: The manifest of one of its splits.
+        data: The content of inputs.jsonl.
+        path: Its path, for messages.
+        manifest: The manifest of one of the dataset's splits.
 
     Raises:
-        DataError: If inputs.jsonl is missing, or is not what the manifest describes.
+        DatasetError: If the list is not what the manifest describes.
     """
     inputs = manifest["inputs"]
-    path = filesystem.join(dataset, INPUTS)
-    if not filesystem.exists(path):
-        raise DataError(f"{path}: missing; copy the dataset again, or prepare it again")
-    data = filesystem.read_bytes(path)
-    described = describe_inputs(data, files=inputs["files"], input_bytes=inputs["input_bytes"])
-    if described != inputs:
-        raise DataError(
-            f"{path}: differs from the manifest; verify the dataset, and copy or prepare it again"
-        )
-    yield from _parse(data, path, inputs)
-
-
-def _parse(data: bytes, path: str, inputs: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    found = describe_inputs(data, files=inputs["files"], input_bytes=inputs["input_bytes"])
+    for key in ("bytes", "crc32c", "sha256"):
+        if found[key] != inputs[key]:
+            raise DatasetError(
+                f"{path}: its {key} is {found[key]}, but the manifest specifies {inputs[key]}; {REMEDY}"
+            )
     previous, number, total = "", 0, 0
     for number, line in enumerate(io.BytesIO(data), 1):
         try:
             file = parse_own_json(line)
         except ValueError as error:
-            raise DataError(f"{path}: line {number}: broken JSON ({error})") from error
+            raise DatasetError(f"{path}: line {number}: broken JSON ({error}); {REMEDY}") from error
         if not isinstance(file, dict) or {key: type(value) for key, value in file.items()} != _KEYS:
-            raise DataError(f"{path}: line {number}: is not an object of a path and bytes")
+            raise DatasetError(f"{path}: line {number}: is not an object of a path and bytes; {REMEDY}")
         if file["path"] <= previous or file["bytes"] < 0:
-            raise DataError(
-                f"{path}: line {number}: its path is not after the one before, or its size is negative"
+            raise DatasetError(
+                f"{path}: line {number}: its path is not after the one before, or its size is negative; {REMEDY}"
             )
         previous, total = file["path"], total + file["bytes"]
         yield file["path"], file["bytes"]
     if (number, total) != (inputs["files"], inputs["input_bytes"]):
-        raise DataError(
+        raise DatasetError(
             f"{path}: names {number} files of {total} bytes, but the manifest specifies {inputs['files']} of "
-            f"{inputs['input_bytes']}"
+            f"{inputs['input_bytes']}; {REMEDY}"
         )

@@ -1,0 +1,85 @@
+"""The forms of what this program alone reads in a dataset: the options in the manifest, and units.jsonl."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig, parse_encoding
+from beam_pipeline.options.option_fields import Option, options_of
+from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.rows.routing import Layout
+from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.json_form import COUNT, NUMBER, Optional, Share, mismatches
+
+
+def _form_of(option: Option) -> Any:
+    """Returns the form of an option's value in the manifest."""
+    if option.choices:
+        form: Any = re.compile("|".join(option.choices))
+    elif option.kind is int:
+        form = (
+            NUMBER if option.bounds is None else range(option.bounds[0], (option.bounds[1] or COUNT[-1]) + 1)
+        )
+    else:
+        form = option.kind
+    return form if option.required or option.default is not None else (form, None)
+
+
+_OPTIONS = {each.name: each for each in options_of(PrepareConfig) if each.affects_bytes}
+# What reading the dataset again depends on; other options are only shown.
+_CONFIG: dict[str, Any] = {
+    name: _form_of(_OPTIONS[name])
+    for name in (
+        *("document", "text_key", "dedup", "parse_special_tokens", "append_eos", "split_by"),
+        *("max_length", "packing", "attention_mask", "segment_ids", "position_ids", "shuffle", "seed"),
+        *("shard_size", "num_shards"),
+    )
+}
+_CONFIG["max_length"] = (_form_of(_OPTIONS["max_length"]), None)
+_CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in NOT_IN_ALL_MANIFESTS}
+_CONFIG["text_separator"] = Optional(str)  # its default is a text that --help describes
+
+UNIT_FORM = {
+    "unit": COUNT,
+    "format": re.compile("text|jsonl|parquet|arrow"),
+    "root": str,
+    "parts": [([str, COUNT, COUNT], [str, COUNT, COUNT, COUNT, COUNT])],
+    "bytes": COUNT,
+    "repeat": COUNT,
+    "share": Share(),
+    "rows": COUNT,
+    "tail": COUNT,
+}
+"""A line of units.jsonl, except the last."""
+
+TAILS_FORM = {"unit": COUNT, "rows": COUNT}
+"""The last line of units.jsonl."""
+
+
+def config_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Checks the options on which reading a row depends."""
+    yield from mismatches(manifest, {"config": _CONFIG}, "")
+    config = manifest.get("config")
+    if not isinstance(config, dict) or not {"max_length", "shard_size", "num_shards"} <= config.keys():
+        return
+    if config["max_length"] != manifest.get("max_length"):
+        yield f"config.max_length is {config['max_length']!r:.80}, but max_length is {manifest.get('max_length')!r:.80}"
+    try:
+        parse_encoding(str(config.get("encoding", InputConfig.encoding)))
+    except UsageError as error:
+        yield f"config.encoding: {error}"
+    if bool(config["shard_size"]) == bool(config["num_shards"]):
+        yield "exactly one of config.shard_size and config.num_shards must be set"
+
+
+def layout_defects(manifest: Mapping[str, Any], layout: Layout) -> Iterator[str]:
+    """Checks the number and sizes of the shards, which follow from the layout."""
+    records = manifest["shards"].records
+    if len(records) != layout.num_shards:
+        yield f"it has {len(records)} shards, but {layout.num_rows} records make {layout.num_shards}"
+        return
+    for number, count in enumerate(records):
+        if count != layout.records_in(number):
+            yield f"shards[{number}] has {count} records, but must have {layout.records_in(number)}"
