@@ -15,7 +15,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,16 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "trainer")]
 
-import tensorflow as tf  # noqa: E402
 from measure import table  # noqa: E402
 
-from tpu_trainer.config import MeshConfig  # noqa: E402
+from tpu_trainer.config import MeshConfig, TrainingStrategyName  # noqa: E402
 from tpu_trainer.data.batches import RowStream  # noqa: E402
 from tpu_trainer.data.mixture import open_mixture  # noqa: E402
 from tpu_trainer.data.vocabulary import load_vocabulary  # noqa: E402
 from tpu_trainer.devices.executor import StepExecutor  # noqa: E402
-from tpu_trainer.devices.pjrt.executor import PjrtExecutor  # noqa: E402
-from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache  # noqa: E402
-from tpu_trainer.devices.pjrt.mesh import DeviceMesh  # noqa: E402
-from tpu_trainer.devices.tf_executor import TensorFlowExecutor  # noqa: E402
-from tpu_trainer.step.task import Task  # noqa: E402
+from tpu_trainer.devices.opening import open_devices  # noqa: E402
+from tpu_trainer.devices.pjrt.lowering_cache import cache_folder  # noqa: E402
+from tpu_trainer.devices.pjrt.peers import Peers  # noqa: E402
 from tpu_trainer.support import quiet  # noqa: E402
 from tpu_trainer.training.build import build_task  # noqa: E402
 from tpu_trainer.verbs.command_line import parse  # noqa: E402
@@ -61,28 +59,33 @@ def main() -> None:
     rows = RowStream(data=data, batch_size=args.batch_size, seed=0, window_shards=2)
     vocabulary = load_vocabulary(data.datasets[0], config.objective)
 
-    def task() -> Task:
-        strategy = tf.distribute.get_strategy()
-        return build_task(config, vocabulary=vocabulary, max_length=data.max_length, strategy=strategy)
+    def make(strategy: TrainingStrategyName) -> StepExecutor:
+        mesh = MeshConfig(data=1) if strategy == "pjrt" else MeshConfig()
+        devices = open_devices(replace(config, strategy=strategy, mesh=mesh), Peers())
+        with devices.scope():
+            task = build_task(
+                config,
+                vocabulary=vocabulary,
+                max_length=data.max_length,
+                target=devices.target,
+                initial=devices.initial,
+            )
+        return devices.executor(task)
 
-    mesh = MeshConfig(data=1)
     with tempfile.TemporaryDirectory() as folder:
-
-        def pjrt() -> StepExecutor:
-            return PjrtExecutor(task(), DeviceMesh(mesh), mesh=mesh, cache=LoweringCache(Path(folder)))
-
-        kinds: dict[str, Callable[[], StepExecutor]] = {
-            "`--strategy cpu`": lambda: TensorFlowExecutor(task(), tf.distribute.get_strategy()),
-            "`--strategy pjrt`": pjrt,
-            "`--strategy pjrt`, cached": pjrt,
+        os.environ["XDG_CACHE_HOME"] = folder  # of lowered programs
+        kinds: dict[str, TrainingStrategyName] = {
+            "`--strategy cpu`": "cpu",
+            "`--strategy pjrt`": "pjrt",
+            "`--strategy pjrt`, cached": "pjrt",
         }
         # What the libraries do once would count as the first executor's start-up.
-        for make in (*kinds.values(),)[:2]:
-            first = make()
+        for strategy in ("cpu", "pjrt"):
+            first = make(strategy)
             cpu_seconds(first, iter(first.distribute(rows.batches(0))), range(1))
-        for path in Path(folder).iterdir():
+        for path in cache_folder("pjrt").iterdir():
             path.unlink()
-        executors = {name: make() for name, make in kinds.items()}
+        executors = {name: make(strategy) for name, strategy in kinds.items()}
         batches = {name: iter(executor.distribute(rows.batches(0))) for name, executor in executors.items()}
         starts = {name: cpu_seconds(executors[name], batches[name], range(1)) for name in executors}
         least = dict.fromkeys(executors, float("inf"))

@@ -22,8 +22,6 @@ MAX_LENGTH, VOCABULARY = 1024, 50_257
 
 def measure(postponed: bool, layers: int, hidden: int, heads: int) -> None:
     """Builds the task in this process and prints a line."""
-    import tensorflow as tf
-
     from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
     from tpu_trainer.data.vocabulary import Vocabulary
     from tpu_trainer.network.initial_values import InitialValues
@@ -47,7 +45,6 @@ def measure(postponed: bool, layers: int, hidden: int, heads: int) -> None:
                 size=VOCABULARY, special_ids=(0,), pad_id=None, mask_id=None, bos_id=0, eos_id=0
             ),
             max_length=MAX_LENGTH,
-            strategy=tf.distribute.get_strategy(),
             initial=initial,
         )
     built = peak()

@@ -120,7 +120,7 @@ def terminate_twice_at(step: int) -> None:
 
 
 def terminate_while_compiling(_: bool) -> None:
-    from tpu_trainer.devices.tf_executor import TensorFlowExecutor
+    from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
 
     def compiling(*arguments: Any) -> None:
         send(signal.SIGTERM)

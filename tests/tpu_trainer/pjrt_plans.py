@@ -30,11 +30,13 @@ from tpu_trainer.data.batches import EvaluationRows, RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
+from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.devices.pjrt.executor import PjrtExecutor
+from tpu_trainer.devices.pjrt.lowering import Lowering
 from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
 from tpu_trainer.devices.pjrt.mesh import DeviceMesh
-from tpu_trainer.devices.tf_executor import TensorFlowExecutor
+from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
 from tpu_trainer.network import cross_entropy
 from tpu_trainer.step.task import Task
 from tpu_trainer.tpu_check.collectives import collectives
@@ -155,9 +157,7 @@ def main(dataset: str, scratch: str, extent: str) -> None:
                 config,
                 vocabulary=vocabulary,
                 max_length=train.max_length,
-                strategy=tf.distribute.get_strategy(),
-                shards=shards,
-                column_groups=columns,
+                target=Target(shards=shards, column_groups=columns),
             )
 
         reference = task(1, 1)
@@ -174,7 +174,8 @@ def main(dataset: str, scratch: str, extent: str) -> None:
             if mesh.data not in tasks:
                 tasks[mesh.data] = task(mesh.data, mesh.model)
                 tasks[mesh.data].average.start()
-            executor = PjrtExecutor(tasks[mesh.data], DeviceMesh(mesh), mesh=mesh, cache=cache)
+            devices = DeviceMesh(mesh)
+            executor = PjrtExecutor(tasks[mesh.data], devices, lowering=Lowering(cache, devices))
             # Two chunks of the loss.
             cross_entropy.cross_entropy_sums.__kwdefaults__["max_logits"] = (
                 BATCH * MAX_LENGTH * 64 // mesh.data

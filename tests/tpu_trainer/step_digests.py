@@ -29,9 +29,7 @@ CONFIGS = {
 
 def step_digest(config: FitConfig, vocabulary: Vocabulary) -> str:
     """Returns the hash of the training step of a new model."""
-    task = build_task(
-        config, vocabulary=vocabulary, max_length=_LENGTH, strategy=tf.distribute.get_strategy()
-    )
+    task = build_task(config, vocabulary=vocabulary, max_length=_LENGTH)
     tokens = tf.TensorSpec([4, _LENGTH], tf.int32)
     specs = {"input_ids": tokens, "attention_mask": tokens, "row": tf.TensorSpec([4], tf.int32)}
     return Program(train_step(task), specs).digest()

@@ -22,10 +22,10 @@ from transformers import AutoTokenizer, TFAutoModelForMaskedLM
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.devices.tf_executor import TensorFlowExecutor
+from tpu_trainer.devices.tensorflow import devices
+from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
 from tpu_trainer.exports.pytorch_layout import pytorch_weights
 from tpu_trainer.runs.checkpoint import Checkpoints
-from tpu_trainer.training import train as training
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",
@@ -352,7 +352,7 @@ def test_a_run_compiles_each_kind_of_step_once(
         executors.append(TensorFlowExecutor(*positional, **named))
         return executors[-1]
 
-    monkeypatch.setattr(training, "TensorFlowExecutor", noted)
+    monkeypatch.setattr(devices, "TensorFlowExecutor", noted)
     options = {"train.steps": 9, "train.evaluate_every": 3, "train.checkpoint_every": 4, "train.log_every": 2,
                "train.accumulation": 2, "optimizer.ema": 0.9, "model.config.num_hidden_layers": 1,
                "model.config.hidden_size": 24, "train.batch_size": 8}  # fmt: skip

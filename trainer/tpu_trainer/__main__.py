@@ -11,7 +11,7 @@ from tokenmill_reader.console import streams
 from tokenmill_reader.console.escaping import message
 from tokenmill_reader.console.logs import log_to_stderr
 from tpu_trainer import __version__
-from tpu_trainer.devices.tpu_host import uses_local_tpu
+from tpu_trainer.devices.tensorflow.tpu_host import uses_local_tpu
 from tpu_trainer.support import quiet
 from tpu_trainer.support.errors import ExitStatus, TrainerError
 from tpu_trainer.verbs.command_line import VERBS, overview, parse, program

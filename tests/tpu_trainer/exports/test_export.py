@@ -103,7 +103,7 @@ def test_training_continues_from_a_ctrl_whose_vocabulary_is_not_padded(
 def test_postponed_weights_are_those_of_the_file(
     vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 2)
     network = network_of("gpt2", small_config("gpt2"), vocabulary)
     write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
     found, initial = network_of("gpt2", small_config("gpt2"), vocabulary), InitialValues()

@@ -48,7 +48,6 @@ def test_loss_and_gradient_equal_those_of_the_models_attention(
             replace(config, train=TrainConfig(recompute_attention=recompute)),
             vocabulary=vocabulary,
             max_length=LENGTH,
-            strategy=tf.distribute.get_strategy(),
         )
         step = tf.function(task.gradients, jit_compile=True)
         sums, gradients = step(batch, tf.constant(3, tf.int64))
@@ -105,4 +104,4 @@ def test_models_without_supported_attention_layers_are_rejected(vocabulary: Voca
     with pytest.raises(
         UsageError, match=r"--train.recompute_attention: not supported for models of type 'distilbert'"
     ):
-        build_task(config, vocabulary=vocabulary, max_length=LENGTH, strategy=tf.distribute.get_strategy())
+        build_task(config, vocabulary=vocabulary, max_length=LENGTH)

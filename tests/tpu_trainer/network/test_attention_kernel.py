@@ -18,11 +18,12 @@ from tests.tpu_trainer.tiny import write_split
 from tpu_trainer.__main__ import main
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.devices.devices import Target
+from tpu_trainer.devices.tensorflow import devices
 from tpu_trainer.network import attention_kernel
-from tpu_trainer.network.kernel_check import check_attention_kernel, on_first_replica
+from tpu_trainer.network.kernel_check import check_attention_kernel
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
-from tpu_trainer.training import train
 from tpu_trainer.training.build import build_task
 
 LENGTH = 128
@@ -57,8 +58,7 @@ def task_of(config: FitConfig, vocabulary: Vocabulary, *, tpu: str | None, lengt
         config,
         vocabulary=vocabulary,
         max_length=length,
-        strategy=tf.distribute.get_strategy(),
-        tpu=tpu,
+        target=Target(kernel_generation=tpu),
     )
 
 
@@ -150,7 +150,7 @@ def test_the_archive_has_all_kernels() -> None:
 
 
 def check(causal: bool, tpu: str = "v5e") -> float:
-    run = on_first_replica(tf.distribute.get_strategy())
+    run = devices.TensorFlowDevices(FitConfig(output_dir="", data=DataConfig(train=""))).run
     return check_attention_kernel(run, length=128, causal=causal, precision="mixed_bfloat16", tpu=tpu)
 
 
@@ -234,7 +234,7 @@ def test_a_run_checks_the_device_and_trains_as_without_the_kernel(
     for kernel in (False, True):
         with monkeypatch.context() as patch:
             if kernel:  # what fit asks of a device that computes like one
-                patch.setattr(train, "is_tpu", lambda strategy: True)
+                patch.setattr(devices, "is_tpu", lambda strategy: True)
                 patch.setattr(attention_kernel, "_run", kernel_reference.run)
             options = {
                 "model.type": "gpt2",

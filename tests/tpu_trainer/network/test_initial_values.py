@@ -29,7 +29,6 @@ def task_of(config: FitConfig, initial: InitialValues | None = None) -> Task:
         config,
         vocabulary=VOCAB,
         max_length=LENGTH,
-        strategy=tf.distribute.get_strategy(),
         token_counts=counts,
         initial=initial,
     )
@@ -40,7 +39,7 @@ def task_of(config: FitConfig, initial: InitialValues | None = None) -> Task:
 
 @pytest.fixture
 def all_postponed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 2)
 
 
 # Types with redrawn weights, tied tables, sinusoids that their layers assign, and an output bias.
@@ -83,14 +82,15 @@ def test_postponed_values_are_the_same_bits(objective: ObjectiveName, model_type
 def test_what_is_assigned_while_values_are_postponed_counts() -> None:
     initial = InitialValues()
     with initial.postponed():
-        zeros, one, known = tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4])), tf.Variable([1.0, 2.0])
+        zeros, one = (tf.Variable(tf.zeros([4]), name=name) for name in ("zeros", "one"))
+        known = tf.Variable([1.0, 2.0])
         unknown = tf.Variable(lambda: tf.random.stateless_normal([4], seed=[1, 2]))
         one.assign(tf.ones([4]))
         ones = functools.partial(keras.initializers.Ones(), [4], dtype=tf.float32)
-        added = tf.Variable(ones, shape=[4], dtype=tf.float32)
+        added = tf.Variable(ones, shape=[4], dtype=tf.float32, name="added")
         added.assign_add(tf.ones([4]))
         initial.assign(zeros, lambda: np.full([4], 3.0, np.float32))
-        copied = tf.Variable(tf.zeros([4]))
+        copied = tf.Variable(tf.zeros([4]), name="copied")
         initial.copy(zeros, to=copied)
     one.assign_add(tf.ones([4]))
     assert "assign" not in vars(zeros)
@@ -105,6 +105,8 @@ def test_what_is_assigned_while_values_are_postponed_counts() -> None:
         np.testing.assert_array_equal(initial.value(variable), expected)
     np.testing.assert_array_equal(initial.value(unknown), tf.random.stateless_normal([4], seed=[1, 2]))
     np.testing.assert_array_equal(zeros.numpy(), 0)
+    with initial.postponed(), pytest.raises(ValueError, match="two variables are named 'zeros:0'"):
+        tf.Variable(tf.zeros([4]), name="zeros")
 
 
 def test_a_large_model_needs_no_memory_before_its_values_are_asked_for() -> None:
@@ -114,6 +116,6 @@ def test_a_large_model_needs_no_memory_before_its_values_are_asked_for() -> None
 
     before, initial = resident(), InitialValues()
     with initial.postponed():
-        variables = [tf.Variable(tf.zeros([4 << 20])) for _ in range(32)]
+        variables = [tf.Variable(tf.zeros([4 << 20]), name=str(number)) for number in range(32)]
     assert resident() - before < 128 << 10  # KiB; of 512 MiB
     assert not initial.value(variables[0]).any()

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.tpu_trainer.step.test_task import batch_of, config_of, task_of
 from tpu_trainer.config import OptimizerConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.devices.tf_executor import replica_step
+from tpu_trainer.devices.tensorflow.executor import replica_step
 from tpu_trainer.support.errors import UsageError
 
 

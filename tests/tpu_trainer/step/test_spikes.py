@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.tpu_trainer.step.test_task import batch_of, config_of, task_of
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.devices.tf_executor import replica_step
+from tpu_trainer.devices.tensorflow.executor import replica_step
 from tpu_trainer.step.results import RunningSums
 from tpu_trainer.step.spikes import SpikeGuard
 

@@ -17,7 +17,8 @@ from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.devices.tf_executor import TensorFlowExecutor, replica_step
+from tpu_trainer.devices.devices import Target
+from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor, replica_step
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.objectives import Sums
 from tpu_trainer.network.random_bits import step_key
@@ -52,7 +53,10 @@ def task_of(vocabulary: Vocabulary, config: FitConfig | None = None, strategy: A
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         return build_task(
-            config or config_of(), vocabulary=vocabulary, max_length=MAX_LENGTH, strategy=strategy
+            config or config_of(),
+            vocabulary=vocabulary,
+            max_length=MAX_LENGTH,
+            target=Target(compile_gradients=strategy.num_replicas_in_sync > 1),
         )
 
 

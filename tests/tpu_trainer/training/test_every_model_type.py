@@ -22,7 +22,7 @@ from tpu_trainer.config import (
 )
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.pjrt.sharding import place_variables
-from tpu_trainer.runs.checkpoint import named_variables
+from tpu_trainer.devices.pjrt.variable_names import VariableNames
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
@@ -49,9 +49,7 @@ def task_of(objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, t
         train=train,
         seed=4,
     )
-    return build_task(
-        config, vocabulary=vocabulary, max_length=MAX_LENGTH, strategy=tf.distribute.get_strategy()
-    )
+    return build_task(config, vocabulary=vocabulary, max_length=MAX_LENGTH)
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +76,7 @@ def test_a_resumed_run_and_blocks_computed_again_give_the_same(
 ) -> None:
     # Not compiled: that would take most of the time and reveal nothing more.
     task = task_of(objective, model_type, vocabulary, TrainConfig(steps=20))
-    shapes = {name: tuple(variable.shape) for name, variable in named_variables(task.state()).items()}
+    shapes = VariableNames(task.state()).shapes()
     placements = place_variables(shapes, MeshConfig(model=2), data=1)  # rules cover every variable
     assert sum(any(axes) for axes in placements.values()) > len(placements) / 4
     sums, plain = task.gradients(batch, STEP)

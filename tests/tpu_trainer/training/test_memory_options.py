@@ -45,9 +45,7 @@ def task_of(objective: ObjectiveName, vocabulary: Vocabulary, **train: Any) -> T
         train=TrainConfig(steps=20, batch_size=ROWS, **train),
         seed=4,
     )
-    return build_task(
-        config, vocabulary=vocabulary, max_length=MAX_LENGTH, strategy=tf.distribute.get_strategy()
-    )
+    return build_task(config, vocabulary=vocabulary, max_length=MAX_LENGTH)
 
 
 def batch_of() -> dict[str, tf.Tensor]:

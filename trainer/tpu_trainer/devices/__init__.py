@@ -1,1 +1,1 @@
-"""What executes steps: the interface, TensorFlow's strategies, PJRT's devices."""
+"""The devices of a run: the interfaces that training knows, and their implementations in TensorFlow and PJRT."""

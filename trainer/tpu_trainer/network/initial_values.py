@@ -29,7 +29,7 @@ class InitialValues:
     """
 
     def __init__(self) -> None:
-        self._made: dict[int, Make] = {}  # by the id of the variable's handle, which Keras' wrappers share
+        self._made: dict[str, Make] = {}  # by the variable's name
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
@@ -46,7 +46,9 @@ class InitialValues:
             _return_memory()
             arguments["initial_value"] = _unwritten(shape, tf.as_dtype(dtype))
             variable = next_creator(**arguments)
-            self._made[id(variable.handle)] = make
+            if variable.name in self._made:
+                raise ValueError(f"two variables are named {variable.name!r}")
+            self._made[variable.name] = make
             for name in _ASSIGNMENTS:
                 setattr(variable, name, functools.partial(self._assign_now, variable, name))
             watched.append(variable)
@@ -62,7 +64,7 @@ class InitialValues:
 
     def _assign_now(self, variable: tf.Variable, name: str, *arguments: Any, **options: Any) -> Any:
         """The variables' assignments in `postponed`, for code that does not know of it."""
-        make = self._made.pop(id(variable.handle), None)
+        make = self._made.pop(variable.name, None)
         if make is not None and name != "assign":
             type(variable).assign(variable, make())
         return getattr(type(variable), name)(variable, *arguments, **options)
@@ -70,7 +72,7 @@ class InitialValues:
     def assign(self, variable: tf.Variable, make: Make, *, value: Any = None) -> None:
         """Replaces the value of a variable by what `make` returns; `value` is that, if it is known already."""
         if self._postponed_value(variable) is not None:
-            self._made[id(variable.handle)] = make
+            self._made[variable.name] = make
         else:
             variable.assign(make() if value is None else value)
 
@@ -91,8 +93,7 @@ class InitialValues:
 
     def _postponed_value(self, variable: tf.Variable) -> Make | None:
         """Returns what computes a variable's value; None if it has its value."""
-        # With replicas of tf.distribute, whose variables have no handle here, nothing is postponed.
-        return self._made.get(id(variable.handle)) if self._made else None
+        return self._made.get(variable.name)
 
     def release(self) -> None:
         """Forgets what computes the values, with all that it holds."""

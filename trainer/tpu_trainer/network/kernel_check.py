@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,29 +22,14 @@ _ARRAYS = ("query", "key", "value", "d_output")
 _REMEDY = "use --train.recompute_attention instead"
 
 
-Run = Callable[[Callable[[dict[str, tf.Tensor]], list[tf.Tensor]], dict[str, np.ndarray]], list[np.ndarray]]
+Function = Callable[[dict[str, tf.Tensor]], list[tf.Tensor]]
+"""A function of named arrays."""
+Run = Callable[[Function, dict[str, np.ndarray]], list[np.ndarray]]
 """Executes a function of named arrays on the devices and returns its results; raises Rejected."""
 
 
 class Rejected(Exception):
     """The devices do not execute the function. The message is theirs."""
-
-
-def on_first_replica(strategy: tf.distribute.Strategy) -> Run:
-    """Returns how to execute a function on the device of a strategy's first replica."""
-
-    def run(function: Any, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-        @tf.function(autograph=False)
-        def on_device(inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-            return strategy.run(function, (inputs,))
-
-        inputs = {name: tf.constant(array) for name, array in arrays.items()}
-        try:
-            return [strategy.experimental_local_results(value)[0].numpy() for value in on_device(inputs)]
-        except tf.errors.OpError as error:
-            raise Rejected(error.message) from error
-
-    return run
 
 
 def check_attention_kernel(

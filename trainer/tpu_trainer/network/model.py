@@ -37,10 +37,12 @@ _FLOAT32_ONLY = frozenset(("ctrl", "mistral"))
 _IGNORE_POSITION_IDS = frozenset(("opt",))
 
 
-def build_network(config: PretrainedConfig, objective: ObjectiveName) -> TFPreTrainedModel:
+def build_network(
+    config: PretrainedConfig, objective: ObjectiveName, *, name: str = "network"
+) -> TFPreTrainedModel:
     """Returns the network of `config`, built, with the variable names that Hugging Face's formats require."""
     # Without a fixed name, Keras would number the networks, and the names end up in exports.
-    network = _AUTO_CLASSES[objective].from_config(config, name="network")
+    network = _AUTO_CLASSES[objective].from_config(config, name=name)
     network.build_in_name_scope()
     return network
 
@@ -142,8 +144,8 @@ class LanguageModel:
         return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory, shards=shards)
 
     def new_network(self) -> TFPreTrainedModel:
-        """Returns another, unpatched network of the same configuration, to hold a copy of the weights."""
-        return build_network(self.network.config, self.objective)
+        """Returns another, unpatched network of the same configuration, to hold the average of the weights."""
+        return build_network(self.network.config, self.objective, name="average")
 
     def loss_sums(
         self, inputs: Inputs, *, targets: tf.Tensor, weights: tf.Tensor, positions: tf.Tensor | None = None

@@ -8,14 +8,15 @@ import tensorflow as tf
 
 from tpu_trainer.config import FitConfig
 from tpu_trainer.config.mesh import DATA, MODEL
+from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.executor import check_batch_size
 from tpu_trainer.devices.pjrt.executor import train_step
 from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
 from tpu_trainer.devices.pjrt.mesh import rows_placement
-from tpu_trainer.devices.pjrt.sharding import Placement, bytes_per_device, check_heads, place_variables
+from tpu_trainer.devices.pjrt.sharding import bytes_per_device, check_heads, place_variables
 from tpu_trainer.devices.pjrt.stablehlo import Program
+from tpu_trainer.devices.pjrt.variable_names import VariableNames
 from tpu_trainer.network.initial_values import InitialValues
-from tpu_trainer.runs.checkpoint import named_variables
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
@@ -57,20 +58,18 @@ class MeshStep:
                 config,
                 vocabulary=rows.vocabulary,
                 max_length=rows.max_length,
-                strategy=tf.distribute.get_strategy(),
-                tpu=topology.chip.name,
-                shards=data,
-                column_groups=self.mesh.model,
+                target=Target(
+                    kernel_generation=topology.chip.name, shards=data, column_groups=self.mesh.model
+                ),
                 initial=initial,
             )
             """The task. Its weights have no values."""
         check_heads(self.task.network.config, self.mesh.model)
-        named = named_variables(self.task.state())
-        shapes = {name: tuple(variable.shape.as_list()) for name, variable in named.items()}
-        placements = place_variables(shapes, self.mesh, data=data)
-        self.state_bytes = bytes_per_device(shapes, placements, {DATA: data, MODEL: self.mesh.model})
+        self._names = VariableNames(self.task.state())
+        shapes = self._names.shapes()
+        self._placements = place_variables(shapes, self.mesh, data=data)
+        self.state_bytes = bytes_per_device(shapes, self._placements, {DATA: data, MODEL: self.mesh.model})
         """Bytes of weights and optimizer on a device."""
-        self._placements = {id(variable.handle): placements[name] for name, variable in named.items()}
 
     def group_rows(self, batch_size: int) -> int:
         """Returns the rows of a batch for each group of devices; raises UsageError if they cannot be equal."""
@@ -92,8 +91,8 @@ class MeshStep:
 
     def lower(self, program: Program, specs: Specs) -> MeshModule:
         """Lowers a program of `specs`, or reads it from the cache."""
-        variables: list[Placement] = [
-            self._placements.get(id(variable.handle), (None,) * len(variable.shape))
+        variables = [
+            self._placements.get(self._names.name(variable), (None,) * len(variable.shape))
             for variable in program.captured
         ]
         batch = [rows_placement(spec.shape.rank) for spec in specs.values()]

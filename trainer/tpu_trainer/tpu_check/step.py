@@ -14,6 +14,7 @@ from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.data.words import Words
+from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.executor import check_batch_size
 from tpu_trainer.network.hf_config import network_config
 from tpu_trainer.step.task import Task
@@ -147,8 +148,7 @@ class ReplicaStep:
                 replace(self._config, train=train),
                 vocabulary=self._rows.vocabulary,
                 max_length=self._rows.max_length,
-                strategy=tf.distribute.get_strategy(),
-                tpu=self._topology.chip.name,
+                target=Target(kernel_generation=self._topology.chip.name),
             )
         return self._task
 

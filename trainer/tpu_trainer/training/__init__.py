@@ -1,1 +1,1 @@
-"""From a configuration to trained weights: the step, the optimizer, devices and hosts, a run from start to end."""
+"""From a configuration to trained weights: a run from its data to its summary."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import tensorflow as tf
 
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.token_counts import target_counts
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.devices.strategy import is_tpu
+from tpu_trainer.devices.devices import Target
 from tpu_trainer.network.attention_kernel import kernel_dtype
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.masking import Masking
@@ -27,26 +26,21 @@ def build_task(
     *,
     vocabulary: Vocabulary,
     max_length: int,
-    strategy: tf.distribute.Strategy,
+    target: Target | None = None,
     token_counts: np.ndarray | None = None,
-    tpu: str | None = None,
-    shards: int = 1,
-    column_groups: int = 1,
     initial: InitialValues | None = None,
 ) -> Task:
-    """Builds the task of `config`. Call it in the scope of `strategy`.
+    """Builds the task of `config`. Call it in the scope of the devices.
 
     Args:
         config: The run's.
         vocabulary: The tokenizer's.
         max_length: Tokens in a row.
-        strategy: Where the task will run.
+        target: The devices; None: a single one without an attention kernel.
         token_counts: float[vocabulary.size]; determine the initial output bias. None: it is 0.
-        tpu: Generation of the TPU to train on, for the attention kernel.
-        shards: Groups of devices that divide a batch in one program (--strategy pjrt).
-        column_groups: Devices that divide the columns of matrices in one program; see divide_fused_projections.
         initial: Gets the values of postponed variables.
     """
+    target = target or Target()
     model = LanguageModel.create(
         config.model,
         objective=config.objective,
@@ -54,11 +48,11 @@ def build_task(
         max_length=max_length,
         seed=config.seed,
         precision=config.train.precision,
-        memory=_memory_options(config, max_length, tpu, column_groups),
-        shards=shards,
+        memory=_memory_options(config, max_length, target),
+        shards=target.shards,
         initial=initial,
     )
-    divide_fused_projections(model.network, column_groups)
+    divide_fused_projections(model.network, target.column_groups)
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective), initial)
     average = None
@@ -76,16 +70,16 @@ def build_task(
         clip_norm=config.optimizer.clip_norm,
         average=average,
         accumulation=config.train.accumulation,
-        compile_gradients=strategy.num_replicas_in_sync > 1 and not is_tpu(strategy),
+        compile_gradients=target.compile_gradients,
         skip_spikes=config.train.skip_spikes,
     )
 
 
-def _memory_options(config: FitConfig, max_length: int, tpu: str | None, devices: int) -> MemoryOptions:
+def _memory_options(config: FitConfig, max_length: int, target: Target) -> MemoryOptions:
     kernel = None
-    if config.train.attention_kernel and tpu is not None:
-        dtype = kernel_dtype(config.train.precision, tpu)
-        kernel = KernelOptions(length=max_length, dtype=dtype, devices=devices)
+    if config.train.attention_kernel and target.kernel_generation is not None:
+        dtype = kernel_dtype(config.train.precision, target.kernel_generation)
+        kernel = KernelOptions(length=max_length, dtype=dtype, devices=target.column_groups)
     return MemoryOptions(
         recompute_blocks=config.train.gradient_checkpointing,
         recompute_attention=config.train.attention_kernel or config.train.recompute_attention,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +16,19 @@ from tpu_trainer.data.batches import RowStream, check_records
 from tpu_trainer.data.mixture import statistics, token_counts
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.devices.devices import Devices
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
-from tpu_trainer.devices.pjrt.executor import PjrtExecutor
-from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
-from tpu_trainer.devices.pjrt.mesh import DeviceMesh
+from tpu_trainer.devices.opening import open_devices
 from tpu_trainer.devices.pjrt.peers import Peers
-from tpu_trainer.devices.strategy import build_strategy, is_tpu
-from tpu_trainer.devices.tf_executor import TensorFlowExecutor
-from tpu_trainer.devices.tpu_host import UnknownTpuError, tpu_generation
-from tpu_trainer.devices.utilization import device_peak_flops, peak_flops, training_flops_per_row
 from tpu_trainer.exports.initial_weights import load_weights
-from tpu_trainer.network.initial_values import InitialValues
-from tpu_trainer.network.kernel_check import check_attention_kernel, on_first_replica
+from tpu_trainer.network.kernel_check import check_attention_kernel
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.task import Task
-from tpu_trainer.support.chips import KINDS
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.model_flops import training_flops_per_row
 from tpu_trainer.training.progress import ModelFigures
 from tpu_trainer.training.run import Run
 
@@ -84,35 +77,12 @@ def train_run(
         NotSavedError: If the last state could not be written.
     """
     tf.get_logger().setLevel("ERROR")
-    mesh = DeviceMesh(config.mesh) if config.strategy == "pjrt" else None
-    # Under pjrt, TensorFlow only traces, on the CPU.
-    strategy = build_strategy("cpu" if mesh else config.strategy)
-    replicas = mesh.data if mesh else strategy.num_replicas_in_sync
-    data = _load(
-        config,
-        train=train,
-        validation=validation,
-        vocabulary=vocabulary,
-        replicas=replicas,
-    )
-    tpu = _mesh_generation(config, mesh) if mesh else None
-    if is_tpu(strategy):
-        tpu = _generation(config)
+    devices = open_devices(config, peers)
+    data = _load(config, train=train, validation=validation, vocabulary=vocabulary, replicas=devices.replicas)
     with elapsed("fit: building the model"):
-        task, initial = _build(config, data=data, folder=folder, strategy=strategy, tpu=tpu, mesh=mesh)
-    executor = _executor(config, task, strategy, mesh, peers, initial)
-    if config.train.attention_kernel and tpu is not None:
-        difference = check_attention_kernel(
-            executor.results if isinstance(executor, PjrtExecutor) else on_first_replica(strategy),
-            length=train.max_length,
-            causal=config.objective == "clm",
-            precision=config.train.precision,
-            tpu=tpu,
-            groups=mesh.data if mesh else 1,
-            column_groups=mesh.model if mesh else 1,
-        )
-        _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
-    bfloat16 = config.train.precision == "mixed_bfloat16"
+        task = _build(config, data=data, folder=folder, devices=devices)
+    executor = devices.executor(task)
+    _check_kernel(config, devices, max_length=train.max_length)
     run = Run(
         config,
         folder=folder,
@@ -120,46 +90,9 @@ def train_run(
         executor=executor,
         evaluator=_evaluator(config, data, executor),
         baselines=data.baselines,
-        model=ModelFigures(
-            parameters=sum(v.shape.num_elements() for v in task.network.trainable_variables),
-            flops_per_row=training_flops_per_row(
-                task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
-            ),
-            peak_flops=device_peak_flops(mesh, bfloat16=bfloat16)
-            if mesh
-            else peak_flops(strategy, bfloat16=bfloat16, tpu=tpu),
-            ignored_features=task.objective.model.ignored_features(train.features),
-        ),
+        model=_figures(config, task, devices, train),
     )
     return run.train()
-
-
-def _executor(
-    config: FitConfig,
-    task: Task,
-    strategy: tf.distribute.Strategy,
-    mesh: DeviceMesh | None,
-    peers: Peers,
-    initial: InitialValues,
-) -> StepExecutor:
-    deterministic = _deterministic(config, strategy)
-    if mesh is not None:
-        cache = LoweringCache(cache_folder("pjrt"))
-        return PjrtExecutor(
-            task,
-            mesh,
-            mesh=config.mesh,
-            cache=cache,
-            peers=peers,
-            initial=initial,
-            deterministic=deterministic,
-        )
-    return TensorFlowExecutor(
-        task,
-        strategy,
-        steps_per_call=config.train.steps_per_execution,
-        deterministic=deterministic,
-    )
 
 
 def _evaluator(config: FitConfig, data: _Data, executor: StepExecutor) -> Evaluator | None:
@@ -172,32 +105,6 @@ def _evaluator(config: FitConfig, data: _Data, executor: StepExecutor) -> Evalua
         batch_size=config.train.evaluation_batch_size or config.train.batch_size,
         batch_size_option="train.evaluation_batch_size",
     )
-
-
-def _deterministic(config: FitConfig, strategy: tf.distribute.Strategy) -> bool:
-    """Whether to restrict TensorFlow to deterministic operations; TPUs are always deterministic."""
-    return config.train.deterministic and not is_tpu(strategy)
-
-
-def _mesh_generation(config: FitConfig, mesh: DeviceMesh) -> str | None:
-    """Returns the generation of a mesh of TPUs; None for other devices, and if it is unknown and only MFU needs it."""
-    if config.train.attention_kernel and mesh.platform == "tpu" and mesh.kind not in KINDS:
-        raise UsageError(
-            f"--train.attention_kernel: for this TPU, {mesh.kind!r}, there is no kernel; use "
-            "--train.recompute_attention instead"
-        )
-    return KINDS.get(mesh.kind)
-
-
-def _generation(config: FitConfig) -> str | None:
-    """Returns the TPU's generation; None, with a line on stderr, if it is unknown and only MFU needs it."""
-    try:
-        return tpu_generation(config.tpu)
-    except UnknownTpuError as error:
-        if config.train.attention_kernel:
-            raise UsageError(f"--train.attention_kernel: {error}") from error
-        _log.warning(f"fit: without mfu: {error}")
-        return None
 
 
 def _load(
@@ -249,37 +156,47 @@ def _baselines(config: FitConfig, train: Mixture, vocabulary: Vocabulary) -> dic
     return found
 
 
-def _build(
-    config: FitConfig,
-    *,
-    data: _Data,
-    folder: RunFolder,
-    strategy: tf.distribute.Strategy,
-    tpu: str | None,
-    mesh: DeviceMesh | None,
-) -> tuple[Task, InitialValues]:
-    """Builds the task in its initial state, which a continued run replaces with its newest checkpoint.
-
-    Returns:
-        The task, and its variables' values: a mesh may have more memory than the host.
-    """
-    initial = InitialValues()
-    if _deterministic(config, strategy):
-        tf.config.experimental.enable_op_determinism()
-    with strategy.scope(), initial.postponed() if mesh else nullcontext():
+def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Devices) -> Task:
+    """Builds the task in its initial state, which a continued run replaces with its newest checkpoint."""
+    with devices.scope():
         task = build_task(
             config,
             vocabulary=data.vocabulary,
             max_length=data.rows.data.max_length,
-            strategy=strategy,
+            target=devices.target,
             token_counts=data.token_counts if config.model.init_output_bias else None,
-            tpu=tpu,
-            shards=mesh.data if mesh else 1,
-            column_groups=mesh.model if mesh else 1,
-            initial=initial,
+            initial=devices.initial,
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
-        load_weights(task.network, config.model.init_from, data.vocabulary, initial)
+        load_weights(task.network, config.model.init_from, data.vocabulary, devices.initial)
     if task.average is not None:
-        task.average.start(initial)
-    return task, initial
+        task.average.start(devices.initial)
+    return task
+
+
+def _check_kernel(config: FitConfig, devices: Devices, *, max_length: int) -> None:
+    """Compares the attention kernel, if the task uses it, with plain attention on the devices."""
+    target = devices.target
+    if target.kernel_generation is None:
+        return
+    difference = check_attention_kernel(
+        devices.run,
+        length=max_length,
+        causal=config.objective == "clm",
+        precision=config.train.precision,
+        tpu=target.kernel_generation,
+        groups=target.shards,
+        column_groups=target.column_groups,
+    )
+    _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
+
+
+def _figures(config: FitConfig, task: Task, devices: Devices, train: Mixture) -> ModelFigures:
+    return ModelFigures(
+        parameters=sum(v.shape.num_elements() for v in task.network.trainable_variables),
+        flops_per_row=training_flops_per_row(
+            task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
+        ),
+        peak_flops=devices.peak_flops(bfloat16=config.train.precision == "mixed_bfloat16"),
+        ignored_features=task.objective.model.ignored_features(train.features),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import EvaluateConfig, FitConfig
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.devices.pjrt.peers import Peers, joined
+from tpu_trainer.devices.opening import met_processes, open_devices
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import NotSavedError, UsageError
@@ -19,6 +18,7 @@ from tpu_trainer.support.errors import NotSavedError, UsageError
 if TYPE_CHECKING:
     from tpu_trainer.data.vocabulary import Vocabulary
     from tpu_trainer.devices.executor import StepExecutor
+    from tpu_trainer.devices.pjrt.peers import Peers
     from tpu_trainer.runs.checkpoint import Checkpoints
 
 
@@ -29,10 +29,7 @@ def main(config: EvaluateConfig) -> None:
         UsageError: If run, split and options are inconsistent.
         NotSavedError: If the file cannot be written.
     """
-    if config.strategy != "pjrt":
-        _evaluate(config, Peers())
-        return
-    with joined(config.mesh, run={"--run": config.run}) as peers:
+    with met_processes(config, run={"--run": config.run}) as peers:
         _evaluate(replace(config, mesh=config.mesh.without_processes()), peers)
 
 
@@ -95,43 +92,36 @@ def _executor(
     peers: Peers,
 ) -> StepExecutor:
     """Returns an executor with the weights of the checkpoint of `step`."""
-    from tpu_trainer.devices.pjrt.executor import PjrtExecutor
-    from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
-    from tpu_trainer.devices.pjrt.mesh import DeviceMesh
-    from tpu_trainer.devices.strategy import build_strategy
-    from tpu_trainer.devices.tf_executor import TensorFlowExecutor
-    from tpu_trainer.network.initial_values import InitialValues
     from tpu_trainer.training.build import build_task
 
-    mesh = DeviceMesh(config.mesh) if config.strategy == "pjrt" else None
-    strategy = build_strategy("cpu" if mesh else config.strategy)
-    initial = InitialValues()
-    postponed = initial.postponed() if mesh else nullcontext()
-    with elapsed("evaluate: building the model"), strategy.scope(), postponed:
-        # Build only the weights to evaluate, not a second set for the average.
+    part = run.optimizer.evaluated
+    run = _for_evaluation(run, config)
+    devices = open_devices(run, peers)
+    with elapsed("evaluate: building the model"), devices.scope():
         task = build_task(
-            replace(run, optimizer=replace(run.optimizer, ema=None)),
+            run,
             vocabulary=vocabulary,
             max_length=split.max_length,
-            strategy=strategy,
-            shards=mesh.data if mesh else 1,
-            column_groups=mesh.model if mesh else 1,
-            initial=initial,
+            target=devices.target,
+            initial=devices.initial,
         )
-    part = run.optimizer.evaluated
-    if mesh is None:
-        checkpoints.restore(step, **{part: task.network})
-        return TensorFlowExecutor(task, strategy)
-    executor = PjrtExecutor(
-        task,
-        mesh,
-        mesh=config.mesh,
-        cache=LoweringCache(cache_folder("pjrt")),
-        peers=peers,
-        state={"network": task.network},
-        initial=initial,
-    )
+    executor = devices.executor(task, state={"network": task.network})
+    # Of the average, the checkpoint has the same names in another part.
     names = {name.replace("network/", f"{part}/", 1): name for name in executor.state_shapes()}
     shapes = {saved: executor.state_shapes()[name] for saved, name in names.items()}
     executor.load_state((names[saved], value) for saved, value in checkpoints.read(step, shapes))
     return executor
+
+
+def _for_evaluation(run: FitConfig, config: EvaluateConfig) -> FitConfig:
+    """Returns the run's configuration for the devices of `config`, without what only training needs."""
+    train = replace(
+        run.train,
+        # The kernel is only for training, but attention is patched as it is for recomputation.
+        recompute_attention=run.train.recompute_attention or run.train.attention_kernel,
+        attention_kernel=False,
+        deterministic=False,
+    )
+    # Only the weights to evaluate, not a second set for the average.
+    optimizer = replace(run.optimizer, ema=None)
+    return replace(run, strategy=config.strategy, mesh=config.mesh, train=train, optimizer=optimizer)

@@ -13,7 +13,8 @@ from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_rows, open_mixture
 from tpu_trainer.data.vocabulary import load_vocabulary
-from tpu_trainer.devices.pjrt.peers import Peers, joined
+from tpu_trainer.devices.opening import met_processes
+from tpu_trainer.devices.pjrt.peers import Peers
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.run_lock import FolderLock, held
@@ -35,10 +36,7 @@ def main(config: FitConfig) -> None:
     from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
 
     check_model(config.model, config.objective)
-    if config.strategy != "pjrt":
-        _fit(config, Peers())
-        return
-    with joined(config.mesh, run={"--output_dir": config.output_dir}) as peers:
+    with met_processes(config, run={"--output_dir": config.output_dir}) as peers:
         _fit(replace(config, mesh=config.mesh.without_processes()), peers)
 
 

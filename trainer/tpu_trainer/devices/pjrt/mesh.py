@@ -72,6 +72,7 @@ class DeviceMesh:
         self.processes: int = self._jax.process_count()
         """Processes whose devices are in the mesh."""
         self._check_divided_equally(found)
+        self.config = config
         self.data = config.data or max(1, len(found) // config.model)
         self.model = config.model
         self._keep = config.fsdp == "keep"

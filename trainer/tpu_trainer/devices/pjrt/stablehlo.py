@@ -51,10 +51,10 @@ def _make_constants_of_tensors(graph: Any) -> None:
     def captured(tensor: Any, name: str | None = None, **options: Any) -> Any:
         if not hasattr(tensor, "numpy") or tensor.dtype in (tf.resource, tf.variant):
             return capture(tensor, name=name, **options)
-        if id(tensor) not in constants:
+        if tensor.ref() not in constants:
             with graph.as_default(), tf.control_dependencies(None):
-                constants[id(tensor)] = (tensor, tf.constant(tensor.numpy()))  # also keeps the id in use
-        return constants[id(tensor)][1]
+                constants[tensor.ref()] = tf.constant(tensor.numpy())
+        return constants[tensor.ref()]
 
     graph.capture = captured
 
@@ -87,8 +87,8 @@ class Program:
         self._specs = specs
         self._function = flat_function(function, specs)
         concrete = self._function.get_concrete_function(*specs.values())
-        by_handle = {id(variable.handle): variable for variable in concrete.graph.variables}
-        captured = [by_handle.get(id(value)) for value in concrete.captured_inputs]
+        by_handle = {variable.handle.ref(): variable for variable in concrete.graph.variables}
+        captured = [by_handle.get(value.ref()) for value in concrete.captured_inputs]
         if any(variable is None for variable in captured):
             raise RuntimeError(f"the program captures tensors: {concrete.captured_inputs}")
         self.captured: list[tf.Variable] = captured

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpu_trainer.config import StrategyName
-from tpu_trainer.devices.tpu_host import tpu_is_here
+from tpu_trainer.devices.tensorflow.tpu_host import tpu_is_here
 from tpu_trainer.support import quiet
 from tpu_trainer.support.errors import UsageError
 

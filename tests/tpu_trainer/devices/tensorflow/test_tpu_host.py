@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +15,13 @@ from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.tpu_trainer.ports import free_ports
 from tests.tpu_trainer.small_runs import fit_arguments, metrics
 from tpu_trainer.config import DataConfig, FitConfig, TpuConfig, TrainConfig
-from tpu_trainer.devices import tpu_host, utilization
-from tpu_trainer.devices.tpu_host import UnknownTpuError, tpu_generation
+from tpu_trainer.devices import peak_flops
+from tpu_trainer.devices.devices import Target
+from tpu_trainer.devices.tensorflow import devices, tpu_host
+from tpu_trainer.devices.tensorflow.devices import TensorFlowDevices
+from tpu_trainer.devices.tensorflow.tpu_host import UnknownTpuError, tpu_generation
 from tpu_trainer.network.attention_kernel import kernel_dtype
 from tpu_trainer.support.errors import UsageError
-from tpu_trainer.training import build, train
 
 GOOGLE = {"Metadata-Flavor": "Google"}
 PLACE = "/computeMetadata/v1/instance/attributes/accelerator-type"
@@ -101,38 +102,36 @@ def test_a_slow_or_missing_metadata_server_times_out(serving: Any, monkeypatch: 
         tpu_generation(TpuConfig())
 
 
-def test_the_attention_kernel_needs_the_generation(serving: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = FitConfig(output_dir="run", data=DataConfig(train="d/train"))
+def configured(**train: Any) -> FitConfig:
+    return FitConfig(output_dir="run", data=DataConfig(train="d/train"), train=TrainConfig(**train))
+
+
+def test_the_attention_kernel_needs_the_generation(
+    serving: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(devices, "is_tpu", lambda strategy: True)
+    kernel = configured(attention_kernel=True)
     with serving(Metadata(answer("", 404))):
-        assert train._generation(plain) is None
-        assert "fit: without mfu: the TPU's generation is unknown: http://" in capsys.readouterr().err
-        kernel = FitConfig(output_dir="run", data=plain.data, train=TrainConfig(attention_kernel=True))
+        plain = TensorFlowDevices(configured())
+        assert plain.target == Target()
+        assert plain.peak_flops(bfloat16=True) is plain.peak_flops(bfloat16=False) is None
+        warning = capsys.readouterr().err
+        assert warning.count("fit: without mfu: the TPU's generation is unknown: http://") == 1
         with pytest.raises(UsageError, match=r"--train.attention_kernel: the TPU's generation is unknown"):
-            train._generation(kernel)
-    with serving(Metadata(answer("v3-8"))):
-        assert kernel_dtype("mixed_bfloat16", train._generation(kernel)) == tf.float32
-
-
-def test_a_mesh_tells_the_generation_and_refuses_kernels_for_others() -> None:
-    kernel = FitConfig(output_dir="run", data=DataConfig(train="d"), train=TrainConfig(attention_kernel=True))
-    for kind, expected in (("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU7x", "tpu7x")):
-        assert train._mesh_generation(kernel, SimpleNamespace(platform="tpu", kind=kind)) == expected
-    assert train._mesh_generation(kernel, SimpleNamespace(platform="cpu", kind="cpu")) is None
-    later = SimpleNamespace(platform="tpu", kind="TPU9")
-    with pytest.raises(
-        UsageError, match=r"--train.attention_kernel: for this TPU, 'TPU9', there is no kernel"
-    ):
-        train._mesh_generation(kernel, later)
-    plain = FitConfig(output_dir="run", data=DataConfig(train="d"))
-    assert train._mesh_generation(plain, later) is None
+            _ = TensorFlowDevices(kernel).target
+    with serving(Metadata(answer("v3-8"))) as server:
+        tpu = TensorFlowDevices(kernel)
+        assert tpu.target == Target(kernel_generation="v3")
+        assert kernel_dtype("mixed_bfloat16", tpu.target.kernel_generation) == tf.float32
+        assert tpu.peak_flops(bfloat16=True) == 61.5e12
+    assert server.asked == 1
 
 
 def test_a_tpu_vms_log_has_its_mfu(
     serving: Any, run_verb: Any, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (train, build, utilization):
-        monkeypatch.setattr(module, "is_tpu", lambda strategy: True)
-    monkeypatch.setitem(utilization._TPUS, "v3", 1e6)  # slow enough for a tiny model
+    monkeypatch.setattr(devices, "is_tpu", lambda strategy: True)
+    monkeypatch.setitem(peak_flops._TPUS, "v3", 1e6)  # slow enough for a tiny model
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     options = {f"model.config.{name}": value for name, value in small.items()}
     options |= {"train.steps": 2, "train.batch_size": 8, "train.log_every": 1, "schedule.warmup_steps": 0}

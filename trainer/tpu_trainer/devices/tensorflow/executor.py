@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
-from tpu_trainer.devices.strategy import is_tpu
+from tpu_trainer.devices.tensorflow.strategy import is_tpu
 from tpu_trainer.network.objectives import Batch, Sums
-from tpu_trainer.runs.checkpoint import named_variables, snapshot
+from tpu_trainer.runs.checkpoint import State, named_variables
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.task import Task
 
@@ -28,6 +28,7 @@ class TensorFlowExecutor(StepExecutor):
         task: Task,
         strategy: tf.distribute.Strategy,
         *,
+        state: State | None = None,
         steps_per_call: int = 1,
         deterministic: bool = False,
     ) -> None:
@@ -35,11 +36,13 @@ class TensorFlowExecutor(StepExecutor):
         Args:
             task: Built in the strategy's scope.
             strategy: The devices.
+            state: The part of the task's state to hold; None: all.
             steps_per_call: Most steps in a call of `train`.
             deterministic: Whether TensorFlow is restricted to deterministic operations.
         """
         self.replicas = strategy.num_replicas_in_sync
         self._task = task
+        self._named = named_variables(state or task.state())
         self._strategy = strategy
         self._deterministic = deterministic
         step: Callable[[Batch], Any] = partial(replica_step, task)
@@ -118,16 +121,14 @@ class TensorFlowExecutor(StepExecutor):
         return self._task.non_finite()
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        variables = named_variables(self._task.state())
-        return {name: tuple(variable.shape.as_list()) for name, variable in variables.items()}
+        return {name: tuple(variable.shape.as_list()) for name, variable in self._named.items()}
 
     def state(self) -> Mapping[str, np.ndarray]:
-        return snapshot(self._task.state())
+        return {name: variable.numpy() for name, variable in self._named.items()}
 
     def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        variables = named_variables(self._task.state())
         for name, value in values:
-            variables[name].assign(value)
+            self._named[name].assign(value)
 
     def profile(self, folder: str) -> AbstractContextManager[None]:
         return tf.profiler.experimental.Profile(folder)

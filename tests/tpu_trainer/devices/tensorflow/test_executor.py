@@ -14,7 +14,7 @@ from tests.tpu_trainer.step.test_task import config_of, task_of
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.devices.tf_executor import TensorFlowExecutor
+from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
 
 
 @pytest.fixture(scope="module")

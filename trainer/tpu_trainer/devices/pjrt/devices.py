@@ -1,0 +1,91 @@
+"""The devices of --strategy pjrt, on one or several hosts."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cached_property
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_trainer.config import FitConfig
+from tpu_trainer.devices.devices import Devices, Target
+from tpu_trainer.devices.peak_flops import gpu_peak_flops, tpu_peak_flops
+from tpu_trainer.devices.pjrt.executor import PjrtExecutor
+from tpu_trainer.devices.pjrt.lowering import Lowering
+from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
+from tpu_trainer.devices.pjrt.mesh import DeviceMesh
+from tpu_trainer.devices.pjrt.peers import Peers
+from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.stablehlo import Program
+from tpu_trainer.devices.tensorflow.strategy import build_strategy
+from tpu_trainer.network.initial_values import InitialValues
+from tpu_trainer.network.kernel_check import Function, Rejected
+from tpu_trainer.runs.checkpoint import State
+from tpu_trainer.step.task import Task
+from tpu_trainer.support.chips import KINDS
+from tpu_trainer.support.errors import UsageError
+
+
+class PjrtDevices(Devices):
+    """A mesh divides the rows, and may divide weights and optimizer."""
+
+    def __init__(self, config: FitConfig, peers: Peers) -> None:
+        """Raises UsageError if JAX is not installed, or its devices do not form the mesh."""
+        self._config = config
+        self._peers = peers
+        self._mesh = DeviceMesh(config.mesh)
+        build_strategy("cpu")  # TensorFlow only traces
+        if config.train.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        self._lowering = Lowering(LoweringCache(cache_folder("pjrt")), self._mesh, peers)
+        self.replicas = self._mesh.data
+        self.initial = InitialValues()
+
+    @cached_property
+    def target(self) -> Target:
+        mesh, kernel = self._mesh, self._config.train.attention_kernel
+        if kernel and mesh.platform == "tpu" and mesh.kind not in KINDS:
+            raise UsageError(
+                f"--train.attention_kernel: for this TPU, {mesh.kind!r}, there is no kernel; use "
+                "--train.recompute_attention instead"
+            )
+        return Target(
+            kernel_generation=KINDS.get(mesh.kind) if kernel else None,
+            shards=mesh.data,
+            column_groups=mesh.model,
+        )
+
+    def peak_flops(self, *, bfloat16: bool) -> float | None:
+        one = None
+        if self._mesh.platform == "gpu":
+            one = gpu_peak_flops(self._mesh.kind, bfloat16=bfloat16)
+        elif self._mesh.platform == "tpu":
+            one = tpu_peak_flops(KINDS.get(self._mesh.kind, ""))
+        return None if one is None else self._mesh.devices * one
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Returns a context in which variables get no values: a mesh may have more memory than the host."""
+        return self.initial.postponed()
+
+    def executor(self, task: Task, *, state: State | None = None) -> PjrtExecutor:
+        return PjrtExecutor(
+            task,
+            self._mesh,
+            lowering=self._lowering,
+            peers=self._peers,
+            state=state,
+            initial=self.initial,
+            deterministic=self._config.train.deterministic,
+        )
+
+    def run(self, function: Function, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Executes a function on all devices together."""
+        specs = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in arrays.items()}
+        placements: list[Placement] = [(None,) * array.ndim for array in arrays.values()]
+        lowered = self._lowering.lower("check the attention kernel", Program(function, specs))
+        try:
+            run = self._mesh.compile(lowered, placements)
+            return list(map(self._mesh.get, run(*map(self._mesh.put, arrays.values(), placements))))
+        except self._mesh.error as error:
+            raise Rejected(str(error)) from error
