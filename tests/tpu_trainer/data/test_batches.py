@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,29 @@ def test_evaluation_reads_every_row_once_and_fills_up(
         assert batch["input_ids"].shape == (batch_size // replicas, MAX_LENGTH)
         assert (batch["attention_mask"][batch["row"] < 0] == 0).all()
         assert (batch["input_ids"][batch["row"] < 0] == 1).all()
+
+
+_READS_WHEN_THE_INTERPRETER_ENDS = """
+import sys, time
+import tensorflow as tf
+from tpu_trainer.data.batches import BatchSource, RowStream
+from tpu_trainer.data.mixture import open_mixture
+
+class Slow(RowStream):
+    def read(self, number, own=None):
+        time.sleep(0.2 * (number > 0))
+        return super().read(number, own)
+
+stream = Slow(data=open_mixture({sys.argv[1]: None}), batch_size=4, seed=0, window_shards=2)
+batches = iter(stream.batches()(tf.distribute.InputContext()))
+next(batches)
+time.sleep(0.1)  # the next batch is being read now
+"""
+
+
+def test_the_interpreter_ends_while_a_batch_is_read(dataset: Path) -> None:
+    command = [sys.executable, "-c", _READS_WHEN_THE_INTERPRETER_ENDS, dataset / "train"]
+    subprocess.run(command, check=True, timeout=300, stderr=subprocess.DEVNULL)
 
 
 def test_rows_without_attention_mask_and_with_position_ids(tmp_path: Path, vocabulary: Vocabulary) -> None:

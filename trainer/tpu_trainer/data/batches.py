@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tokenmill_reader import Dataset, Mixture, Order
 from tpu_trainer.data.dataset import reading
+from tpu_trainer.data.python_calls import PythonCalls
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.support.errors import UsageError
 
@@ -27,6 +28,7 @@ from tpu_trainer.support.errors import UsageError
 _USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
 _AHEAD_BATCHES = 16  # whose shards are loaded in the background, if they are remote
 _CHECKED_TOGETHER = 1024  # rows
+_CALLS = PythonCalls()
 
 Batch = dict[str, np.ndarray]
 OwnRows = Callable[[int], np.ndarray]
@@ -98,6 +100,7 @@ class BatchSource(ABC):
             indices = None if own is None else own(self.batch_size)
             count = self.batch_size if indices is None else indices.size
 
+            @_CALLS.wrap
             def read(number: np.ndarray) -> list[np.ndarray]:
                 try:
                     return list(self.read(int(number), indices).values())
