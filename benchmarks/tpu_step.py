@@ -29,7 +29,7 @@ from transformers import CONFIG_MAPPING, TFAutoModelForCausalLM, TFAutoModelForM
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Precision, TrainConfig
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.cache import Cache, open_cache
-from tpu_trainer.tpu_check.compiler import DoesNotCompile, Program
+from tpu_trainer.tpu_check.compiler import BatchFunction, DoesNotCompile
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
 
@@ -113,7 +113,7 @@ def peer(model: str, precision: Precision, topology: Topology, cache: Cache) -> 
 
     # Labels cover whole rows: the masked example's collator sets the other positions to -100.
     spec = tf.TensorSpec([rows, length], tf.int32)
-    program = Program(step, {"input_ids": spec, "attention_mask": spec, "labels": spec})
+    program = BatchFunction(step, {"input_ids": spec, "attention_mask": spec, "labels": spec})
     report = report_of(program, topology, cache, rows=rows, length=length, model_flops=lambda: 0.0)
     keras.mixed_precision.set_global_policy("float32")
     return report
@@ -147,7 +147,7 @@ def ours(
 
 
 def report_of(
-    program: Program,
+    program: BatchFunction,
     topology: Topology,
     cache: Cache,
     *,

@@ -19,7 +19,7 @@ from tpu_trainer.network import attention_kernel
 from tpu_trainer.network.attention_kernel import DTYPES, LENGTHS, member
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
-from tpu_trainer.tpu_check.compiler import DoesNotCompile, Executable, Program, compile_module
+from tpu_trainer.tpu_check.compiler import BatchFunction, DoesNotCompile, Executable, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.kernel_sources import bytecode, kernel
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
@@ -85,7 +85,7 @@ def test_the_archive_is_compiled_from_the_source() -> None:
     assert path == member(name, dtype=dtype, causal=mask == "causal", length=int(length))
 
 
-def attention(dtype: str, length: int, causal: bool) -> Program:
+def attention(dtype: str, length: int, causal: bool) -> BatchFunction:
     """Returns a program of both passes."""
 
     def step(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -98,7 +98,7 @@ def attention(dtype: str, length: int, causal: bool) -> Program:
         output = attention_kernel._run("forward", causal, *shared, *[batch["x"]] * 3)
         return output + attention_kernel._run("backward", causal, *shared, *[batch["x"]] * 4)
 
-    return Program(step, {"x": tf.TensorSpec([ROWS, length, HEADS * 64], dtype)})
+    return BatchFunction(step, {"x": tf.TensorSpec([ROWS, length, HEADS * 64], dtype)})
 
 
 @pytest.mark.parametrize("topology", GENERATIONS)

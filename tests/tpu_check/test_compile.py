@@ -14,7 +14,7 @@ from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check import rules
 from tpu_trainer.tpu_check.cache import Cache
 from tpu_trainer.tpu_check.collectives import collectives
-from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program, all_reduce, compile_module
+from tpu_trainer.tpu_check.compiler import BatchFunction, Executable, OutOfMemory, all_reduce, compile_module
 from tpu_trainer.tpu_check.figures import figures
 from tpu_trainer.tpu_check.hlo import HloModule
 from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
@@ -40,7 +40,7 @@ TINY = CompileCheckConfig(
 )
 
 
-def compiled(program: Program, topology: str = "v5e:1x1") -> Executable | OutOfMemory:
+def compiled(program: BatchFunction, topology: str = "v5e:1x1") -> Executable | OutOfMemory:
     module, findings = rules.check_and_lower(program)
     assert module is not None, findings
     return compile_module(module, Topology.parse(topology))
@@ -81,7 +81,7 @@ def test_sums_over_replicas_become_collectives() -> None:
     def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return all_reduce([batch["x"], batch["x"] @ batch["x"]], 4)
 
-    result = compiled(Program(step, MATRIX), "v5e:2x2")
+    result = compiled(BatchFunction(step, MATRIX), "v5e:2x2")
     found = collectives(HloModule.parse(result.hlo))
     assert {collective.kind for collective in found} == {"all-reduce"}
     assert sum(collective.bytes for collective in found) == 2 * 4 * 512 * 512
@@ -94,7 +94,7 @@ def test_every_iteration_of_a_loop_is_counted() -> None:
                 lambda i, y: i < trips, lambda i, y: (i + 1, tf.nn.relu(y @ batch["x"])), [0, batch["x"]]
             )[1]
 
-        result = compiled(Program(step, MATRIX))
+        result = compiled(BatchFunction(step, MATRIX))
         return figures(
             result, topology=Topology.parse("v5e:1x1"), replica_rows=1, max_length=1, model_flops=1
         )
@@ -108,7 +108,7 @@ def test_a_program_that_does_not_fit_reports_its_memory() -> None:
         products = tf.matmul(batch["x"], batch["x"], transpose_b=True)
         return tf.reduce_sum(products @ tf.sort(products, axis=0))
 
-    result = compiled(Program(step, {"x": tf.TensorSpec([1 << 17, 128])}))
+    result = compiled(BatchFunction(step, {"x": tf.TensorSpec([1 << 17, 128])}))
     assert isinstance(result, OutOfMemory)
     assert result.needed > 4 * 2**34 > result.available > 15 * 2**30
 
@@ -118,7 +118,7 @@ def test_the_largest_batch_that_fits_is_next_to_one_that_does_not(tmp_path: Path
 
     def check(rows: int) -> dict:  # 4 MiB read and 4 MiB written for each row
         module, _ = rules.check_and_lower(
-            Program(lambda batch: batch["x"] + 1.0, {"x": tf.TensorSpec([rows, 1 << 20])})
+            BatchFunction(lambda batch: batch["x"] + 1.0, {"x": tf.TensorSpec([rows, 1 << 20])})
         )
         return figures(
             cache.compile(module, topology),
@@ -144,7 +144,7 @@ def test_an_operation_without_a_kernel_is_named() -> None:
     def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.strings.length(tf.strings.as_string(batch["x"]))
 
-    module, findings = rules.check_and_lower(Program(step, MATRIX))
+    module, findings = rules.check_and_lower(BatchFunction(step, MATRIX))
     assert module is None
     assert {finding.rule for finding in findings} == {rules.UNSUPPORTED}
     assert any("AsString" in finding.what for finding in findings)
@@ -193,7 +193,7 @@ def test_the_verb_caches_programs_and_compares_configurations(
 
 def test_compiled_programs_of_another_topology_are_not_mixed_up(tmp_path: Path) -> None:
     cache = Cache(folder=tmp_path)
-    module, _ = rules.check_and_lower(Program(lambda batch: batch["x"] @ batch["x"], MATRIX))
+    module, _ = rules.check_and_lower(BatchFunction(lambda batch: batch["x"] @ batch["x"], MATRIX))
     for topology in ("v5e:1x1", "v6e:1x1", "v5e:1x1"):
         cache.compile(module, Topology.parse(topology))
     assert (cache.misses, cache.hits) == (2, 1)

@@ -22,8 +22,8 @@ from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.figures import roofline
 from tpu_trainer.tpu_check.mesh_candidates import (
     Candidate,
+    MeshPlan,
     ModelFacts,
-    Plan,
     fsdp_values,
     least_seconds,
     micro_batches,
@@ -142,13 +142,13 @@ def test_plans_have_all_devices_and_follow_the_rules() -> None:
 def test_state_that_is_too_large_is_refused_without_a_compiler() -> None:
     large = facts(shapes={f"optimizer/m/h.{layer}/mlp/c_fc/weight": (8192, 32768) for layer in range(20)})
     possible, refused = plans(CONFIG, large, TOPOLOGY)
-    assert Plan(model=1, data=8, fsdp=True, gradient_checkpointing=False) in possible
-    reason = refused[Plan(model=1, data=8, fsdp=False, gradient_checkpointing=False)]
+    assert MeshPlan(model=1, data=8, fsdp=True, gradient_checkpointing=False) in possible
+    reason = refused[MeshPlan(model=1, data=8, fsdp=False, gradient_checkpointing=False)]
     assert reason == "weights and optimizer need 4.3 GB too much"
 
 
 def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
-    plan = Plan(model=2, data=4, fsdp=False, gradient_checkpointing=False)
+    plan = MeshPlan(model=2, data=4, fsdp=False, gradient_checkpointing=False)
     config = replace(CONFIG, train=TrainConfig(batch_size=48, accumulation=2))
     kept = micro_batches(plan, config)
     assert [(each.rows, each.accumulation) for each in kept] == [
@@ -170,7 +170,7 @@ def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
 
 
 def test_bounds() -> None:
-    plan = Plan(model=1, data=8, fsdp=False, gradient_checkpointing=False)
+    plan = MeshPlan(model=1, data=8, fsdp=False, gradient_checkpointing=False)
     (candidate, *_) = micro_batches(plan, CONFIG)
     seconds = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
     parameters = VOCABULARY * HIDDEN + LAYERS * 7 * HIDDEN**2
@@ -257,7 +257,7 @@ def test_an_interrupted_search_keeps_what_it_has() -> None:
 
 
 def test_an_estimate_continues_a_line() -> None:
-    candidate = micro_batches(Plan(model=1, data=8, fsdp=True, gradient_checkpointing=False), CONFIG)[1]
+    candidate = micro_batches(MeshPlan(model=1, data=8, fsdp=True, gradient_checkpointing=False), CONFIG)[1]
     compiler = Compiler()
     whole = compiler(candidate, None)
     found = extrapolate(compiler(candidate, 1), compiler(candidate, 2), steps=LAYERS - 1, topology=TOPOLOGY)

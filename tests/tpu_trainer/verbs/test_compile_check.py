@@ -20,7 +20,7 @@ from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.support.chips import CHIPS, Topology
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check import cache, compiler, rules
-from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory, Program
+from tpu_trainer.tpu_check.compiler import BatchFunction, Executable, OutOfMemory
 from tpu_trainer.tpu_check.figures import figures, roofline, table
 from tpu_trainer.tpu_check.step import ReplicaStep, product_flops, rows_without_dataset
 from tpu_trainer.verbs import compile_check
@@ -45,7 +45,7 @@ def test_a_python_condition_on_data_is_named() -> None:
             return total
         return -total
 
-    module, (finding,) = rules.check_and_lower(Program(step, SQUARE))
+    module, (finding,) = rules.check_and_lower(BatchFunction(step, SQUARE))
     assert module is None
     assert finding.rule == rules.CONDITION
     assert finding.place.startswith(line_of(test_a_python_condition_on_data_is_named, "if total > 0"))
@@ -57,7 +57,7 @@ def test_a_branch_on_the_device_is_told_but_compiles() -> None:
         total = tf.reduce_sum(batch["x"])
         return tf.cond(total > 0, lambda: total, lambda: -total)
 
-    (finding,) = rules.graph_findings(Program(step, SQUARE).trace())
+    (finding,) = rules.graph_findings(BatchFunction(step, SQUARE).trace())
     assert (finding.rule, finding.fatal) == (rules.CONDITION, False)
     assert finding.place.startswith(line_of(test_a_branch_on_the_device_is_told_but_compiles, "tf.cond"))
 
@@ -69,7 +69,7 @@ def test_a_shape_that_depends_on_data_is_named_inside_a_loop_too() -> None:
 
         return tf.while_loop(lambda i, total: i < 3, body, [0, 0.0])[1]
 
-    module, (finding,) = rules.check_and_lower(Program(step, SQUARE))
+    module, (finding,) = rules.check_and_lower(BatchFunction(step, SQUARE))
     assert module is None
     assert finding.rule == rules.SHAPE
     name = line_of(test_a_shape_that_depends_on_data_is_named_inside_a_loop_too, "tf.boolean_mask")
@@ -78,14 +78,14 @@ def test_a_shape_that_depends_on_data_is_named_inside_a_loop_too() -> None:
 
 def test_an_input_of_changing_shape_is_named() -> None:
     specs = {"x": tf.TensorSpec([4, 4]), "row": tf.TensorSpec([None], tf.int32)}
-    module, (finding,) = rules.check_and_lower(Program(lambda batch: batch["x"], specs))
+    module, (finding,) = rules.check_and_lower(BatchFunction(lambda batch: batch["x"], specs))
     assert module is None
     assert finding.rule == rules.INPUT_SHAPE
-    assert "'row' has shape (None,)" in finding.what
+    assert "'row' has shape (None,)" in finding.problem
 
 
 def test_a_sound_step_has_no_findings() -> None:
-    graph = Program(lambda batch: tf.where(batch["x"] > 0, batch["x"], 0.0), SQUARE).trace()
+    graph = BatchFunction(lambda batch: tf.where(batch["x"] > 0, batch["x"], 0.0), SQUARE).trace()
     assert rules.graph_findings(graph) == []
 
 
@@ -102,7 +102,7 @@ def test_product_flops() -> None:
             maximum_iterations=5,
         )[1]
 
-    assert product_flops(Program(step, SQUARE).trace()) == 256 + 256 + 5 * 128
+    assert product_flops(BatchFunction(step, SQUARE).trace()) == 256 + 256 + 5 * 128
 
 
 def test_the_trainers_step_keeps_the_rules_and_sums_over_replicas() -> None:

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunLease:
-    """A `run_lock.Lock`."""
+    """A `run_lock.RunLock`."""
 
     def __init__(self, folder: str, objects: Objects, *, sleep: Callable[[float], Any] = time.sleep) -> None:
         self._folder = folder

@@ -49,9 +49,9 @@ def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary
             "written by `export`"
         )
     architecture = architectures[0]
-    found = "mlm" if architecture.endswith(_MASKED_CLASSES) else "clm"
-    if found != objective:
-        verb = {"mlm": "fill-mask", "clm": "generate"}[found]
+    model_objective = "mlm" if architecture.endswith(_MASKED_CLASSES) else "clm"
+    if model_objective != objective:
+        verb = {"mlm": "fill-mask", "clm": "generate"}[model_objective]
         raise UsageError(f"{path}: the model is a {architecture}; use the verb {verb}")
     tokenizer = load_tokenizer(path)
     return tokenizer, Vocabulary.of(tokenizer, path, objective)

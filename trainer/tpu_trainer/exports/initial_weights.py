@@ -42,23 +42,24 @@ def resolve_init_from(config: ModelConfig) -> ModelConfig:
     if config.init_from is None:
         return config
     values = _read_config(config.init_from)
-    found = values["model_type"]
-    if config.type not in (None, found):
+    model_type = values["model_type"]
+    if config.type not in (None, model_type):
         raise UsageError(
-            f"--model.type is {config.type!r}, but {config.init_from} has a model of type {found!r}; omit --model.type"
+            f"--model.type is {config.type!r}, but {config.init_from} has a model of type {model_type!r}; omit "
+            "--model.type"
         )
     from transformers import CONFIG_MAPPING, PretrainedConfig  # seconds to import
 
-    if not isinstance(found, str) or found not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise UsageError(
-            f"{config.init_from}: transformers has no model type {found!r}; start from another model"
+            f"{config.init_from}: transformers has no model type {model_type!r}; start from another model"
         )
     values = _to_transformers_4(values, config.init_from)
     dropped = (PretrainedConfig().to_dict().keys() - _COMMON_KEPT) | _NOT_KEPT | WITHOUT_EFFECT
     values = {name: value for name, value in values.items() if name not in dropped}
-    kept: dict[str, Any] = CONFIG_MAPPING[found](**values).to_diff_dict()
+    kept: dict[str, Any] = CONFIG_MAPPING[model_type](**values).to_diff_dict()
     kept = {name: value for name, value in kept.items() if name not in dropped}
-    return replace(config, type=found, config=kept | config.config)
+    return replace(config, type=model_type, config=kept | config.config)
 
 
 def _read_config(folder: str) -> dict[str, Any]:
@@ -191,14 +192,16 @@ def _read_tensor(path: Path, name: str, transposed: Any, rank: int) -> np.ndarra
 def _read_tensorflow(
     network: TFPreTrainedModel, local: Path, folder: str
 ) -> dict[str, Callable[[], np.ndarray]]:
-    found, report = type(network).from_pretrained(
+    source, report = type(network).from_pretrained(
         local, local_files_only=True, use_safetensors=False, output_loading_info=True
     )
     if report["missing_keys"]:
         raise UsageError(f"{folder}: no weights for {', '.join(sorted(report['missing_keys']))}")
-    if len(found.weights) != len(network.weights):
+    if len(source.weights) != len(network.weights):
         raise UsageError(
-            f"{folder}: the model has {len(found.weights)} weights instead of {len(network.weights)}; remove values of "
-            "--model.config that change them"
+            f"{folder}: the model has {len(source.weights)} weights instead of {len(network.weights)}; remove values "
+            "of --model.config that change them"
         )
-    return {ours.name: theirs.numpy for ours, theirs in zip(network.weights, found.weights, strict=True)}
+    return {
+        variable.name: stored.numpy for variable, stored in zip(network.weights, source.weights, strict=True)
+    }

@@ -137,12 +137,16 @@ def attend_in_kernel(
 
 
 def _lines(seeds: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
-    """Returns int32[B, H / 2, 8, L]: for each query, two seeds for each head of the pair, and the segment."""
+    """Returns int32[B, H / 2, 8, L]: for each query, two seeds for each head of the pair, and the segment.
+
+    Example: of one row with two heads, A and B, and queries 0 … L - 1, the result's eight lines are
+        A's first seeds, A's second seeds, B's first seeds, B's second seeds, segment_ids, zeros, zeros, zeros
+    """
     _, rows, heads, length = seeds.shape
-    of_heads = tf.reshape(tf.transpose(seeds, [1, 2, 0, 3]), [rows, heads // 2, 4, length])
+    head_seeds = tf.reshape(tf.transpose(seeds, [1, 2, 0, 3]), [rows, heads // 2, 4, length])
     segments = tf.broadcast_to(segment_ids[:, None, None, :], [rows, heads // 2, 1, length])
-    rest = tf.zeros([rows, heads // 2, LINE_ROWS - 5, length], tf.int32)
-    return tf.concat([tf.bitcast(of_heads, tf.int32), segments, rest], axis=2)
+    unused = tf.zeros([rows, heads // 2, LINE_ROWS - 5, length], tf.int32)
+    return tf.concat([tf.bitcast(head_seeds, tf.int32), segments, unused], axis=2)
 
 
 def _run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:

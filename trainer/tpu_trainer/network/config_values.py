@@ -18,7 +18,7 @@ _EXAMPLES = {
     "position_buckets": -1,
     "share_att_key": False,
 }
-"""Of values that are null by default."""
+"""Valid values of options that are null by default."""
 
 
 def value_error(name: str, value: Any, default: Any) -> str | None:

@@ -40,8 +40,8 @@ def line_seeds(
         seeds = line_seeds(replace(values, row=tf.zeros([1], tf.int32)), [1, *shape], layer)
         return seeds[0][0], seeds[1][0]
     batch, *lines = shape
-    repeats, rest = divmod(batch, values.row.shape[0])
-    if rest:
+    repeats, remainder = divmod(batch, values.row.shape[0])
+    if remainder:
         raise RuntimeError(
             f"dropout of an array with a first axis of {batch}, not a multiple of the {values.row.shape[0]} rows"
         )

@@ -81,10 +81,10 @@ def check_attention_kernel(
     (dropout,) = network.layers
 
     def plain(inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-        seen = segments[:, None, :, None] == segments[:, None, None, :]
+        visible = segments[:, None, :, None] == segments[:, None, None, :]
         if causal:
-            seen &= np.tril(np.ones((length, length), bool))
-        bias = tf.where(seen, key_bias[:, None, None, :], np.float32(UNSEEN))
+            visible &= np.tril(np.ones((length, length), bool))
+        bias = tf.where(visible, key_bias[:, None, None, :], np.float32(UNSEEN))
         parts = (tf.transpose(tf.reshape(x, [rows, length, heads, HEAD_SIZE]), [0, 2, 1, 3]) for x in inputs)
         output = attend(*parts, bias=bias, dropout=dropout)
         return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), inputs[0].shape)
@@ -99,11 +99,11 @@ def check_attention_kernel(
             dtype=in_kernel,
         )
 
-    def differences(given: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    def differences(arrays: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         *inputs, d_output = (
-            tf.cast(tf.tile(given[name], [groups, 1, column_groups]), dtype) for name in _ARRAYS
+            tf.cast(tf.tile(arrays[name], [groups, 1, column_groups]), dtype) for name in _ARRAYS
         )
-        masks = [tf.tile(given[name], [groups, 1]) for name in ("key_bias", "segments")]
+        masks = [tf.tile(arrays[name], [groups, 1]) for name in ("key_bias", "segments")]
         values = CallValues(
             dropout_key=(tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), row=tf.range(rows)
         )
@@ -115,19 +115,19 @@ def check_attention_kernel(
             gradients = tape.gradient(output, inputs, output_gradients=d_output)
             results.append([tf.cast(result, tf.float32) for result in (output, *gradients)])
         return [
-            tf.sqrt(tf.reduce_mean(tf.square(found - expected)) / tf.reduce_mean(tf.square(expected)))
-            for expected, found in zip(*results, strict=True)
+            tf.sqrt(tf.reduce_mean(tf.square(result - expected)) / tf.reduce_mean(tf.square(expected)))
+            for expected, result in zip(*results, strict=True)
         ]
 
     try:
-        found = list(map(float, run(differences, arrays)))
+        measured = list(map(float, run(differences, arrays)))
     except Rejected as error:
         raise UsageError(
             f"--train.attention_kernel: this device rejects the {in_kernel.name} kernel for rows of {length} tokens; "
             f"{_REMEDY}\n{error}"
         ) from error
     for name, difference in zip(
-        ("output", "gradient of queries", "gradient of keys", "gradient of values"), found, strict=True
+        ("output", "gradient of queries", "gradient of keys", "gradient of values"), measured, strict=True
     ):
         # `not <=` instead of `>` rejects NaN.
         if not difference <= _TOLERANCE:
@@ -135,4 +135,4 @@ def check_attention_kernel(
                 f"--train.attention_kernel: on this device, the kernel's {name} differs from plain attention's by "
                 f"{difference:.1%} of its root mean square, for rows of {length} tokens in {dtype.name}; {_REMEDY}"
             )
-    return max(found)
+    return max(measured)

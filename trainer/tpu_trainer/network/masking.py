@@ -91,6 +91,11 @@ class Masking:
         Selects exactly min(round(probability · real tokens), maskable tokens) in each row. Real tokens other than
         special tokens are maskable.
 
+        Example: input_ids [[CLS, 7, 8, 9, SEP, PAD]] with probability 0.4 have 0.4 · 5 = 2 targets. If they are in
+        columns 3 and 1, and the mask token replaces the first and nothing the second, the result has
+            input_ids [[CLS, 7, 8, MASK, SEP, PAD]]
+            positions [[3, 1]], targets [[9, 7]], weights [[1, 1]]
+
         Args:
             input_ids: int32[B, L].
             attention_mask: int32[B, L], 1 for real tokens; None: all are real.

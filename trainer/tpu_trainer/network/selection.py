@@ -51,6 +51,9 @@ def select_words(
 
     If there are too few words of one token, one word is selected in part.
 
+    Example: the words "a b", "c" and "d e f" and count 3. In the random order "d e f", "a b", "c", the first word fits.
+    In the order "a b", "d e f", "c", the first two words have five tokens: "a b" fits and is selected, then "c".
+
     Args:
         maskable: bool[B, L].
         starts: bool[B, L], whether a token begins a word.
@@ -71,8 +74,8 @@ def select_words(
 
     # All tokens of a word have the random score of its first. top_k is stable, so a word's tokens stay together.
     scores = _scores(draw, length)
-    of_word = tf.where(maskable, tf.gather(scores, start, batch_dims=1), -1.0)
-    order = tf.math.top_k(of_word, k=length).indices
+    word_scores = tf.where(maskable, tf.gather(scores, start, batch_dims=1), -1.0)
+    order = tf.math.top_k(word_scores, k=length).indices
     rank = tf.argsort(order, axis=1)
     # The words whose last token is among the first `count` fit as a whole.
     whole = maskable & (tf.gather(rank, start, batch_dims=1) + size <= count[:, None])
@@ -88,6 +91,10 @@ def select_spans(*, maskable: tf.Tensor, count: tf.Tensor, draw: Draw, max_targe
 
     The last span drawn is truncated to reach `count` tokens. A span continues across tokens that are not maskable, such
     as special tokens, without selecting them.
+
+    Example: 8 maskable tokens, count 5, lengths drawn 2, 4, …: the spans are 2 and 3 (truncated) tokens, and 3 tokens
+    stay single. Of 5 items, say items 1 and 3 are the spans: . X X . X X X .  The spans are preceded by 1 and 2 single
+    tokens, so targets 0 to 4 are maskable tokens 1, 2, 4, 5 and 6.
 
     Args:
         maskable: bool[B, L].
@@ -122,8 +129,8 @@ def select_spans(*, maskable: tf.Tensor, count: tf.Tensor, draw: Draw, max_targe
 
     def column(number: tf.Tensor) -> tf.Tensor:
         """Returns the column of maskable token `number` for each slot; L for unused slots."""
-        found = tf.gather(columns, tf.clip_by_value(number, 0, length - 1), batch_dims=1)
-        return tf.where(used, found, length)
+        chosen_column = tf.gather(columns, tf.clip_by_value(number, 0, length - 1), batch_dims=1)
+        return tf.where(used, chosen_column, length)
 
     # Selected columns come first, in ascending order, then the others.
     chosen_columns = column(singles + place)

@@ -17,13 +17,15 @@ def refuse_stateful_random(graph: tf.Graph) -> None:
 
     The message has the operations' names, which begin with their layers' names.
     """
-    found = sorted(f"{name} ({kind})" for name, kind in _operations(graph) if _draws_from_state(kind))
-    if found:
+    operations = sorted(f"{name} ({kind})" for name, kind in _operations(graph) if _draws_from_state(kind))
+    if operations:
+        names = ", ".join(operations[:3]) + (
+            f" and {len(operations) - 3} more" if len(operations) > 3 else ""
+        )
         raise RuntimeError(
-            f"the training step draws random numbers from a state that is not in checkpoints: {', '.join(found[:3])}"
-            f"{f' and {len(found) - 3} more' if len(found) > 3 else ''}; a resumed run would differ, and gradient "
-            "checkpointing would compute wrong gradients. Derive the layer's bits from row and step, as "
-            "network/patches/dropout.py does, or set its rate to 0"
+            f"the training step draws random numbers from a state that is not in checkpoints: {names}; a resumed run "
+            "would differ, and gradient checkpointing would compute wrong gradients. Derive the layer's bits from row "
+            "and step, as network/patches/dropout.py does, or set its rate to 0"
         )
 
 

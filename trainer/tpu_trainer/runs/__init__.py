@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, checkpoints, log and pictures."""
+"""Run artifacts: the folder, checkpoints, log and charts of a run."""

@@ -35,16 +35,16 @@ WriteErrors = (OSError, tf.errors.OpError)
 def named_variables(state: State) -> dict[str, tf.Variable]:
     """Returns name in checkpoints → variable. The names do not depend on other models in this process."""
     models = {value.name for value in state.values() if isinstance(value, keras.Model)}
-    found: dict[str, tf.Variable] = {}
+    variables: dict[str, tf.Variable] = {}
     for part, value in state.items():
         for variable in [value] if isinstance(value, tf.Variable) else value.variables:
             # Keras numbers the models of a process: tf_roberta_for_masked_lm_1/roberta/…
             words = [word for word in variable.name.split(":")[0].split("/") if word not in models]
             name = "/".join([part, *words])
-            if name in found:
+            if name in variables:
                 raise ValueError(f"two variables of the state are named {name!r}")
-            found[name] = variable
-    return found
+            variables[name] = variable
+    return variables
 
 
 def snapshot(state: State) -> dict[str, np.ndarray]:
@@ -97,7 +97,7 @@ class Checkpoints:
         Raises:
             UsageError: If all checkpoints are damaged, or, with `strict`, one is, or one cannot be read.
         """
-        found: dict[int, str] = {}
+        damages: dict[int, str] = {}
         whole = None
         removed = False  # by a `fit` that trains meanwhile
         for step in reversed(self.steps()):
@@ -109,22 +109,22 @@ class Checkpoints:
             elif strict:
                 raise self._damaged_error(step, damage)
             else:
-                found[step] = damage
+                damages[step] = damage
         if removed and whole is None:
             self.leave_out_damaged(strict=strict)  # there are newer ones
             return
-        if found and whole is None:
-            step, damage = next(iter(found.items()))
+        if damages and whole is None:
+            step, damage = next(iter(damages.items()))
             raise UsageError(
                 f"{self.path(step)}: damaged ({damage}), and no other checkpoint is whole; remove {self._folder} "
                 "to train from the first step again"
             )
-        for step, damage in found.items():
+        for step, damage in damages.items():
             _log.warning(
                 f"{self.path(step)}: damaged ({damage}): not used, and removed when the next checkpoint is written; "
                 f"the newest that is whole is of step {whole}"
             )
-        self._damaged.update(found)
+        self._damaged.update(damages)
 
     def check(self, step: int) -> None:
         """Checks the files of a complete checkpoint.
@@ -206,9 +206,9 @@ class Checkpoints:
     def record(self, step: int, *, validation_loss: float) -> None:
         """Adds the validation loss to a checkpoint's metadata, if the checkpoint exists."""
         if step in self.steps():
-            found = self._read_marker(step)
-            metadata = found.metadata | {_VALIDATION_LOSS: validation_loss}
-            self._write_marker(step, replace(found, metadata=metadata))
+            marker = self._read_marker(step)
+            metadata = marker.metadata | {_VALIDATION_LOSS: validation_loss}
+            self._write_marker(step, replace(marker, metadata=metadata))
             self._prune()
 
     def _write_marker(self, step: int, content: Marker) -> None:
@@ -239,11 +239,11 @@ class Checkpoints:
         prefix = files.join(self.path(step), "state")
         try:
             reader = tf.train.load_checkpoint(prefix)
-            found = reader.get_variable_to_shape_map()
+            stored_shapes = reader.get_variable_to_shape_map()
             for name, shape in shapes.items():
-                if found.get(name) != list(shape):
+                if stored_shapes.get(name) != list(shape):
                     raise UsageError(
-                        f"{prefix}: {name!r} has shape {found.get(name)} there and {list(shape)} here: the "
+                        f"{prefix}: {name!r} has shape {stored_shapes.get(name)} there and {list(shape)} here: the "
                         "checkpoint is from another model"
                     )
                 yield name, reader.get_tensor(name)

@@ -54,20 +54,20 @@ class Marker:
         return marker
 
     def damage_of(self, folder: str, *, contents: bool) -> str | None:
-        """Describes the first of the files in `folder` that is damaged; None if there is none.
+        """Describes the first of the files in `folder` that is damaged; None if present is none.
 
         Args:
             folder: The checkpoint's.
             contents: Whether to compare checksums, which reads local files; sizes are always compared.
         """
-        there = files.list_checksums(folder, self.files) if contents else files.list_files(folder)
+        present = files.list_checksums(folder, self.files) if contents else files.list_files(folder)
         for name, info in self.files.items():
-            if name not in there:
+            if name not in present:
                 return f"{name} is missing"
-            if there[name].size != info.size:
-                return f"{name} has {there[name].size} bytes instead of {info.size}"
-            if contents and there[name].crc32c != info.crc32c:
-                return f"{name} has the CRC-32C {there[name].crc32c} instead of {info.crc32c}"
+            if present[name].size != info.size:
+                return f"{name} has {present[name].size} bytes instead of {info.size}"
+            if contents and present[name].crc32c != info.crc32c:
+                return f"{name} has the CRC-32C {present[name].crc32c} instead of {info.crc32c}"
         return None
 
 

@@ -110,10 +110,10 @@ class _TensorBoard:
 
 def _flat(record: dict[str, Any]) -> dict[str, float]:
     """Returns TensorBoard name → number: train/loss, eval/loss, …"""
-    found = {}
+    figures = {}
     for name, value in record.items():
         if name == "eval":
-            found |= {f"eval/{key}": figure for key, figure in value.items()}
+            figures |= {f"eval/{key}": number for key, number in value.items()}
         elif name != "step" and isinstance(value, int | float):
-            found[f"train/{name}"] = value
-    return found
+            figures[f"train/{name}"] = value
+    return figures

@@ -52,17 +52,17 @@ _CHANGEABLE = {
 
 def _fixed_options(config: FitConfig) -> dict[str, Any]:
     """Returns --name → value of the options that affect the steps."""
-    found = {}
+    options = {}
     for name, value in dataclasses.asdict(config).items():
         if name in _CHANGEABLE[""]:
             continue
         if isinstance(value, dict):
-            found |= {
+            options |= {
                 f"--{name}.{key}": item for key, item in value.items() if key not in _CHANGEABLE.get(name, ())
             }
         else:
-            found[f"--{name}"] = value
-    return found
+            options[f"--{name}"] = value
+    return options
 
 
 class RunFolder:
@@ -159,7 +159,7 @@ class RunFolder:
         return _parse(
             files.read_bytes(self._data),
             place=self._data,
-            valid=lambda found: isinstance(found, list) and all(isinstance(each, dict) for each in found),
+            valid=lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value),
             remedy="remove it; `fit` writes it again when the run continues",
         )
 
@@ -185,10 +185,10 @@ class RunFolder:
         return _parse(
             files.read_bytes(self._summary),
             place=self._summary,
-            valid=lambda found: (
-                isinstance(found, dict)
-                and isinstance(found.get("data"), str)
-                and _is_step(found.get("steps"))
+            valid=lambda value: (
+                isinstance(value, dict)
+                and isinstance(value.get("data"), str)
+                and _is_step(value.get("steps"))
             ),
             remedy="remove it; the same `fit` command writes it again",
         )
@@ -241,7 +241,7 @@ def _special_tokens(tokenizer: str) -> dict[str, Any]:
     data = _content(path)
     if data is None:
         return {}
-    values = _parse(data, place=path, valid=lambda found: isinstance(found, dict), remedy="copy it again")
+    values = _parse(data, place=path, valid=lambda value: isinstance(value, dict), remedy="copy it again")
     return {
         name: value.get("content") if isinstance(value, dict) else value
         for name, value in values.items()
@@ -261,10 +261,10 @@ def _parse(data: bytes, *, place: str, valid: Callable[[Any], bool], remedy: str
     """
     problem = "not what `fit` writes there"
     try:
-        found = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
         problem = str(error)
     else:
-        if valid(found):
-            return found
+        if valid(value):
+            return value
     raise UsageError(f"{place}: damaged ({problem}); {remedy}")

@@ -39,7 +39,7 @@ class LostLockError(UsageError):
     """Another `fit` has taken the lock over."""
 
 
-class Lock(Protocol):
+class RunLock(Protocol):
     """A lock on a run's folder."""
 
     def acquire(self) -> None:
@@ -53,7 +53,7 @@ class Lock(Protocol):
 
 
 @contextmanager
-def held(lock: Lock) -> Iterator[None]:
+def held(lock: RunLock) -> Iterator[None]:
     """A context that holds the lock. If another `fit` takes it over, the process ends at once: it must not write."""
     lock.acquire()
     ended = threading.Event()
@@ -70,7 +70,7 @@ def held(lock: Lock) -> Iterator[None]:
             _log.warning(f"fit: {NAME} cannot be removed ({error})")
 
 
-def _renew(lock: Lock, ended: threading.Event) -> None:
+def _renew(lock: RunLock, ended: threading.Event) -> None:
     while not ended.wait(RENEWAL_SECONDS):
         try:
             lock.renew()
@@ -156,10 +156,10 @@ class FolderLock:
     def _holder(self) -> dict[str, Any]:
         """Returns who wrote the file; nothing if it is empty or incomplete."""
         try:
-            found = json.loads(os.pread(self._file, 1 << 12, 0))
+            holder = json.loads(os.pread(self._file, 1 << 12, 0))
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return holder if isinstance(holder, dict) else {}
 
     def _in_use(self, holder: dict[str, Any]) -> UsageError:
         return UsageError(

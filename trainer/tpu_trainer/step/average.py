@@ -14,15 +14,15 @@ from tpu_trainer.network.initial_values import InitialValues
 class WeightAverage:
     """The exponentially weighted mean of a network's weights, kept on the devices."""
 
-    def __init__(self, *, of: TFPreTrainedModel, into: TFPreTrainedModel, decay: float) -> None:
+    def __init__(self, *, trained: TFPreTrainedModel, mean: TFPreTrainedModel, decay: float) -> None:
         """
         Args:
-            of: The network that is trained.
-            into: A network of the same shape, which stores the mean.
+            trained: The network that is trained.
+            mean: A network of the same shape, which stores the mean.
             decay: Weight of the previous mean, below 1; the new weights get the rest.
         """
-        self.network = into
-        self.pairs = list(zip(into.trainable_variables, of.trainable_variables, strict=True))
+        self.network = mean
+        self.pairs = list(zip(mean.trainable_variables, trained.trainable_variables, strict=True))
         """(mean, weight) of each weight."""
         self._decay = decay
 
@@ -50,7 +50,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """In this context, the trained network has the mean's weights."""
+        """Context in which the trained network has the mean's weights."""
         self._swap()
         try:
             yield

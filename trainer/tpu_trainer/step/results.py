@@ -1,4 +1,4 @@
-"""What executed steps return besides the updated state."""
+"""The results of executed steps besides the updated state."""
 
 from __future__ import annotations
 

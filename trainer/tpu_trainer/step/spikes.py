@@ -30,15 +30,15 @@ class SpikeGuard(tf.Module):
 
     def is_spike(self, loss: tf.Tensor) -> tf.Tensor:
         """Whether `loss` (float32 scalar, the mean over the whole batch) is a spike. Updates the statistics with it."""
-        seen, mean, variance = tf.unstack(self.state)
+        count, mean, variance = tf.unstack(self.state)
         highest = mean + self._deviations * tf.sqrt(variance)
-        spike = (seen >= _STEPS) & (loss > highest)
+        spike = (count >= _STEPS) & (loss > highest)
         # A spike enters the statistics as the highest normal loss: its own value would hide the next spike. It must
         # enter them, so that a permanently higher loss becomes the normal one in time.
         change = tf.where(spike, highest, loss) - mean
-        weight = 1 / tf.minimum(seen + 1, float(_STEPS))
+        weight = 1 / tf.minimum(count + 1, float(_STEPS))
         variance = (1 - weight) * (variance + weight * change**2)
-        self.state.assign(tf.stack([seen + 1, mean + weight * change, variance]))
+        self.state.assign(tf.stack([count + 1, mean + weight * change, variance]))
         return spike
 
 

@@ -102,7 +102,8 @@ class Task:
         """
         if self._accumulation == 1:
             return self._micro_gradients(batch, step)
-        # Not the first rows in the first micro-batch: if devices divide the rows, each must keep its own.
+        # Row r goes to micro-batch r % accumulation: 6 rows in 2 micro-batches are [[0, 1], [2, 3], [4, 5]], of which
+        # micro-batch 0 is the column 0, 2, 4. If devices divide the rows, each so keeps its own in every micro-batch.
         micro = {
             name: tf.reshape(values, [-1, self._accumulation, *values.shape[1:]])
             for name, values in batch.items()
@@ -111,11 +112,10 @@ class Task:
         def add(
             number: tf.Tensor, sums: Sums, gradients: list[tf.Tensor]
         ) -> tuple[tf.Tensor, Sums, list[tf.Tensor]]:
-            more, their = self._micro_gradients(
-                {name: values[:, number] for name, values in micro.items()}, step
-            )
-            sums = Sums(*(a + b for a, b in zip(sums, more, strict=True)))
-            return number + 1, sums, [a + b for a, b in zip(gradients, their, strict=True)]
+            micro_batch = {name: values[:, number] for name, values in micro.items()}
+            micro_sums, micro_gradients = self._micro_gradients(micro_batch, step)
+            sums = Sums(*(a + b for a, b in zip(sums, micro_sums, strict=True)))
+            return number + 1, sums, [a + b for a, b in zip(gradients, micro_gradients, strict=True)]
 
         _, sums, gradients = tf.while_loop(
             lambda number, *_: number < self._accumulation,

@@ -42,9 +42,9 @@ class Cache:
         parts = [module.digest, topology.name, topology.chip.compiler_options, versions()]
         key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{key}.json.gz"
-        if (found := _read(path)) is not None:
+        if (cached := _read(path)) is not None:
             self.hits += 1
-            return found
+            return cached
         self.misses += 1
         result = compile_module(module, topology)
         kind = next(kind for kind, cls in _KINDS.items() if isinstance(result, cls))

@@ -21,7 +21,7 @@ class Collective:
     """A permutation is often a step of an all-gather or reduce-scatter that overlaps with a matrix product."""
     count: int
     bytes: int
-    """Of the whole arrays: results of all-gathers, operands of the others."""
+    """Bytes of the whole arrays: results of all-gathers, operands of the others."""
     sent: int
     """Bytes that a device sends, if it sends no more than it must."""
 
@@ -32,7 +32,7 @@ def collectives(module: HloModule) -> list[Collective]:
     libtpu splits an asynchronous collective into a start, the fusions that overlap with it, and an end, each of which
     repeats it with the same `chain_id`.
     """
-    of_scatters = {
+    reduce_scatters = {
         each.name
         for name, instructions in module.computations.items()
         if name.startswith(_REDUCE_SCATTER_FUSION)
@@ -41,17 +41,17 @@ def collectives(module: HloModule) -> list[Collective]:
     count: Counter[str] = Counter()
     size: Counter[str] = Counter()
     sent: Counter[str] = Counter()
-    seen: set[tuple[str, str]] = set()
+    chains: set[tuple[str, str]] = set()
     for instruction, times in module.executed(fusions=True):
         kind = instruction.opcode.removesuffix("-start")
         if kind not in COLLECTIVES:
             continue
         if instruction.chain is not None:
-            part = (kind, instruction.chain)
-            if part in seen:
+            chain = (kind, instruction.chain)
+            if chain in chains:
                 continue
-            seen.add(part)
-        if instruction.name in of_scatters:
+            chains.add(chain)
+        if instruction.name in reduce_scatters:
             kind = "reduce-scatter"
         operands = sum(module.by_name[name].size.total for name in instruction.operands)
         group = _group_size(instruction)

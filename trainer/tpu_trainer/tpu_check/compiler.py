@@ -73,9 +73,9 @@ class MeshModule:
 
     lowered: Lowered
     placements: tuple[Placement, ...]
-    """Of the arguments."""
+    """Placements of the arguments."""
     mesh: MeshConfig
-    """With the size of each axis."""
+    """The mesh, with the size of each axis."""
 
     @property
     def digest(self) -> str:
@@ -109,19 +109,19 @@ def versions() -> dict[str, str]:
     Raises:
         UsageError: If a package is not installed, or its release is not supported.
     """
-    found = {}
+    installed = {}
     for name, prefix in WRITTEN_FOR.items():
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             raise UsageError(
                 f"compile-check needs {name} {prefix}, but {name} is not installed; {_REMEDY}"
             ) from None
-        if not f"{found[name]}.".startswith(f"{prefix}."):
+        if not f"{installed[name]}.".startswith(f"{prefix}."):
             raise UsageError(
-                f"compile-check needs {name} {prefix}, but {found[name]} is installed; {_REMEDY}"
+                f"compile-check needs {name} {prefix}, but {installed[name]} is installed; {_REMEDY}"
             )
-    return found
+    return installed
 
 
 def all_reduce(values: Any, replicas: int) -> Any:
@@ -153,7 +153,7 @@ def called_graphs(operation: tf.Operation) -> list[tf.Graph]:
     return graphs
 
 
-class Program:
+class BatchFunction:
     """A function of one batch that XLA compiles as a whole."""
 
     def __init__(

@@ -30,12 +30,12 @@ def figures(
     """Returns the report. Bytes, FLOPs and seconds are per device and step; tokens/s are of all devices.
 
     Args:
-        result: The compiler's.
+        result: The compiler's result.
         topology: The devices.
         replica_rows: Rows of a replica. With a mesh, of a group of devices that share rows.
         max_length: Tokens in a row.
-        model_flops: Of a device.
-        mesh: With the size of each axis; None: each device has a replica.
+        model_flops: Model FLOPs of a device.
+        mesh: The mesh, with the size of each axis; None: each device has a replica.
     """
     chip = topology.chip
     common = {
@@ -165,15 +165,15 @@ def _figure(*path: str, form: Any = _size) -> Any:
 
 def _collective(kind: str) -> Any:
     def read(report: dict[str, Any]) -> str:
-        found = [each for each in report.get("collectives", []) if each["kind"] == kind]
-        return "".join(f"{each['count']:,} of {_size(each['bytes'])}" for each in found)
+        matching = [each for each in report.get("collectives", []) if each["kind"] == kind]
+        return "".join(f"{each['count']:,} of {_size(each['bytes'])}" for each in matching)
 
     return read
 
 
 def _sent(report: dict[str, Any]) -> str:
-    found = report.get("collectives", [])
-    return _size(sum(each["sent"] for each in found)) if found else ""
+    exchanged = report.get("collectives", [])
+    return _size(sum(each["sent"] for each in exchanged)) if exchanged else ""
 
 
 def _mesh(report: dict[str, Any]) -> str:

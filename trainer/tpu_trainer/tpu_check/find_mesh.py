@@ -21,7 +21,7 @@ from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.cache import open_cache
 from tpu_trainer.tpu_check.check import StepCheck, rows_of
 from tpu_trainer.tpu_check.compile_process import CompileProcess
-from tpu_trainer.tpu_check.mesh_candidates import Candidate, ModelFacts, Plan, plans
+from tpu_trainer.tpu_check.mesh_candidates import Candidate, MeshPlan, ModelFacts, plans
 from tpu_trainer.tpu_check.mesh_search import ESTIMATE_LAYERS, FITS, REFUSED, MeshSearch, Trial
 
 _log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class MeshFinder:
                 return self._search.run()
         except KeyboardInterrupt:
             best = self._search.best
-            found = "no step that fits is compiled yet" if best is None else f"best so far: {best.candidate}"
-            _log.info(f"compile-check: interrupted; {found}; the same command continues from the cache")
+            result = "no step that fits is compiled yet" if best is None else f"best so far: {best.candidate}"
+            _log.info(f"compile-check: interrupted; {result}; the same command continues from the cache")
             raise
         finally:
             self._process.close()
@@ -87,9 +87,9 @@ class MeshFinder:
     def nothing_fits(self) -> UsageError:
         """Returns the error for a search without a result."""
         sizes = [
-            (known["hbm"]["needed"] - known["hbm"]["available"], trial.candidate)
+            (figures["hbm"]["needed"] - figures["hbm"]["available"], trial.candidate)
             for trial in self._search.trials
-            if (known := trial.report or trial.estimate)
+            if (figures := trial.report or trial.estimate)
         ]
         message = f"--find_mesh: no mesh of {self._config.topology} can train this model"
         if sizes:
@@ -128,9 +128,9 @@ class MeshFinder:
         lines = [("mesh", "rows × micro-batches", "HBM", "tokens/s at most", "")]
         unfinished = self._search.open()  # if it was interrupted
         for trial in sorted(self._search.trials, key=_rank):
-            known = trial.report or trial.estimate
+            figures = trial.report or trial.estimate
             about = "" if trial.report else "≈ "
-            hbm = f"{about}{known['hbm']['needed'] / 1e9:,.2f} GB" if known else ""
+            hbm = f"{about}{figures['hbm']['needed'] / 1e9:,.2f} GB" if figures else ""
             speed = trial.tokens_per_second
             figure = f"≤ {min(trial.bound, trial.limit):,.0f}" if speed is None else f"{about}{speed:,.0f}"
             candidate = trial.candidate
@@ -151,10 +151,12 @@ class MeshFinder:
             ).rstrip()
             for line in lines
         ]
-        reasons: dict[str, list[Plan]] = {}
+        reasons: dict[str, list[MeshPlan]] = {}
         for plan, reason in self.refused.items():
             reasons.setdefault(reason, []).append(plan)
-        text += [f"not possible: {'; '.join(map(str, those))}: {reason}" for reason, those in reasons.items()]
+        text += [
+            f"not possible: {'; '.join(map(str, refused))}: {reason}" for reason, refused in reasons.items()
+        ]
         return "\n".join(text)
 
     def _compile(self, candidate: Candidate, layers: int | None) -> dict[str, Any]:
@@ -162,8 +164,8 @@ class MeshFinder:
         if layers is not None:
             config = _with_layers(config, layers)
         config = dataclasses.replace(config, hlo=config.hlo if layers is None else None)
-        what = "" if layers is None else f", {layers} layer(s) of the model"
-        _log.info(f"compile-check: {candidate}{what}")
+        extent = "" if layers is None else f", {layers} layer(s) of the model"
+        _log.info(f"compile-check: {candidate}{extent}")
         return self._process.report(config)
 
     def _show(self, search: MeshSearch) -> None:
@@ -194,8 +196,7 @@ def options(candidate: Candidate) -> str:
 
 
 def _rank(trial: Trial) -> tuple[int, float]:
-    known = 0 if trial.status == FITS else 1
-    return known, -(trial.tokens_per_second or 0.0)
+    return 0 if trial.status == FITS else 1, -(trial.tokens_per_second or 0.0)
 
 
 def _facts(config: CompileCheckConfig, topology: Topology) -> ModelFacts:

@@ -259,11 +259,11 @@ class HloModule:
 
     def loops(self) -> list[Loop]:
         """Returns the loops, outermost first."""
-        found = []
+        loops = []
         for instruction, _ in self.executed():
             if instruction.opcode == "while":
                 body = list(self._executed(instruction.called("body"), 1))
-                found.append(
+                loops.append(
                     Loop(
                         name=instruction.op_name or instruction.name,
                         trips=self._trips(instruction),
@@ -271,7 +271,7 @@ class HloModule:
                         bytes_accessed=sum(self.traffic(inner).total * times for inner, times in body),
                     )
                 )
-        return found
+        return loops
 
     def repetition_cost(self, cost: Callable[[Instruction], float]) -> float:
         """Returns the cost of all iterations of loops except the first ones."""
@@ -282,21 +282,21 @@ class HloModule:
 
         Assumes that the counter starts at 0.
         """
-        seen, queue = [], [loop.called("condition")]
+        condition, queue = [], [loop.called("condition")]
         while queue:
             for instruction in self.computations[queue.pop()]:
-                seen.append(instruction)
+                condition.append(instruction)
                 inner = instruction.called("calls") or instruction.called("to_apply")
                 if inner:
                     queue.append(inner)
-        if sum(instruction.opcode == "compare" for instruction in seen) != 1:
+        if sum(instruction.opcode == "compare" for instruction in condition) != 1:
             return None
         constants = [
             int(match[1])
-            for instruction in seen
+            for instruction in condition
             if instruction.opcode == "constant" and (match := re.match(r"(\d+)\)", instruction.rest))
         ]
-        return -(-max(constants) // self._step(loop, seen)) if constants else None
+        return -(-max(constants) // self._step(loop, condition)) if constants else None
 
     def _step(self, loop: Instruction, condition: list[Instruction]) -> int:
         """Returns the increment of a loop's counter: above 1 in loops that the compiler has unrolled in part."""

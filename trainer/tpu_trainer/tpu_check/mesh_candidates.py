@@ -23,7 +23,7 @@ _LEAST_SHARE_OF_MODEL_FLOPS = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MeshPlan:
     """How the devices divide the model and the rows, without the size of the micro-batches."""
 
     model: int
@@ -42,9 +42,9 @@ class Plan:
 class Candidate:
     """A plan and its micro-batches."""
 
-    plan: Plan
+    plan: MeshPlan
     rows: int
-    """Of a micro-batch, on each group of devices."""
+    """Rows of a micro-batch on each group of devices."""
     accumulation: int
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What the bounds depend on. Sizes of the model, not of a device."""
+    """The sizes of the model, not of a device, on which the bounds depend."""
 
     shapes: Mapping[str, tuple[int, ...]]
     """Name in checkpoints → shape of the variable; all are float32."""
@@ -93,7 +93,7 @@ class ModelFacts:
     row_flops: float
     """Model FLOPs to train on a row."""
     activation_bytes: int
-    """Of a number in activations."""
+    """Bytes of a number in activations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def fsdp_values() -> tuple[Fsdp, ...]:
 
 def plans(
     config: CompileCheckConfig, facts: ModelFacts, topology: Topology
-) -> tuple[dict[Plan, PlanBytes], dict[Plan, str]]:
+) -> tuple[dict[MeshPlan, PlanBytes], dict[MeshPlan, str]]:
     """Returns the plans for all devices of the topology, and why others are impossible: by the rules or by memory."""
     available = topology.chip.hbm_bytes / topology.chip.devices
     checkpointing = [config.train.gradient_checkpointing]
@@ -122,8 +122,8 @@ def plans(
         checkpointing = [False, True]
     possible, refused = {}, {}
     for model in range(1, topology.replicas + 1):
-        data, rest = divmod(topology.replicas, model)
-        if rest:
+        data, remainder = divmod(topology.replicas, model)
+        if remainder:
             continue
         for fsdp in fsdp_values() if data > 1 else (False,):
             mesh = replace(config.mesh.without_processes(), data=data, model=model, fsdp=fsdp)
@@ -137,7 +137,7 @@ def plans(
                 if size.state > available:
                     reason = f"weights and optimizer need {(size.state - available) / 1e9:,.1f} GB too much"
             for recompute in checkpointing:
-                plan = Plan(data=data, model=model, fsdp=fsdp, gradient_checkpointing=recompute)
+                plan = MeshPlan(data=data, model=model, fsdp=fsdp, gradient_checkpointing=recompute)
                 if reason is None:
                     possible[plan] = size
                 else:
@@ -145,7 +145,7 @@ def plans(
     return possible, refused
 
 
-def micro_batches(plan: Plan, config: CompileCheckConfig) -> list[Candidate]:
+def micro_batches(plan: MeshPlan, config: CompileCheckConfig) -> list[Candidate]:
     """Returns a plan's candidates, in ascending order of their rows.
 
     They have the configuration's batch, in any number of micro-batches; with `find_batch_size`, a power of two of rows
@@ -157,8 +157,8 @@ def micro_batches(plan: Plan, config: CompileCheckConfig) -> list[Candidate]:
             Candidate(plan=plan, rows=1 << power, accumulation=accumulation)
             for power in range(_LARGEST_ROWS.bit_length())
         ]
-    rows, rest = divmod(config.train.batch_size, plan.data)
-    if rest:
+    rows, remainder = divmod(config.train.batch_size, plan.data)
+    if remainder:
         return []
     return [
         Candidate(plan=plan, rows=rows // accumulation, accumulation=accumulation)

@@ -16,8 +16,8 @@ from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.figures import roofline
 from tpu_trainer.tpu_check.mesh_candidates import (
     Candidate,
+    MeshPlan,
     ModelFacts,
-    Plan,
     PlanBytes,
     least_seconds,
     micro_batches,
@@ -45,7 +45,7 @@ class RefusedStep(Exception):
 
 @dataclass(kw_only=True, eq=False)
 class Trial:
-    """What is known of a candidate."""
+    """A candidate and its figures."""
 
     candidate: Candidate
     bound: float
@@ -61,9 +61,9 @@ class Trial:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """By the compiled step or the estimate; None if it does not fit or is unknown."""
-        known = self.report or self.estimate
-        return known["roofline"]["tokens_per_second"] if known and known["fits"] else None
+        """The speed by the compiled step or the estimate; None if it does not fit or is unknown."""
+        figures = self.report or self.estimate
+        return figures["roofline"]["tokens_per_second"] if figures and figures["fits"] else None
 
 
 Compile = Callable[[Candidate, int | None], dict[str, Any]]
@@ -77,7 +77,7 @@ class MeshSearch:
     config: CompileCheckConfig
     facts: ModelFacts
     topology: Topology
-    plans: Mapping[Plan, PlanBytes]
+    plans: Mapping[MeshPlan, PlanBytes]
     compile: Compile
     estimates: bool = True
     """Whether models of fewer layers can be compiled."""
@@ -90,7 +90,7 @@ class MeshSearch:
 
     def __post_init__(self) -> None:
         self._of_plan = {plan: micro_batches(plan, self.config) for plan in self.plans}
-        self._seen: dict[tuple[Plan, int], Trial] = {}
+        self._seen: dict[tuple[MeshPlan, int], Trial] = {}
         self.without_rows = [plan for plan, candidates in self._of_plan.items() if not candidates]
         """Plans whose groups cannot have equal numbers of rows."""
         for plan, candidates in self._of_plan.items():
@@ -117,14 +117,14 @@ class MeshSearch:
         """Returns the tokens per second that an unfinished trial can have."""
         if trial.estimate is None:
             return min(trial.bound, trial.limit)
-        known = [each for each in self.trials if each.estimate and each.report and each.report["fits"]]
+        compared = [each for each in self.trials if each.estimate and each.report and each.report["fits"]]
         ratios = [
-            each.tokens_per_second / each.estimate["roofline"]["tokens_per_second"] for each in known
+            each.tokens_per_second / each.estimate["roofline"]["tokens_per_second"] for each in compared
         ] or [1.0]
         estimated = trial.estimate["roofline"]["tokens_per_second"]
         return min(trial.bound, estimated * max(ratios) * (1 + _ESTIMATE_ERROR))
 
-    def _add(self, plan: Plan, index: int, limit: float = float("inf")) -> None:
+    def _add(self, plan: MeshPlan, index: int, limit: float = float("inf")) -> None:
         if (plan, index) in self._seen or not 0 <= index < len(self._of_plan[plan]):
             return
         candidate = self._of_plan[plan][index]
@@ -139,29 +139,29 @@ class MeshSearch:
         try:
             if self.estimates and self.facts.layers >= _LEAST_LAYERS and trial.estimate is None:
                 trial.estimate = self._estimate(trial.candidate)
-                known = trial.estimate
+                figures = trial.estimate
             else:
-                trial.report = known = self._compile(trial.candidate, None)
+                trial.report = figures = self._compile(trial.candidate, None)
         except RefusedStep as error:
             trial.status, trial.reason = REFUSED, str(error)
             return
-        if not known["fits"]:
+        if not figures["fits"]:
             trial.status = TOO_LARGE
-            excess = (known["hbm"]["needed"] - known["hbm"]["available"]) / 1e9
+            excess = (figures["hbm"]["needed"] - figures["hbm"]["available"]) / 1e9
             trial.reason = f"{excess:,.2f} GB too much" + ("" if trial.report else ", by estimate")
         elif trial.report is not None:
             trial.status, trial.reason = FITS, "compiled"
             if self.best is None or trial.tokens_per_second > self.best.tokens_per_second:
                 self.best = trial
-        self._add_neighbours(trial, known)
+        self._add_neighbours(trial, figures)
 
-    def _add_neighbours(self, trial: Trial, known: dict[str, Any]) -> None:
+    def _add_neighbours(self, trial: Trial, figures: dict[str, Any]) -> None:
         plan = trial.candidate.plan
         index = self._of_plan[plan].index(trial.candidate)
-        if not known["fits"]:
+        if not figures["fits"]:
             self._add(plan, index - 1)
             return
-        value = known["roofline"]["tokens_per_second"]
+        value = figures["roofline"]["tokens_per_second"]
         for step in (-1, 1):
             other = self._seen.get((plan, index - step))
             if other is None or (other.tokens_per_second or 0.0) <= value:
@@ -172,12 +172,12 @@ class MeshSearch:
         return self.compile(candidate, layers)
 
     def _estimate(self, candidate: Candidate) -> dict[str, Any]:
-        few, more = ESTIMATE_LAYERS
-        first = self._compile(candidate, few)
+        first_layers, second_layers = ESTIMATE_LAYERS
+        first = self._compile(candidate, first_layers)
         if not first["fits"]:
             return first
-        second = self._compile(candidate, more)
-        return extrapolate(first, second, steps=self.facts.layers - few, topology=self.topology)
+        second = self._compile(candidate, second_layers)
+        return extrapolate(first, second, steps=self.facts.layers - first_layers, topology=self.topology)
 
 
 def extrapolate(

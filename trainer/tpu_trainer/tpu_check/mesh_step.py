@@ -41,7 +41,7 @@ class MeshStep:
         """
         data = config.mesh.data or max(1, topology.replicas // config.mesh.model)
         self.mesh = replace(config.mesh.without_processes(), data=data)
-        """With the size of each axis."""
+        """The mesh, with the size of each axis."""
         self.devices = data * self.mesh.model
         """Number of devices in use."""
         if self.devices > topology.replicas:
@@ -104,7 +104,7 @@ class MeshStep:
 
 
 class MeshProgram:
-    """A step for one batch shape; has the methods of compiler.Program."""
+    """A step for one batch shape; has the methods of rules.TraceableStep."""
 
     def __init__(self, step: MeshStep, specs: Specs) -> None:
         self.specs = specs

@@ -38,18 +38,18 @@ class Finding:
     """A violation of a rule."""
 
     rule: str
-    what: str
+    problem: str
     place: str
     """File, line number and source line; empty if unknown."""
     fatal: bool = True
     """Whether the step cannot be compiled. Otherwise it compiles but is slower."""
 
     def __str__(self) -> str:
-        text = f"{self.rule}: {self.what}"
+        text = f"{self.rule}: {self.problem}"
         return f"{text}\n    {self.place}" if self.place else text
 
 
-class Program(Protocol):
+class TraceableStep(Protocol):
     """A step that is traced and lowered once."""
 
     specs: Mapping[str, tf.TensorSpec]
@@ -61,7 +61,7 @@ class Program(Protocol):
         """Returns the module; raises DoesNotCompile."""
 
 
-def check_and_lower(program: Program) -> tuple[Any | None, list[Finding]]:
+def check_and_lower(program: TraceableStep) -> tuple[Any | None, list[Finding]]:
     """Checks a program and lowers it to StableHLO.
 
     Returns:
@@ -93,7 +93,7 @@ def input_findings(specs: Mapping[str, tf.TensorSpec]) -> list[Finding]:
     return [
         Finding(
             rule=INPUT_SHAPE,
-            what=f"input {name!r} has shape {spec.shape}: every new shape recompiles the step",
+            problem=f"input {name!r} has shape {spec.shape}: every new shape recompiles the step",
             place="",
         )
         for name, spec in specs.items()
@@ -101,7 +101,7 @@ def input_findings(specs: Mapping[str, tf.TensorSpec]) -> list[Finding]:
     ]
 
 
-def trace(program: Program) -> tuple[tf.Graph | None, list[Finding]]:
+def trace(program: TraceableStep) -> tuple[tf.Graph | None, list[Finding]]:
     """Traces a program.
 
     Returns:
@@ -112,10 +112,10 @@ def trace(program: Program) -> tuple[tf.Graph | None, list[Finding]]:
     except TypeError as error:
         if "bool" not in str(error) or "Tensor" not in str(error):
             raise
-        what = (
+        problem = (
             "Python needs the value of a tensor, which is known only on the device; use tf.where or tf.cond"
         )
-        return None, [Finding(rule=CONDITION, what=what, place=_place_of_error(error))]
+        return None, [Finding(rule=CONDITION, problem=problem, place=_place_of_error(error))]
 
 
 def graph_findings(graph: tf.Graph) -> list[Finding]:
@@ -125,12 +125,16 @@ def graph_findings(graph: tf.Graph) -> list[Finding]:
         where = f"{operation.type} `{operation.name}`"
         if operation.type in ("If", "StatelessIf", "Case", "StatelessCase"):
             if tf.get_static_value(operation.inputs[0]) is None:
-                what = f"{where} branches on the device: all branches are compiled, and none overlaps with the rest"
-                findings.append(Finding(rule=CONDITION, what=what, place=_place(operation), fatal=False))
+                problem = f"{where} branches on the device: all branches are compiled, and none overlaps with the rest"
+                findings.append(
+                    Finding(rule=CONDITION, problem=problem, place=_place(operation), fatal=False)
+                )
         elif operation.type in _SHAPED_BY_DATA:
             shapes = ", ".join(str(output.shape) for output in operation.outputs)
-            what = f"{where} has shape {shapes}, which depends on the data; keep all elements and use a mask"
-            findings.append(Finding(rule=SHAPE, what=what, place=_place(operation)))
+            problem = (
+                f"{where} has shape {shapes}, which depends on the data; keep all elements and use a mask"
+            )
+            findings.append(Finding(rule=SHAPE, problem=problem, place=_place(operation)))
     return findings
 
 
@@ -141,7 +145,7 @@ def refusal_findings(error: DoesNotCompile, graph: tf.Graph) -> list[Finding]:
     return [
         Finding(
             rule=UNSUPPORTED,
-            what=f"{operation.type} `{operation.name}`: XLA cannot compile it for a TPU",
+            problem=f"{operation.type} `{operation.name}`: XLA cannot compile it for a TPU",
             place=place,
         )
         for operation in _operations(graph)
@@ -151,12 +155,12 @@ def refusal_findings(error: DoesNotCompile, graph: tf.Graph) -> list[Finding]:
 
 
 def _operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    seen, queue = set(), [graph]
+    visited, queue = set(), [graph]
     while queue:
         current = queue.pop()
-        if id(current) in seen:
+        if id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         for operation in current.get_operations():
             yield operation
             queue.extend(called_graphs(operation))

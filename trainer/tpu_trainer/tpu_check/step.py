@@ -20,7 +20,7 @@ from tpu_trainer.network.hf_config import network_config
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
-from tpu_trainer.tpu_check.compiler import Program, all_reduce, called_graphs
+from tpu_trainer.tpu_check.compiler import BatchFunction, all_reduce, called_graphs
 from tpu_trainer.training.build import build_task
 
 Specs = Mapping[str, tf.TensorSpec]
@@ -123,7 +123,7 @@ class ReplicaStep:
                 max_length=rows.max_length,
             )
 
-    def program(self, replica_rows: int) -> Program:
+    def program(self, replica_rows: int) -> BatchFunction:
         """Returns the step of one replica with `replica_rows` rows."""
         task = self._task_for(replica_rows)
         replicas = self._topology.replicas
@@ -131,7 +131,7 @@ class ReplicaStep:
         def step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             return task.step(batch, all_reduce=lambda values: all_reduce(values, replicas))
 
-        return Program(step, self._rows.specs(replica_rows))
+        return BatchFunction(step, self._rows.specs(replica_rows))
 
     def model_flops(self, replica_rows: int) -> float:
         """Returns the model FLOPs of a replica's step: three times those of the forward pass's matrix products.
@@ -139,7 +139,7 @@ class ReplicaStep:
         Recomputation is not counted (Chowdhery et al., "PaLM" (2022), appendix B).
         """
         task = self._task_for(replica_rows)
-        return 3 * product_flops(Program(task.evaluation_sums, self._rows.specs(replica_rows)).trace())
+        return 3 * product_flops(BatchFunction(task.evaluation_sums, self._rows.specs(replica_rows)).trace())
 
     def _task_for(self, replica_rows: int) -> Task:
         if self._task is None:

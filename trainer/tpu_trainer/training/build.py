@@ -57,7 +57,7 @@ def build_task(
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective), initial)
     average = None
     if config.optimizer.ema is not None:
-        average = WeightAverage(of=model.network, into=model.new_network(), decay=config.optimizer.ema)
+        average = WeightAverage(trained=model.network, mean=model.new_network(), decay=config.optimizer.ema)
     optimizer = build_optimizer(
         config.optimizer,
         schedule_of(config),

@@ -48,10 +48,10 @@ def main(config: CompileCheckConfig) -> None:
         from tpu_trainer.tpu_check.check import StepCheck
         from tpu_trainer.tpu_check.compiler import devices_of, versions
 
-    found = versions()
+    releases = versions()
     if config.find_mesh:
         devices_of(topology)
-        _find_meshes(named, topology, found, config.output)
+        _find_meshes(named, topology, releases, config.output)
         return
     cache = open_cache(config.cache)
     # All configurations are checked before the first one is compiled, which can take many minutes.
@@ -68,7 +68,7 @@ def main(config: CompileCheckConfig) -> None:
         columns.append((name, report))
     _show(columns, topology)
     _log.info(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}")
-    _write(config.output, found, [{"name": name} | report for name, report in columns])
+    _write(config.output, releases, [{"name": name} | report for name, report in columns])
 
 
 def _check_outputs(config: CompileCheckConfig) -> None:
@@ -108,14 +108,14 @@ def _find_meshes(
     for name, config in named:
         finder = MeshFinder(config, topology=topology)
         best = finder.run()
-        found = {"name": name, "search": finder.document(best)}
+        document = {"name": name, "search": finder.document(best)}
         if best is None:
             failed = failed or finder.nothing_fits()
         else:
             columns.append((name, best.report))
-            found |= best.report
+            document |= best.report
             print(f"\n{name}:\n{options(best.candidate)}\n")
-        documents.append(found)
+        documents.append(document)
     if columns:
         _show(columns, topology)
     _write(output, versions, documents)

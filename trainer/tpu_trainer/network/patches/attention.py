@@ -178,8 +178,8 @@ class _RecomputingGpt2:
     ) -> list[tf.Tensor]:
         if not training or head_mask is not None or output_attentions:
             return super()._attn(q, k, v, attention_mask, head_mask, output_attentions, training=training)
-        seen = self.causal_attention_mask(q.shape[-2], k.shape[-2], tf.bool)
-        bias = tf.where(seen, 0.0, _MASKED_SCORE)[None, None]
+        visible = self.causal_attention_mask(q.shape[-2], k.shape[-2], tf.bool)
+        bias = tf.where(visible, 0.0, _MASKED_SCORE)[None, None]
         if attention_mask is not None:
             # Not the sum, which may overflow to -inf.
             bias = tf.minimum(bias, tf.cast(attention_mask, tf.float32))
@@ -220,5 +220,5 @@ class _KernelGpt2:
             )
             return [output]
         heads = (super(_KernelGpt2, self).split_heads(x) for x in (q, k, v))
-        output, *rest = super()._attn(*heads, attention_mask, *others, training=training)
-        return [super().merge_heads(output), *rest]
+        output, *others = super()._attn(*heads, attention_mask, *others, training=training)
+        return [super().merge_heads(output), *others]

@@ -55,7 +55,13 @@ def _add_mask(layer: keras.layers.Layer, context: CallContext) -> None:
 
 
 def _document_mask(segment_ids: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    """Returns an additive mask, [B, 1, L, L], that also blocks pairs of tokens of different segments."""
+    """Returns an additive mask, [B, 1, L, L], that also blocks pairs of tokens of different segments.
+
+    Example: segment_ids [[0, 0, 1]] and no mask, with - for _MASKED_SCORE, a line for each query:
+        0 0 -
+        0 0 -
+        - - 0
+    """
     same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     bias = tf.where(same, 0.0, _MASKED_SCORE)
     # Not the sum, which may overflow to -inf.

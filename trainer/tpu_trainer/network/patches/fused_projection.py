@@ -43,7 +43,12 @@ class _DividedAttention:
 
 
 def grouped(values: np.ndarray, groups: int) -> np.ndarray:
-    """Reorders the last axis from (3, groups, n) to (groups, 3, n)."""
+    """Reorders the last axis from (3, groups, n) to (groups, 3, n).
+
+    Example: six columns each of queries, keys and values, for two groups, before and after:
+        q0 q1 q2 q3 q4 q5  k0 k1 k2 k3 k4 k5  v0 v1 v2 v3 v4 v5
+        q0 q1 q2 k0 k1 k2 v0 v1 v2  q3 q4 q5 k3 k4 k5 v3 v4 v5
+    """
     return _reordered(values, (3, groups))
 
 

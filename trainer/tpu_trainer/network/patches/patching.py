@@ -17,7 +17,7 @@ from tpu_trainer.network.patches.recomputation import recompute_blocks
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOptions:
-    """What the attention kernel is compiled for."""
+    """The shapes and the dtype of the attention kernel."""
 
     length: int
     """Tokens in a row."""

@@ -61,10 +61,10 @@ def _recompute(block: keras.layers.Layer, context: CallContext) -> None:
         def run(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
             """Computes the block as a function of only its floating-point inputs."""
             nonlocal structure
-            given = list(arguments)
+            replaced = list(arguments)
             for place, tensor in zip(places, tensors, strict=True):
-                given[place] = tensor
-            again_args, again_kwargs = tf.nest.pack_sequence_as((args, kwargs), given)
+                replaced[place] = tensor
+            again_args, again_kwargs = tf.nest.pack_sequence_as((args, kwargs), replaced)
             # The recomputation is outside the call of the model, so both contexts must be entered again.
             entered = call_context.enter(
                 block, inputs=None, build_graph=not tf.executing_eagerly(), call_context_args=call_arguments
@@ -98,7 +98,7 @@ def _recomputed(function: Callable[..., tuple[tf.Tensor, ...]]) -> Callable[...,
         ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             variables = list(variables or ())
             with tf.GradientTape() as tape:
-                # What has no rows (relative positions) needs no delay: a block only adds it to what has.
+                # Arguments without rows (relative positions) need no delay: a block only adds them to those with rows.
                 again = [
                     schedule_after(tensor, gradients[0], shared=1)
                     if rows in tensor.shape[:1]
@@ -107,10 +107,10 @@ def _recomputed(function: Callable[..., tuple[tf.Tensor, ...]]) -> Callable[...,
                 ]
                 tape.watch(again)
                 recomputed = function(*again)
-            found = tape.gradient(
+            results = tape.gradient(
                 recomputed, again + variables, gradients, unconnected_gradients=tf.UnconnectedGradients.ZERO
             )
-            return found[: len(again)], found[len(again) :]
+            return results[: len(again)], results[len(again) :]
 
         return results, backward
 
