@@ -30,9 +30,6 @@ from tokenmill_reader.format.names import MANIFEST, OFFSETS, REPORT, SHARD_NAME,
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
 _SMALL = 64 << 20  # files up to this size are compared by checksum
 _READS_AT_ONCE = 32
-_SAVED_MODEL = re.compile(
-    r"(saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+)"
-)
 # Lists the files of the function that `analyze` saves, in the same folder.
 SAVED_MODEL_RECORD = "tokenmill_files.json"
 
@@ -159,7 +156,8 @@ def _saved_model_folder(path: str, split: str) -> str | None:
 
 
 def own_saved_model(folder: str) -> list[str]:
-    """Returns the paths of the files of the function that `analyze` saved in a folder; [] if there is none.
+    """Returns the paths of the files of the function that `analyze` saved in a folder, their list last; [] if there is
+    none.
 
     Raises:
         DataError: If the folder contains other files, too.
@@ -172,20 +170,14 @@ def own_saved_model(folder: str) -> list[str]:
         raise DataError(
             f"{above}/{min(foreign)}: `analyze` did not write this file, or it was changed since; move it away"
         )
-    return [filesystem.join(above, path) for path in listed]
+    return [filesystem.join(above, path) for path in reversed(listed)]
 
 
 def _saved_model(output: str, folder: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
-    """Returns the files of the function that `analyze` saved, by its list or, without a list, by their names."""
+    """Returns the files of the function that `analyze` saved, by its list, which is written before them."""
     record = f"{folder}/{SAVED_MODEL_RECORD}"
-    if record in sizes:
-        listed = _listed(output, [record], partial(_entries, folder))
-        return {record: Expected(), **listed} if listed else {}
-    return {
-        path: Expected()
-        for path in sizes
-        if path.startswith(folder + "/") and _SAVED_MODEL.fullmatch(path[len(folder) + 1 :])
-    }
+    listed = _listed(output, [record], partial(_entries, folder)) if record in sizes else {}
+    return {record: Expected(), **listed} if listed else {}
 
 
 def _of_run(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, Expected]:

@@ -189,7 +189,9 @@ def _publish(saved_model: Path, split_folder: str) -> None:
     if filesystem.is_local(split_folder):
         temporary = Path(f"{target}.{uuid.uuid4().hex}")
         try:
-            shutil.copytree(saved_model, temporary)
+            temporary.mkdir()
+            shutil.copy(saved_model / SAVED_MODEL_RECORD, temporary)
+            shutil.copytree(saved_model, temporary, dirs_exist_ok=True)
             if Path(target).exists():
                 shutil.rmtree(target)
             temporary.replace(target)

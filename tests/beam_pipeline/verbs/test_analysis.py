@@ -105,7 +105,7 @@ def test_nothing_else_changes_and_it_can_be_done_again(analyzed: Path, dataset: 
 def test_a_failure_leaves_the_old_function_in_place(analyzed: Path, monkeypatch: pytest.MonkeyPatch):
     before = sorted(analyzed.rglob("*"))
 
-    def full(source: Path, target: Path) -> None:
+    def full(source: Path, target: Path, **options: bool) -> None:
         (target / "assets").mkdir(parents=True)
         raise OSError("no space left")
 
