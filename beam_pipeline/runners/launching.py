@@ -59,7 +59,7 @@ class Launch:
         return lock.hold(folder, verb=self.verb, fingerprint=fingerprint, job_runs=job_runs)
 
     @contextlib.contextmanager
-    def claim_dataset(
+    def claim(
         self,
         config: PrepareConfig | ConvertConfig,
         splits: Sequence[str],

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     names = tuple(split.name for split in splits)
     fingerprint = converted(splits[0].manifest, config.format_options())["fingerprint"]
     is_done = True
-    with launch.claim_dataset(config, names, fingerprint) as held:
+    with launch.claim(config, names, fingerprint) as held:
         if held is not None:
             is_done = _make(launch, held, config, source, splits)
     if not is_done:

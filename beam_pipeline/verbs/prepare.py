@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> None:
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
     )
     is_done, units = True, len(checked.planned.units)
-    with launch.claim_dataset(config, config.split_names, fingerprint, num_units=units) as held:
+    with launch.claim(config, config.split_names, fingerprint, num_units=units) as held:
         if held is not None:
             is_done = _make(launch, held, checked)
     if not is_done:
