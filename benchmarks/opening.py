@@ -97,7 +97,7 @@ def write_dataset(folder: Path, count: int) -> int:
         "split": "train",
         "splits": ["train"],
         "tokenizer": {"path": "../tokenizer", "sha256": "0" * 64, "vocab_size": 50257},
-        "version": 2,
+        "version": 3,
     }
     texts = {key: json.dumps(value) for key, value in keys.items()}
     texts["shards"] = "[\n" + ",\n".join(lines) + "\n  ]"

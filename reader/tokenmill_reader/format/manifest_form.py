@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -66,13 +65,6 @@ _ROWS_FORM = {
     "fingerprint": HEX_64,
 }
 
-_INPUTS = {
-    "path": re.compile(r"\.\./inputs\.jsonl"),
-    **dict.fromkeys(("files", "input_bytes", "bytes"), COUNT),
-    "crc32c": HEX_8,
-    "sha256": HEX_64,
-}
-
 _WHOLE_FORM = {
     **_ROWS_FORM,
     "shard_size": (_POSITIVE, None),
@@ -100,7 +92,12 @@ _WHOLE_FORM = {
         "files": _FILES,
     },
     "config": {"splits": [[SPLIT_NAME, Share()]]},
-    "inputs": _INPUTS,
+    "inputs": {
+        "path": re.compile(r"\.\./inputs\.jsonl"),
+        **dict.fromkeys(("files", "input_bytes", "bytes"), COUNT),
+        "crc32c": HEX_8,
+        "sha256": HEX_64,
+    },
     "bytes_version": COUNT,
     "converted_from": Optional({"path": str, "output_format": _OUTPUT_FORMAT, "fingerprint": HEX_64}),
     "versions": {"tokenmill": str, "tokenizers": str},
@@ -117,7 +114,7 @@ STATISTICS_FORM = {
 
 def rows_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each defect in what reading the rows needs."""
-    form = [*mismatches(manifest, _ROWS_FORM, ""), *_shard_form_defects(manifest)]
+    form = [*mismatches(manifest, _ROWS_FORM, ""), *_shard_form_defects(manifest, {})]
     yield from form or _rows_value_defects(manifest)
 
 
@@ -125,9 +122,8 @@ def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each deviation of a manifest from its form."""
     yield from mismatches(manifest, _WHOLE_FORM, "")
     required = {"crc32c": HEX_8, "rows_checksum": HEX_16}
-    if output_format_of(manifest) == "tfrecord":
-        required["offsets_crc32c"] = HEX_8
-    yield from _shard_form_defects(manifest, required=required)
+    second_file = {"tfrecord": "offsets_crc32c", "megatron": "index_crc32c"}.get(output_format_of(manifest))
+    yield from _shard_form_defects(manifest, required | ({second_file: HEX_8} if second_file else {}))
 
 
 def value_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -148,16 +144,13 @@ def value_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"tokenizer.{name} has the id {max(values)}, but there are {tokenizer['vocab_size']} ids"
 
 
-def _shard_form_defects(
-    manifest: Mapping[str, Any], required: Mapping[str, Any] = MappingProxyType({})
-) -> Iterator[str]:
+def _shard_form_defects(manifest: Mapping[str, Any], required: Mapping[str, Any]) -> Iterator[str]:
     """Checks the form of the shards, of which each must have the `required` keys, and what depends on their format."""
     output_format, shards = output_format_of(manifest), manifest.get("shards")
-    required = {**required, **({"index_crc32c": HEX_8} if output_format == "megatron" else {})}
     if not (isinstance(shards, ShardList) and _have_form(shards, required)):
         entries = [*shards] if isinstance(shards, ShardList) else shards
         found = {"shards": entries} if "shards" in manifest else {}
-        yield from mismatches(found, {"shards": [_SHARD | required]}, "")
+        yield from mismatches(found, {"shards": [{**_SHARD, **required}]}, "")
         for key in _SHARD if isinstance(entries, list) else ():
             have = sum(isinstance(entry, dict) and key in entry for entry in entries)
             if 0 < have < len(entries):

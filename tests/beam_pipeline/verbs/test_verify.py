@@ -125,7 +125,7 @@ DAMAGE = {
     ),
     "offsets of some shards": (
         lambda d: edit(d / "train" / MANIFEST, lambda m: m["shards"][1].pop("offsets_crc32c")),
-        "shards have the key offsets_crc32c",
+        "shards[1].offsets_crc32c is missing",
     ),
     "no manifest": (
         lambda d: (d / "validation" / "manifest.json").unlink(),
