@@ -6,7 +6,7 @@ import pytest
 
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit
-from beam_pipeline.dataset.sections import create_sections, open_sections, read_index, read_section
+from beam_pipeline.dataset.sections import open_sections, read_section
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse, Fallbacks
 from beam_pipeline.rows.blocks import RowBlock
@@ -85,19 +85,6 @@ def test_a_damaged_or_truncated_file_is_not_used(tmp_path: Path):
         assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is None, size
     path.write_bytes(data)
     assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is not None
-
-
-def test_a_unit_of_a_release_that_counted_no_engines_is_not_used(tmp_path: Path):
-    path = str(tmp_path / "unit")
-    made = write(Path(path))
-    with open_sections(path) as file:
-        index = read_index(file, path)
-    assert index.pop("use") == made.use.to_json()
-    data = Path(path).read_bytes()  # with all sections at their places
-    with create_sections(path) as sections:
-        sections.add(data)
-        sections.end(index)
-    assert find_unit(path, identity={"fingerprint": "f", "unit": 3}) is None
 
 
 def test_a_unit_that_fails_leaves_no_file(tmp_path: Path):
