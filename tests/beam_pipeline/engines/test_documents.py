@@ -81,11 +81,11 @@ def test_documents_are_as_hf_encodes_them(name: str, save: Callable[..., Path]):
     ids = [tuple(map(tokenizer.token_to_id, tokens)) for tokens in (prefix, suffix)]
     assert find_template(load_tokenizer(tokenizer.to_str())) == Template(*ids)
     texts = ["one text", "", "a", "two of\nthem 漢字"]
-    wanted = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
-    assert encode(tokenizer_of(folder), texts) == wanted
+    expected = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+    assert encode(tokenizer_of(folder), texts) == expected
     # Exactly one eos token ends each document, whether or not the template has one.
     eos = tokenizer.token_to_id("</s>")
-    ended = [text if text[-1:] == [eos] else [*text, eos] for text in wanted]
+    ended = [text if text[-1:] == [eos] else [*text, eos] for text in expected]
     assert encode(tokenizer_of(folder, append_eos=True), texts) == ended
 
 

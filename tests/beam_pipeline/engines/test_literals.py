@@ -29,22 +29,22 @@ def test_places(tokens: dict[str, dict[str, bool]], texts: list[str], parse: boo
     ]
     ignored = [token["content"] for token in added if token["special"] and not parse]
     literals = Literals(added, ignored)
-    found, unknown = literals.find(texts)
+    actual, unknown = literals.find(texts)
     split = literals.split(texts)
     if split is not None:
-        cut = cut_at(texts, found)
+        cut = cut_at(texts, actual)
         assert not unknown and split.texts == cut.texts
         for name in ("owners", "indices", "tokens", "counts"):
             assert getattr(split, name).tolist() == getattr(cut, name).tolist(), name
     for index, text in enumerate(texts):
         encoding = exact.encode(text, add_special_tokens=False)
-        wanted = [
+        expected = [
             (*place, number) for number, place in zip(encoding.ids, encoding.offsets, strict=True) if number
         ]
         if index in unknown:
-            assert wanted or any(token["single_word"] for token in added)
+            assert expected or any(token["single_word"] for token in added)
         else:
-            assert found.get(index, []) == wanted
+            assert actual.get(index, []) == expected
 
 
 def test_the_longest_string_at_each_place_is_found():
@@ -60,7 +60,7 @@ def test_the_longest_string_at_each_place_is_found():
 
 def test_thousands_of_tokens_take_no_longer_than_a_few():
     strings = StringSet([f"<unused{number}>" for number in range(6000)])
-    assert [found for *_, found in strings.find(["<" * 100_000 + "<unused17>", "<unused5999>"])] == [
+    assert [string for *_, string in strings.find(["<" * 100_000 + "<unused17>", "<unused5999>"])] == [
         "<unused17>",
         "<unused5999>",
     ]

@@ -30,9 +30,9 @@ PLAIN = [f"Document {number} has ordinary words, and a few more of them. " * 5 f
 def test_what_is_unusual_is_found(planted: str):
     texts = PLAIN.copy()
     texts[217] = texts[217][:100] + planted + texts[217][100:]
-    found = find_suspects(texts)
-    assert any(index == 217 and planted[:60] in excerpt for index, excerpt in found)
-    assert all(excerpt in texts[index] for index, excerpt in found)
+    result = find_suspects(texts)
+    assert any(index == 217 and planted[:60] in excerpt for index, excerpt in result)
+    assert all(excerpt in texts[index] for index, excerpt in result)
 
 
 def test_common_characters_do_not_hide_rare_ones():
@@ -50,7 +50,7 @@ def test_the_longest_document_is_checked_beyond_its_beginning():
 def test_the_excerpts_are_few_and_depend_only_on_the_batch():
     rng = random.Random(1)
     texts = ["".join(map(chr, rng.choices(range(0x20, 0x3000), k=500))) for _ in range(200)]
-    found = find_suspects(texts)
-    assert found == find_suspects(list(texts))
-    assert sum(len(excerpt) for _, excerpt in found) < 20_000
+    result = find_suspects(texts)
+    assert result == find_suspects(list(texts))
+    assert sum(len(excerpt) for _, excerpt in result) < 20_000
     assert find_suspects([]) == [] and find_suspects([""]) == [(0, "")]

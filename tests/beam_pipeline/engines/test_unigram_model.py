@@ -82,8 +82,8 @@ def test_texts_made_of_a_vocabularys_own_pieces_have_hf_ids():
         engine = make_engine("tokie", tokenizer_json)
         texts = [random_text(rng, chars, vocabulary) for _ in range(60)]
         reference = engine.reference.encode_batch(texts, add_special_tokens=False)
-        for text, ours, theirs in zip(texts, encode(engine, texts), reference, strict=True):
-            assert ours == theirs.ids, (number, text)
+        for text, engine_ids, encoding in zip(texts, encode(engine, texts), reference, strict=True):
+            assert engine_ids == encoding.ids, (number, text)
 
 
 def test_unknown_characters_are_not_left_to_hf():
@@ -115,8 +115,8 @@ def test_the_lowest_score_is_read_as_tokenizers_reads_it():
         engine = make_engine("tokie", unigram(vocabulary))
         reference = reference_tokenizer(json.loads(unigram(vocabulary)), parse_special_tokens=False)
         texts = ["ab", "a b", "bab", "aab ba"]
-        wanted = [found.ids for found in reference.encode_batch(texts, add_special_tokens=False)]
-        assert encode(engine, texts) == wanted
+        expected = [encoding.ids for encoding in reference.encode_batch(texts, add_special_tokens=False)]
+        assert encode(engine, texts) == expected
 
 
 @pytest.mark.parametrize("spelling", ["%.17g", "%.18f", "%.25e"])
@@ -126,11 +126,11 @@ def test_scores_that_are_not_in_shortest_form_are_read_as_tokenizers_reads_them(
     tokenizer_json = unigram([["<unk>", 0], ["▁", -9], *scores.items()])
     for score in scores.values():
         tokenizer_json = tokenizer_json.replace(repr(score), spelling % score)
-    wanted = vocabulary_of(Tokenizer.from_str(tokenizer_json))
+    expected = vocabulary_of(Tokenizer.from_str(tokenizer_json))
     parsed = load_tokenizer(tokenizer_json).parsed
-    assert vocabulary_of(reference_tokenizer(parsed, parse_special_tokens=False)) == wanted
+    assert vocabulary_of(reference_tokenizer(parsed, parse_special_tokens=False)) == expected
     for_tokie = Tokenizer.from_str(UnigramModel(parsed["model"]).to_json(parsed))
-    assert vocabulary_of(for_tokie)[: len(wanted)] == wanted
+    assert vocabulary_of(for_tokie)[: len(expected)] == expected
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -44,7 +44,7 @@ def test_other_processes_write_the_same_bytes_with_other_numbers_of_cores():
     expected = hashlib.sha256(encoded()).hexdigest()
     cores = sorted(os.sched_getaffinity(0))
     for some in ({cores[0]}, set(cores)):
-        found = subprocess.run(
+        actual = subprocess.run(
             [sys.executable, "-c", _DIGEST],
             cwd=Path(__file__).parents[3],
             preexec_fn=lambda some=some: os.sched_setaffinity(0, some),
@@ -52,7 +52,7 @@ def test_other_processes_write_the_same_bytes_with_other_numbers_of_cores():
             text=True,
             check=True,
         )
-        assert found.stdout.strip() == expected
+        assert actual.stdout.strip() == expected
 
 
 def test_a_full_disk_is_an_error_of_the_file_system(monkeypatch):

@@ -50,11 +50,11 @@ def test_decoding_inverts_encoding(name, wanted, rows, max_length, vocab_size, s
         RowForm(max_length=max_length, vocab_size=vocab_size, features=features)
     )
     block = some_rows(rows, max_length, vocab_size, seed)
-    found = decoded(made, b"".join(made.encode(block)))
-    assert list(found) == list(features)
+    result = decoded(made, b"".join(made.encode(block)))
+    assert list(result) == list(features)
     for feature, values in feature_columns(block, features).items():
-        assert found[feature].dtype == np.int64
-        np.testing.assert_array_equal(found[feature], values)
+        assert result[feature].dtype == np.int64
+        np.testing.assert_array_equal(result[feature], values)
 
 
 @pytest.fixture(params=FORMATS)
@@ -70,8 +70,8 @@ def data(made: Format) -> bytes:
 
 
 def test_equal_rows_give_equal_bytes(made: Format, data: bytes):
-    again = format_class(made.name, of_documents=False)(made.form)
-    assert b"".join(again.encode(some_rows(1200, 4096, 70_000))) == data
+    second = format_class(made.name, of_documents=False)(made.form)
+    assert b"".join(second.encode(some_rows(1200, 4096, 70_000))) == data
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_part_of_the_rows(made: Format, data: bytes, first: int, count: int | 
     ids = some_rows(1200, 4096, 70_000).ids
     end = None if count is None else first + count
     expected = ids[first:end]
-    found = decoded(made, data, first, count)
-    assert (found["input_ids"].tolist() if found else []) == expected.tolist()
+    actual = decoded(made, data, first, count)
+    assert (actual["input_ids"].tolist() if actual else []) == expected.tolist()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])

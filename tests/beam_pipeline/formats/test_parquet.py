@@ -78,10 +78,10 @@ def written(blocks: list[DocumentBlock]) -> bytes:
 
 
 def read(data: bytes, *span: int | None) -> list[list[int]]:
-    found = []
+    result = []
     for block in DOCUMENTS.read(io.BytesIO(data), None, "the-shard", *span):
-        found += [part.tolist() for part in np.split(block.ids, np.cumsum(block.lengths)[:-1])]
-    return found
+        result += [part.tolist() for part in np.split(block.ids, np.cumsum(block.lengths)[:-1])]
+    return result
 
 
 @settings(deadline=None)

@@ -37,8 +37,8 @@ lengths_lists = st.lists(st.integers(0, 3 * MAX_LENGTH), max_size=40)
 def test_every_token_stands_in_one_place(lengths, packing, keep_starts):
     documents = make(lengths)
     block, tail = pack(documents, packing=packing, max_length=MAX_LENGTH, pad_id=PAD, keep_starts=keep_starts)
-    found = np.concatenate([attended(block), tail.ids])
-    assert np.array_equal(np.sort(found), documents.ids)
+    result = np.concatenate([attended(block), tail.ids])
+    assert np.array_equal(np.sort(result), documents.ids)
     padding = block.ids[np.arange(MAX_LENGTH) >= block.lengths[:, None]]
     assert (padding == PAD).all()
     assert (block.lengths > 0).all()
@@ -59,10 +59,10 @@ def test_best_fit_never_cuts_a_document_that_fits(lengths):
     block, _ = pack(documents, packing="best_fit", max_length=MAX_LENGTH, pad_id=PAD, keep_starts=True)
     segments, positions = segments_and_positions(block)
     rows = [block.ids[row][segments[row] == number] for row in range(len(block)) for number in range(1, 9)]
-    found = sorted(tuple(tokens) for tokens in rows if len(tokens))
+    actual = sorted(tuple(tokens) for tokens in rows if len(tokens))
     starts = documents.starts
     expected = sorted(tuple(documents.ids[s : s + n]) for s, n in zip(starts, lengths, strict=True))
-    assert found == expected
+    assert actual == expected
     begins = (segments > 0) & (np.diff(segments, axis=1, prepend=0) != 0)
     # Positions count from 0 in each document.
     assert np.array_equal(begins, (positions == 0) & (segments > 0))

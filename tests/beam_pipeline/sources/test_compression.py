@@ -81,9 +81,9 @@ def test_no_bytes_at_all_are_noticed_while_planning(write, read, extension: str)
 
 @every_codec
 def test_a_bad_record_is_named_by_its_line(write, read, extension: str) -> None:
-    found = read(write(f"a.jsonl.{extension}", COMPRESS[extension](b'{"text": "one"}\n\n{"text": 2}\n')))
-    (bad,) = found.bad
-    assert ", line 3 (byte 17 of its content): the value of 'text'" in describe(found.units[0], bad)
+    result = read(write(f"a.jsonl.{extension}", COMPRESS[extension](b'{"text": "one"}\n\n{"text": 2}\n')))
+    (bad,) = result.bad
+    assert ", line 3 (byte 17 of its content): the value of 'text'" in describe(result.units[0], bad)
 
 
 @every_codec
@@ -92,10 +92,10 @@ def test_little_of_the_content_is_in_memory(write, read, extension: str) -> None
     path = write(f"a.txt.{extension}", COMPRESS[extension](line) + COMPRESS[extension](line * 80_000))
     tracemalloc.start()
     before = pa.total_allocated_bytes()
-    found = read(path)
+    result = read(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.blank == 80_001
+    assert result.blank == 80_001
     assert peak < 35 << 20  # the content has 80 MB
     assert pa.total_allocated_bytes() - before < 8 << 20
 
@@ -107,9 +107,9 @@ def test_the_format_goes_by_the_name_within(write, read) -> None:
 def test_small_compressed_files_share_a_unit(write, read) -> None:
     for number in range(5):
         path = write(f"{number}.txt.gz", gzip.compress(b"%d\n" % number))
-    found = read(path.replace("4.txt", "*.txt"))
-    assert found.texts == ["0", "1", "2", "3", "4"]
-    assert len(found.units) == 1
+    result = read(path.replace("4.txt", "*.txt"))
+    assert result.texts == ["0", "1", "2", "3", "4"]
+    assert len(result.units) == 1
 
 
 def test_a_compressed_parquet_file_is_refused(write, read) -> None:

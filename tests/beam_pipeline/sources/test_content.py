@@ -137,9 +137,9 @@ def test_what_only_looks_odd_is_read(write, read) -> None:
     write("b.json", b'["a", "list"]\n{"text": "b"}\n')
     write("c.jsonl", b'\n {"text": "c\\u0000"}\n')
     path = write("d.txt", b"PK, Rar! and ustar\n")
-    found = read(str(Path(path).parent / "*"))
-    assert found.texts == ["id,text", "b", "c\0", "PK, Rar! and ustar"]
-    assert ["JSON list" in bad.reason for bad in found.bad] == [True]
+    result = read(str(Path(path).parent / "*"))
+    assert result.texts == ["id,text", "b", "c\0", "PK, Rar! and ustar"]
+    assert ["JSON list" in bad.reason for bad in result.bad] == [True]
     assert read(write("e.csv", b"1,a\n"), input_format="text").texts == ["1,a"]
 
 

@@ -22,18 +22,18 @@ def expected(content: bytes, document: str) -> list[str]:
     """Returns the documents of a text file, by a simple implementation."""
     text = content.removeprefix(BOM).decode().replace("\r\n", "\n")
     if document == "file":
-        found = [text.removesuffix("\r")]
+        result = [text.removesuffix("\r")]
     elif document == "line":
-        found = [line.removesuffix("\r") for line in text.split("\n")]
+        result = [line.removesuffix("\r") for line in text.split("\n")]
     else:
-        found = [""]
+        result = [""]
         for line in text.split("\n"):
             if line.strip(" \t\r\f\v"):
-                found[-1] += ("\n" if found[-1] else "") + line
+                result[-1] += ("\n" if result[-1] else "") + line
             else:
-                found.append("")
-        found = [paragraph.removesuffix("\r") for paragraph in found]
-    return [text for text in found if text and not text.isspace()]
+                result.append("")
+        result = [paragraph.removesuffix("\r") for paragraph in result]
+    return [text for text in result if text and not text.isspace()]
 
 
 @pytest.mark.parametrize("document", ["line", "paragraph", "file"])

@@ -79,8 +79,8 @@ def test_files_of_different_weights_share_no_unit() -> None:
         text_file("/d", 10, 100, repeats=1),
     ]
     units = cut(listed, "/", 100)
-    said = [(unit.repeat, unit.share, [part.name for part in unit.parts]) for unit in units]
-    assert said == [(0, 1.0, ["a"]), (0, 0.5, ["b"]), (0, 1.0, ["c", "d"]), (1, 1.0, ["a"])]
+    description = [(unit.repeat, unit.share, [part.name for part in unit.parts]) for unit in units]
+    assert description == [(0, 1.0, ["a"]), (0, 0.5, ["b"]), (0, 1.0, ["c", "d"]), (1, 1.0, ["a"])]
 
 
 def test_a_million_small_files_make_a_thousand_units() -> None:

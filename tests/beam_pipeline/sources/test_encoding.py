@@ -38,10 +38,10 @@ def test_text_is_that_of_the_file_in_utf8(write, read, encoding: str, document: 
     expected = read(write("u/a.txt", content), document=document)
     path = write("e/a.txt", content.encode(encoding))
     for unit_bytes in (1, 3, 1 << 20):
-        found = read(path, document=document, encoding=parse_encoding(encoding), unit_bytes=unit_bytes)
-        assert found.texts == expected.texts
-        assert found.blank == expected.blank
-        assert not found.bad
+        actual = read(path, document=document, encoding=parse_encoding(encoding), unit_bytes=unit_bytes)
+        assert actual.texts == expected.texts
+        assert actual.blank == expected.blank
+        assert not actual.bad
 
 
 @pytest.mark.parametrize("encoding", TEXTS)
@@ -66,19 +66,19 @@ def test_jsonl_is_that_of_the_file_in_utf8(write, read, encoding: str) -> None:
 )
 def test_invalid_bytes_are_bad_or_replaced(write, read, encoding, bad, name, before, after) -> None:
     path = write(name, b"".join(before + content + after + b"\n" for content in (b"first", bad)))
-    found = read(path, encoding=encoding)
-    assert found.texts == ["first"]
+    result = read(path, encoding=encoding)
+    assert result.texts == ["first"]
     label = "UTF-8" if encoding == "utf-8" else encoding
-    assert f"invalid {label}: byte 0x" in describe(found.units[0], found.bad[0])
-    found = read(path, encoding=encoding, encoding_errors="replace")
-    assert found.texts == ["first", bad.decode(encoding, "replace")]
-    assert not found.bad
+    assert f"invalid {label}: byte 0x" in describe(result.units[0], result.bad[0])
+    result = read(path, encoding=encoding, encoding_errors="replace")
+    assert result.texts == ["first", bad.decode(encoding, "replace")]
+    assert not result.bad
 
 
 def test_a_line_that_ends_within_a_character_is_bad(write, read) -> None:
-    found = read(write("a.txt", b"one\na\x81\ntwo\n"), encoding="gbk")
-    assert found.texts == ["one", "two"]
-    assert len(found.bad) == 1
+    result = read(write("a.txt", b"one\na\x81\ntwo\n"), encoding="gbk")
+    assert result.texts == ["one", "two"]
+    assert len(result.bad) == 1
 
 
 def test_invalid_bytes_of_a_table_are_replaced(tmp_path, read) -> None:

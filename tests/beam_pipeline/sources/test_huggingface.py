@@ -60,11 +60,11 @@ def load(folder: Path, tmp_path_factory: pytest.TempPathFactory, read) -> Callab
 
 @pytest.mark.parametrize("unit_bytes", [1, 20_000, 1 << 20])
 def test_a_folder(load, unit_bytes: int) -> None:
-    found = load(unit_bytes=unit_bytes)
-    assert found.texts == TRAIN
-    assert [place for _, place, _ in found.documents] == list(range(len(TRAIN)))
-    assert (len(found.units) > 1) == (unit_bytes < 1 << 20)
-    assert {name for name, _, _ in found.documents} == {"corpus-train.arrow"}
+    result = load(unit_bytes=unit_bytes)
+    assert result.texts == TRAIN
+    assert [place for _, place, _ in result.documents] == list(range(len(TRAIN)))
+    assert (len(result.units) > 1) == (unit_bytes < 1 << 20)
+    assert {name for name, _, _ in result.documents} == {"corpus-train.arrow"}
 
 
 @pytest.mark.parametrize(
@@ -85,24 +85,24 @@ def test_a_folder(load, unit_bytes: int) -> None:
 @pytest.mark.parametrize("unit_bytes", [5_000, 1 << 20])
 def test_a_split_is_what_the_library_says(load, folder: Path, split: str, unit_bytes: int) -> None:
     expected = datasets.load_dataset(str(folder), split=split)["text"] if "(" not in split else TRAIN[:35]
-    found = load(split=split, unit_bytes=unit_bytes)
-    assert sorted(found.texts) == sorted(expected)
-    for name, place, text in found.documents:
+    actual = load(split=split, unit_bytes=unit_bytes)
+    assert sorted(actual.texts) == sorted(expected)
+    for name, place, text in actual.documents:
         assert text == {"corpus-train.arrow": TRAIN, "corpus-test.arrow": TEST}[name][place]
 
 
 def test_a_saved_dataset_of_several_files(load, saved: Path) -> None:
-    found = load(saved / "both", unit_bytes=10_000)
-    assert found.texts == TRAIN
-    assert len(found.plan.files) == 3
+    result = load(saved / "both", unit_bytes=10_000)
+    assert result.texts == TRAIN
+    assert len(result.plan.files) == 3
     assert load(saved / "both", split="test+train[1000:1200]").texts == TEST + TRAIN[1000:1200]
     assert load(saved / "both" / "test", split="test[:5]").texts == TEST[:5]
 
 
 def test_a_saved_selection(load, saved: Path) -> None:
-    found = load(saved / "shuffled")
-    assert found.texts == datasets.load_from_disk(saved / "shuffled")["text"]
-    assert sorted(found.texts) == sorted(TRAIN)
+    result = load(saved / "shuffled")
+    assert result.texts == datasets.load_from_disk(saved / "shuffled")["text"]
+    assert sorted(result.texts) == sorted(TRAIN)
 
 
 def test_the_file_formats_that_the_library_reads(load, tmp_path: Path) -> None:
@@ -130,19 +130,19 @@ def test_a_dataset_of_the_hub_comes_from_the_local_cache(load, tmp_path: Path, m
 
 
 def test_reading_begins_at_the_units_own_batch(load) -> None:
-    found = load(unit_bytes=5_000)
-    batches = arrow.record_batches(found.plan.files[0].path, "text")
+    result = load(unit_bytes=5_000)
+    batches = arrow.record_batches(result.plan.files[0].path, "text")
     assert len(batches) > 1
     begins = {batch.batch_start for batch in batches}
-    assert all(part.batch_start in begins for unit in found.units for part in unit.parts)
-    assert all(part.batch_start[1] == part.start for unit in found.units for part in unit.parts)
+    assert all(part.batch_start in begins for unit in result.units for part in unit.parts)
+    assert all(part.batch_start[1] == part.start for unit in result.units for part in unit.parts)
 
 
 def test_null_is_a_bad_record(load, tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a", None, "c"]}).save_to_disk(tmp_path / "saved")
-    found = load(tmp_path / "saved")
-    assert found.texts == ["a", "c"]
-    assert describe(found.units[0], found.bad[0]).endswith(
+    result = load(tmp_path / "saved")
+    assert result.texts == ["a", "c"]
+    assert describe(result.units[0], result.bad[0]).endswith(
         "data-00000-of-00001.arrow, row 1 (counted from 0): null instead of a text"
     )
 

@@ -15,12 +15,12 @@ def test_documents_with_their_places(write, read) -> None:
     ]
     content = "\r\n".join([lines[0], "", *lines[1:]])
     for unit_bytes in (1, 7, 50, 1 << 20):
-        found = read(write("a.jsonl", "\ufeff" + content), unit_bytes=unit_bytes)
-        assert found.texts == ["one", "two\nlines", "zwölf \0 日本", "last"]
-        assert found.documents[0][1] == 3
-        assert found.documents[1][1] == 3 + len(lines[0]) + 4
-        assert found.blank == 3
-        assert not found.bad
+        result = read(write("a.jsonl", "\ufeff" + content), unit_bytes=unit_bytes)
+        assert result.texts == ["one", "two\nlines", "zwölf \0 日本", "last"]
+        assert result.documents[0][1] == 3
+        assert result.documents[1][1] == 3 + len(lines[0]) + 4
+        assert result.blank == 3
+        assert not result.bad
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,11 @@ def test_documents_with_their_places(write, read) -> None:
 )
 def test_a_bad_line_is_named(write, read, line: bytes, reason: str) -> None:
     path = write("a.jsonl", b'{"text": "one"}\n' + line + b'\n{"text": "two"}\n')
-    found = read(path)
-    assert found.texts == ["one", "two"]
-    (bad,) = found.bad
+    result = read(path)
+    assert result.texts == ["one", "two"]
+    (bad,) = result.bad
     assert (bad.name, bad.place, bad.content) == ("a.jsonl", 16, line)
-    assert describe(found.units[0], bad).startswith(f"{path}, line 2 (byte 16): {reason}")
+    assert describe(result.units[0], bad).startswith(f"{path}, line 2 (byte 16): {reason}")
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_what_pythons_json_accepts_is_read(write, read, value: str) -> None:
         '{"text": "two"}',
         f'{{"{value[1:7]}": 1, "text": "three"}}',
     ]
-    found = read(write("a.jsonl", "\n".join(lines)))
-    assert found.texts == ["one", "zwölf", "two", "three"]
-    assert not found.bad
+    result = read(write("a.jsonl", "\n".join(lines)))
+    assert result.texts == ["one", "zwölf", "two", "three"]
+    assert not result.bad
 
 
 def test_text_key(write, read) -> None:

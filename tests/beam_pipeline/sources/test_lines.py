@@ -35,17 +35,17 @@ def in_blocks(block_bytes: int, file: BinaryIO, start: int, end: int | None) -> 
 @example((b"a\n", [0, 1, 2], 2))
 def test_every_cut_gives_every_line_once(drawn: tuple[bytes, list[int], int]) -> None:
     content, bounds, block_bytes = drawn
-    found = []
+    actual = []
     for start, end in itertools.pairwise(bounds):
         for offset, block in in_blocks(block_bytes, io.BytesIO(content), start, end):
             assert content[offset : offset + len(block)] == block
             assert block.endswith(b"\n") or offset + len(block) == len(content)
             for first, last in zip(*line_bounds(block), strict=True):
                 assert start <= offset + first < end, "a line belongs to the range that holds its first byte"
-                found.append((offset + int(first), block[first:last]))
+                actual.append((offset + int(first), block[first:last]))
     expected = content.removesuffix(b"\n").split(b"\n") if content else []
-    assert [line for _, line in found] == expected
-    assert [offset for offset, _ in found] == [
+    assert [line for _, line in actual] == expected
+    assert [offset for offset, _ in actual] == [
         sum(len(line) + 1 for line in expected[:i]) for i in range(len(expected))
     ]
 
@@ -99,8 +99,8 @@ def test_line_numbers(content: bytes) -> None:
     ],
 )
 def test_undecodable_is_located(record: bytes, reason: str | None) -> None:
-    found = undecodable(record)
-    assert found is None if reason is None else reason in found
+    result = undecodable(record)
+    assert result is None if reason is None else reason in result
 
 
 class CountingFile(io.BytesIO):

@@ -20,8 +20,8 @@ def folder(write) -> Path:
 
 
 def test_whole_repeats_and_a_share(folder: Path, read) -> None:
-    found = read(mix=parse_mix(f"{folder}/a.txt*2.5,{folder}/b.txt*0.25"), unit_bytes=10_000)
-    times = Counter(found.texts)
+    result = read(mix=parse_mix(f"{folder}/a.txt*2.5,{folder}/b.txt*0.25"), unit_bytes=10_000)
+    times = Counter(result.texts)
     first = [times[f"a {number}"] for number in range(DOCUMENTS)]
     second = [times[f"b {number}"] for number in range(DOCUMENTS)]
     assert set(first) == {2, 3}
@@ -32,14 +32,14 @@ def test_whole_repeats_and_a_share(folder: Path, read) -> None:
     assert sum(times.values()) == sum(first) + sum(second)
     # The share applies to blank lines, too.
     assert (
-        abs(found.blank - 2.75 * DOCUMENTS) < 10 * (DOCUMENTS / 4) ** 0.5 or found.blank == 2.75 * DOCUMENTS
+        abs(result.blank - 2.75 * DOCUMENTS) < 10 * (DOCUMENTS / 4) ** 0.5 or result.blank == 2.75 * DOCUMENTS
     )
 
 
 def test_a_repeated_document_has_one_place(folder: Path, read) -> None:
-    found = read(mix=parse_mix(f"{folder}/a.txt*3.5"))
+    result = read(mix=parse_mix(f"{folder}/a.txt*3.5"))
     places = {}
-    for name, place, text in found.documents:
+    for name, place, text in result.documents:
         assert places.setdefault(text, (name, place)) == (name, place)
 
 
@@ -59,9 +59,9 @@ def test_a_larger_share_holds_a_smaller_one(folder: Path, read) -> None:
 
 
 def test_of_bad_records_the_share_is_reported(folder: Path, read) -> None:
-    found = read(mix=parse_mix(f"{folder}/bad.txt*0.5"))
-    assert abs(len(found.bad) - DOCUMENTS / 2) < 5 * (DOCUMENTS / 4) ** 0.5
-    assert abs(len(found.texts) - DOCUMENTS / 2) < 5 * (DOCUMENTS / 4) ** 0.5
+    result = read(mix=parse_mix(f"{folder}/bad.txt*0.5"))
+    assert abs(len(result.bad) - DOCUMENTS / 2) < 5 * (DOCUMENTS / 4) ** 0.5
+    assert abs(len(result.texts) - DOCUMENTS / 2) < 5 * (DOCUMENTS / 4) ** 0.5
 
 
 def test_the_order_of_items_is_irrelevant(folder: Path, read) -> None:
@@ -72,9 +72,9 @@ def test_the_order_of_items_is_irrelevant(folder: Path, read) -> None:
 
 
 def test_globs(folder: Path, read) -> None:
-    found = read(mix=parse_mix(f"{folder}/[ab].**2"))
-    assert Counter(found.texts).most_common(1)[0][1] == 2
-    assert len(found.texts) == 4 * DOCUMENTS
+    result = read(mix=parse_mix(f"{folder}/[ab].**2"))
+    assert Counter(result.texts).most_common(1)[0][1] == 2
+    assert len(result.texts) == 4 * DOCUMENTS
 
 
 def test_a_file_of_two_items_is_an_error(folder: Path, read) -> None:

@@ -22,13 +22,13 @@ MIB = 1 << 20
 
 def read_units(gcs: Gcs, config: InputConfig) -> list[tuple[list[str], int, list[str]]]:
     """Returns for each unit its texts, and the number of bytes and the requests that it took to read them."""
-    found = []
+    result = []
     for unit in plan(config).units:
         gcs.requests.clear()
         before = gcs.bytes_read
         texts = [text for batch in read_unit(unit, config) for text in batch.texts]
-        found.append((texts, gcs.bytes_read - before, [call for call in gcs.requests if "/o/" in call]))
-    return found
+        result.append((texts, gcs.bytes_read - before, [call for call in gcs.requests if "/o/" in call]))
+    return result
 
 
 @pytest.mark.parametrize("document", ["line", "paragraph"])
@@ -38,7 +38,7 @@ def test_a_unit_of_text_is_downloaded_once(gcs: Gcs, document: str) -> None:
     texts = [f"{number} " + "x" * rng.randrange(2000) for number in range(48 << 10)]
     gcs.put("gs://data/a.txt", "".join(text + end for text in texts).encode())
     units = read_units(gcs, InputConfig(input=("gs://data/a.txt",), document=document, unit_bytes=16 * MIB))
-    assert [text for found, _, _ in units for text in found] == texts
+    assert [text for result, _, _ in units for text in result] == texts
     assert len(units) == 3
     for _, downloaded, requests in units:
         assert downloaded < 1.05 * 16 * MIB
@@ -85,10 +85,10 @@ def test_a_column_of_a_parquet_file_is_downloaded_once(gcs: Gcs) -> None:
     plan(config)
     assert gcs.bytes_read <= 64 << 10
     units = read_units(gcs, config)
-    assert [text for found, _, _ in units for text in found] == texts
+    assert [text for result, _, _ in units for text in result] == texts
     assert len(units) == 3
-    for found, downloaded, requests in units:
-        assert downloaded < 1.05 * sum(map(len, found)) + (64 << 10)
+    for result, downloaded, requests in units:
+        assert downloaded < 1.05 * sum(map(len, result)) + (64 << 10)
         assert len(requests) <= 5
 
 

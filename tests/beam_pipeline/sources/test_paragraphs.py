@@ -25,18 +25,18 @@ def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
 
 def expected(content: bytes) -> list[tuple[int, bytes]]:
     """A simple implementation, line by line."""
-    found: list[tuple[int, list[bytes]]] = []
+    result: list[tuple[int, list[bytes]]] = []
     inside, offset = False, 0
     for line in content.split(b"\n"):
         if line.strip(b" \t\r\f\v"):
             if not inside:
-                found.append((offset, []))
-            found[-1][1].append(line)
+                result.append((offset, []))
+            result[-1][1].append(line)
             inside = True
         else:
             inside = False
         offset += len(line) + 1
-    return [(first, b"\n".join(lines).removesuffix(b"\r")) for first, lines in found]
+    return [(first, b"\n".join(lines).removesuffix(b"\r")) for first, lines in result]
 
 
 def in_blocks(block_bytes: int, content: bytes, start: int, end: int | None) -> list[tuple[int, bytes]]:
@@ -52,12 +52,12 @@ def in_blocks(block_bytes: int, content: bytes, start: int, end: int | None) -> 
 @example((b"a\n   ", [0, 2, 5], 2))
 def test_every_cut_gives_every_paragraph_once(drawn: tuple[bytes, list[int], int]) -> None:
     content, bounds, block_bytes = drawn
-    found = []
+    actual = []
     for start, end in itertools.pairwise(bounds):
         own = in_blocks(block_bytes, content, start, end)
         assert all(start <= first < end for first, _ in own)
-        found += own
-    assert found == expected(content)
+        actual += own
+    assert actual == expected(content)
 
 
 @given(contents, st.integers(1, 50))

@@ -31,15 +31,15 @@ def test_documents_of_every_type(tmp_path: Path, read, kind: pa.DataType) -> Non
     path = write_table(tmp_path / "a.parquet", column)
     assert pq.read_schema(path).field("text").type == kind
     for unit_bytes in (1, 1 << 20):
-        found = read(path, unit_bytes=unit_bytes)
-        assert [entry[1:] for entry in found.documents] == [
+        result = read(path, unit_bytes=unit_bytes)
+        assert [entry[1:] for entry in result.documents] == [
             (0, texts[0]),
             (2, "two"),
             (3, "two"),
             (5, "last"),
         ]
-        assert found.blank == 2
-        assert len(found.units) == (2 if unit_bytes == 1 else 1)
+        assert result.blank == 2
+        assert len(result.units) == (2 if unit_bytes == 1 else 1)
 
 
 def test_units_are_runs_of_row_groups(tmp_path: Path, read) -> None:
@@ -47,28 +47,28 @@ def test_units_are_runs_of_row_groups(tmp_path: Path, read) -> None:
     path = write_table(tmp_path / "a.parquet", texts, row_group_size=10)
     (size,) = {group.bytes for group in parquet.row_groups(path, Path(path).stat().st_size, "text")}
     assert 1000 < size < 1500
-    found = read(path, unit_bytes=3 * size)
-    assert found.texts == texts
-    assert [place for _, place, _ in found.documents] == list(range(100))
-    ranges = [(part.start, part.end) for unit in found.units for part in unit.parts]
+    result = read(path, unit_bytes=3 * size)
+    assert result.texts == texts
+    assert [place for _, place, _ in result.documents] == list(range(100))
+    ranges = [(part.start, part.end) for unit in result.units for part in unit.parts]
     assert ranges == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert all(len(unit.parts) == 1 and unit.bytes <= 3 * size for unit in found.units)
+    assert all(len(unit.parts) == 1 and unit.bytes <= 3 * size for unit in result.units)
 
 
 def test_small_files_share_a_unit_and_empty_ones_have_none(tmp_path: Path, read) -> None:
     for number in range(4):
         write_table(tmp_path / f"{number}.parquet", [f"document {number}"] if number != 2 else [])
-    found = read(str(tmp_path / "*.parquet"))
-    assert found.texts == ["document 0", "document 1", "document 3"]
-    assert len(found.units) == 1
-    assert len(found.plan.files) == 4
+    result = read(str(tmp_path / "*.parquet"))
+    assert result.texts == ["document 0", "document 1", "document 3"]
+    assert len(result.units) == 1
+    assert len(result.plan.files) == 4
 
 
 def test_null_is_a_bad_record_named_by_its_row(tmp_path: Path, read) -> None:
     path = write_table(tmp_path / "a.parquet", ["a", "b", "c", "d", None, "f"])
-    found = read(path)
-    assert found.texts == ["a", "b", "c", "d", "f"]
-    assert [describe(found.units[0], bad) for bad in found.bad] == [
+    result = read(path)
+    assert result.texts == ["a", "b", "c", "d", "f"]
+    assert [describe(result.units[0], bad) for bad in result.bad] == [
         f"{path}, row 4 (counted from 0): null instead of a text"
     ]
 
@@ -76,10 +76,10 @@ def test_null_is_a_bad_record_named_by_its_row(tmp_path: Path, read) -> None:
 def test_invalid_utf8_is_a_bad_record(tmp_path: Path, read) -> None:
     broken = pa.array([b"fine", b"br\xffken", None, b"fine, too"], pa.binary()).view(pa.string())
     path = write_table(tmp_path / "a.parquet", broken, row_group_size=10)
-    found = read(path)
-    assert [entry[1:] for entry in found.documents] == [(0, "fine"), (3, "fine, too")]
-    assert [(bad.place, bad.content) for bad in found.bad] == [(1, b"br\xffken"), (2, b"")]
-    assert "invalid UTF-8: byte 0xff at column 3" in found.bad[0].reason
+    result = read(path)
+    assert [entry[1:] for entry in result.documents] == [(0, "fine"), (3, "fine, too")]
+    assert [(bad.place, bad.content) for bad in result.bad] == [(1, b"br\xffken"), (2, b"")]
+    assert "invalid UTF-8: byte 0xff at column 3" in result.bad[0].reason
 
 
 @pytest.mark.parametrize("key", ["body", "a.b"])

@@ -23,17 +23,17 @@ def folder(write) -> Path:
 
 def test_the_order_of_patterns_is_irrelevant_and_duplicates_are_read_once(folder: Path) -> None:
     patterns = [str(folder / name) for name in ("*.txt", "a.*", "sub/*", "c.jsonl", "b.txt")]
-    found = plan(InputConfig(input=tuple(patterns)))
-    assert found == plan(InputConfig(input=tuple(reversed(patterns))))
-    names = [file.path[len(found.root) :] for file in found.files]
+    result = plan(InputConfig(input=tuple(patterns)))
+    assert result == plan(InputConfig(input=tuple(reversed(patterns))))
+    names = [file.path[len(result.root) :] for file in result.files]
     assert names == ["a.txt", "b.txt", "c.jsonl", "sub/a.txt", "sub/d.txt"]
-    assert found.root == f"{folder}/"
-    assert [(unit.format, len(unit.parts)) for unit in found.units] == [
+    assert result.root == f"{folder}/"
+    assert [(unit.format, len(unit.parts)) for unit in result.units] == [
         ("text", 2),
         ("jsonl", 1),
         ("text", 2),
     ]
-    assert found.bytes == sum(file.size for file in found.files)
+    assert result.bytes == sum(file.size for file in result.files)
 
 
 def test_names_are_the_same_wherever_the_corpus_lies(write) -> None:
@@ -42,8 +42,8 @@ def test_names_are_the_same_wherever_the_corpus_lies(write) -> None:
         write(f"{place}/x/1.txt", "one")
         path = write(f"{place}/y/2.txt", "two")
         plans.append(plan(InputConfig(input=(str(Path(path).parents[1] / "**"),))))
-    here, there = ([unit.parts for unit in found.units] for found in plans)
-    assert here == there
+    forward, reverse = ([unit.parts for unit in result.units] for result in plans)
+    assert forward == reverse
 
 
 def test_relative_paths(folder: Path, monkeypatch) -> None:
@@ -71,8 +71,8 @@ def test_a_folder_gives_the_text_files_below_it(write, caplog) -> None:
     for given in (folder, f"{folder}/"):
         caplog.clear()
         with caplog.at_level("INFO"):
-            found = plan(InputConfig(input=(str(given),))).files
-        assert [file.path for file in found] == sorted(map(str, chosen))
+            result = plan(InputConfig(input=(str(given),))).files
+        assert [file.path for file in result] == sorted(map(str, chosen))
         assert caplog.messages == [
             f"--input {given}: leaves out links to folders (2), files whose name, or a folder's, begins with . or _ "
             "(3), files of other kinds (1 .csv, 1 .py)"
@@ -85,11 +85,11 @@ def test_a_pattern_names_the_links_that_it_does_not_follow(write, caplog) -> Non
     (path.parent / "gone").symlink_to(path.parent / "nothing")
     folder = path.parent.parent
     with caplog.at_level("INFO"):
-        found = plan(InputConfig(input=(f"{folder}/**",))).files
-    assert [file.path for file in found] == [str(path)]
+        result = plan(InputConfig(input=(f"{folder}/**",))).files
+    assert [file.path for file in result] == [str(path)]
     assert caplog.messages == [f"--input {folder}/**: leaves out links to folders (1)"]
-    found = plan(InputConfig(input=(f"{folder}/b/loop/*.txt",))).files  # named, so followed
-    assert [file.path for file in found] == [f"{folder}/b/loop/a.txt"]
+    result = plan(InputConfig(input=(f"{folder}/b/loop/*.txt",))).files  # named, so followed
+    assert [file.path for file in result] == [f"{folder}/b/loop/a.txt"]
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_whole_files_are_never_cut(write) -> None:
 
 def test_all_formats_in_one_input(folder: Path, read) -> None:
     pq.write_table(pa.table({"text": ["from parquet"]}), folder / "e.parquet")
-    found = read(str(folder / "*"))
-    assert found.texts == ['{"text": "a.txt"}', '{"text": "b.txt"}', "c.jsonl", "from parquet"]
+    result = read(str(folder / "*"))
+    assert result.texts == ['{"text": "a.txt"}', '{"text": "b.txt"}', "c.jsonl", "from parquet"]
 
 
 def large(path: str, data: bytes, size: int = 600 << 20) -> str:

@@ -29,10 +29,10 @@ def test_a_remote_file_system(bucket: Path, read, name: str) -> None:
         pq.write_table(pa.table({"text": TEXTS}), path, row_group_size=50)
     else:
         path.write_bytes({".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)(lines))
-    found = read("box://folder/*", unit_bytes=1000)
-    assert found.texts == TEXTS
-    assert found.plan.root == "box://folder/"
-    assert plan(InputConfig(input=("box://folder/*",), unit_bytes=1000), local_files=False) == found.plan
+    result = read("box://folder/*", unit_bytes=1000)
+    assert result.texts == TEXTS
+    assert result.plan.root == "box://folder/"
+    assert plan(InputConfig(input=("box://folder/*",), unit_bytes=1000), local_files=False) == result.plan
 
 
 def unit_of(path: str, form: str) -> WorkUnit:
@@ -45,8 +45,8 @@ def test_places(write) -> None:
     path = write("a.txt", content)
     assert describe_place(unit_of(path, "text"), "a.txt", 8) == f"{path}, line 3 (byte 8)"
     path = write("a.jsonl.gz", gzip.compress(content))
-    said = describe_place(unit_of(path, "jsonl"), "a.jsonl.gz", 4)
-    assert said == f"{path}, line 2 (byte 4 of its content)"
+    description = describe_place(unit_of(path, "jsonl"), "a.jsonl.gz", 4)
+    assert description == f"{path}, line 2 (byte 4 of its content)"
     assert describe_place(unit_of("/x/a.parquet", "parquet"), "a.parquet", 17) == (
         "/x/a.parquet, row 17 (counted from 0)"
     )
@@ -59,8 +59,8 @@ def test_a_place_is_named_even_where_the_file_is_gone(write) -> None:
     bad = BadRecord("gone.txt", 8, "broken")
     assert describe(unit_of("/nowhere/gone.txt", "text"), bad) == "/nowhere/gone.txt, byte 8: broken"
     path = write("a.txt.gz", gzip.compress(b"x" * 100_000)[:50])
-    said = describe(unit_of(path, "text"), BadRecord("a.txt.gz", 99_000, "broken"))
-    assert said == f"{path}, byte 99000 of its content: broken"
+    description = describe(unit_of(path, "text"), BadRecord("a.txt.gz", 99_000, "broken"))
+    assert description == f"{path}, byte 99000 of its content: broken"
 
 
 def test_no_line_is_counted_far_into_a_file(monkeypatch) -> None:

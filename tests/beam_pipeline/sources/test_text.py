@@ -32,33 +32,33 @@ BOM = b"\xef\xbb\xbf"
 )
 def test_lines(write, read, content: bytes, documents: list[tuple[int, str]], blank: int) -> None:
     for unit_bytes in (1, 3, 1 << 20):
-        found = read(write("a.txt", content), unit_bytes=unit_bytes, input_format="text")
-        assert [(place, text) for _, place, text in found.documents] == documents
-        assert found.blank == blank
-        assert not found.bad
+        result = read(write("a.txt", content), unit_bytes=unit_bytes, input_format="text")
+        assert [(place, text) for _, place, text in result.documents] == documents
+        assert result.blank == blank
+        assert not result.bad
 
 
 def test_an_empty_file_has_no_documents(write, read) -> None:
     write("empty.txt", b"")
-    found = read(write("a.txt", "one\n").replace("a.txt", "*.txt"))
-    assert found.texts == ["one"]
-    assert [file.path.rpartition("/")[2] for file in found.plan.files] == ["a.txt", "empty.txt"]
+    result = read(write("a.txt", "one\n").replace("a.txt", "*.txt"))
+    assert result.texts == ["one"]
+    assert [file.path.rpartition("/")[2] for file in result.plan.files] == ["a.txt", "empty.txt"]
 
 
 def test_invalid_utf8_is_named_by_file_line_and_column(write, read) -> None:
     path = write("a.txt", b"fine\n\nbr\xffken\nfine, too \xe2\x82\xac\n\xe2\x82")
-    found = read(path)
-    assert found.texts == ["fine", "fine, too €"]
-    assert [(bad.place, bad.content) for bad in found.bad] == [(6, b"br\xffken"), (27, b"\xe2\x82")]
-    said = [describe(found.units[0], bad) for bad in found.bad]
-    assert said[0].startswith(f"{path}, line 3 (byte 6): invalid UTF-8: byte 0xff at column 3")
-    assert said[1].startswith(f"{path}, line 5 (byte 27): invalid UTF-8: byte 0xe2 at column 1")
+    result = read(path)
+    assert result.texts == ["fine", "fine, too €"]
+    assert [(bad.place, bad.content) for bad in result.bad] == [(6, b"br\xffken"), (27, b"\xe2\x82")]
+    description = [describe(result.units[0], bad) for bad in result.bad]
+    assert description[0].startswith(f"{path}, line 3 (byte 6): invalid UTF-8: byte 0xff at column 3")
+    assert description[1].startswith(f"{path}, line 5 (byte 27): invalid UTF-8: byte 0xe2 at column 1")
 
 
 def test_paragraphs(write, read) -> None:
     content = BOM + "\r\nTitle\r\n\r\nfirst line\r\n  second, é\r\n \t\r\nlast".encode()
-    found = read(write("a.txt", content), document="paragraph")
-    assert found.documents == [
+    result = read(write("a.txt", content), document="paragraph")
+    assert result.documents == [
         ("a.txt", 5, "Title"),
         ("a.txt", 14, "first line\n  second, é"),
         ("a.txt", 44, "last"),
@@ -66,10 +66,10 @@ def test_paragraphs(write, read) -> None:
 
 
 def test_a_bad_paragraph_is_named_by_its_line(write, read) -> None:
-    found = read(write("a.txt", b"fine\n\none\ntw\xffo\n\nfine\n"), document="paragraph")
-    assert found.texts == ["fine", "fine"]
+    result = read(write("a.txt", b"fine\n\none\ntw\xffo\n\nfine\n"), document="paragraph")
+    assert result.texts == ["fine", "fine"]
     assert ", line 3 (byte 6): invalid UTF-8: byte 0xff at byte 3 of its line 2" in describe(
-        found.units[0], found.bad[0]
+        result.units[0], result.bad[0]
     )
 
 
@@ -78,19 +78,19 @@ def test_a_whole_file_is_a_document(write, read) -> None:
     write("2.txt", b"")
     write("3.txt", b" \n")
     path = write("4.txt", b"x" * 100)
-    found = read(path.replace("4.txt", "*.txt"), document="file", unit_bytes=10)
-    assert found.documents == [("1.txt", 3, "one\n\ntwo\n"), ("4.txt", 0, "x" * 100)]
-    assert found.blank == 1
+    result = read(path.replace("4.txt", "*.txt"), document="file", unit_bytes=10)
+    assert result.documents == [("1.txt", 3, "one\n\ntwo\n"), ("4.txt", 0, "x" * 100)]
+    assert result.blank == 1
 
 
 def test_a_long_line_takes_bounded_memory(write, read) -> None:
     size = 100 << 20
     path = write("a.txt", b"short\n" + b"x" * size + b"\nlast")
     tracemalloc.start()
-    found = read(path)
+    result = read(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert [len(text) for text in found.texts] == [5, size, 4]
+    assert [len(text) for text in result.texts] == [5, size, 4]
     assert peak < 6 * size
 
 

@@ -49,10 +49,10 @@ def path(request, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_the_texts_are_found_and_joined(path: str, read, key: str) -> None:
-    found = read(path, text_key=key)
-    assert found.texts == [text for text in KEYS[key] if text]
-    assert found.blank == KEYS[key].count("")
-    assert not found.bad
+    result = read(path, text_key=key)
+    assert result.texts == [text for text in KEYS[key] if text]
+    assert result.blank == KEYS[key].count("")
+    assert not result.bad
 
 
 def test_a_record_without_any_of_several_keys_is_bad(path: str, read) -> None:
@@ -60,8 +60,8 @@ def test_a_record_without_any_of_several_keys_is_bad(path: str, read) -> None:
         pq.write_table(pa.table({"a": [None, "x", ""], "b": pa.array([None, None, None], pa.string())}), path)
     else:
         Path(path).write_text('{"a": null}\n{"a": "x", "b": null}\n{"a": ""}\n')
-    found = read(path, text_key="a,b")
-    assert (found.texts, found.blank, len(found.bad)) == (["x"], 1, 1)
+    result = read(path, text_key="a,b")
+    assert (result.texts, result.blank, len(result.bad)) == (["x"], 1, 1)
 
 
 def test_the_separator(path: str, read) -> None:
@@ -75,7 +75,7 @@ def test_a_wrong_key_is_named(path: str, read, key: str) -> None:
         with pytest.raises(UsageError, match=r"set by --text_key"):
             read(path, text_key=key)
     elif key != "nothing,text":  # a record may lack one of several keys
-        found = read(path, text_key=key)
-        assert not found.texts
-        assert len(found.bad) == len(RECORDS)
-        assert f"'{key}'" in found.bad[0].reason
+        result = read(path, text_key=key)
+        assert not result.texts
+        assert len(result.bad) == len(RECORDS)
+        assert f"'{key}'" in result.bad[0].reason

@@ -60,19 +60,19 @@ def test_added_tokens_are_found_where_auto_tokenizer_finds_them(
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (folder / "special_tokens_map.json").unlink()
     texts = [text.replace(TOKEN, token) for text in TEXTS]
-    wanted = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
+    expected = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
     described = describe_tokenizer(str(folder))
     check_copy(described, str(folder))
     unchanged = described.json.encode() == (folder / "tokenizer.json").read_bytes()
     assert described.converted_by == (None if unchanged else converter())
     assert not (unchanged and own_token and legacy)
     core = Tokenizer.from_str(described.json)
-    assert [encoding.ids for encoding in core.encode_batch(texts)] == wanted
+    assert [encoding.ids for encoding in core.encode_batch(texts)] == expected
     copied = tmp_path / "copy"
     copied.mkdir()
     for name, data in described.files.items():
         (copied / name).write_bytes(data)
-    assert AutoTokenizer.from_pretrained(copied)(texts)["input_ids"] == wanted
+    assert AutoTokenizer.from_pretrained(copied)(texts)["input_ids"] == expected
     assert describe_tokenizer(str(copied)).files == described.files
 
 

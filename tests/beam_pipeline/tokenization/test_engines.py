@@ -59,11 +59,11 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
     options = {"parse_special_tokens": parse_special_tokens, "control_ids": ()}
     assert check_engine("auto", tokenizer_json, **options) is None
     reference = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
-    wanted = encode_by_hf(reference, texts)
-    for text, ours, theirs in zip(texts, encode(engine, texts), wanted, strict=True):
-        assert ours == theirs, repr(text)
+    expected = encode_by_hf(reference, texts)
+    for text, engine_ids, reference_ids in zip(texts, encode(engine, texts), expected, strict=True):
+        assert engine_ids == reference_ids, repr(text)
     # One by one and in another order: the cache of earlier texts must not matter.
-    assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == wanted[:200][::-1]
+    assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == expected[:200][::-1]
 
 
 @pytest.mark.parametrize("name", ["bpe", "bpe-digits", "sentencepiece"])
@@ -344,8 +344,8 @@ def test_what_is_not_known_is_left_to_hf(
     tokenizer_json = json.dumps(parts)
     engine = make_engine("auto", tokenizer_json)
     assert isinstance(engine, HFEngine) and re.search(reason, engine.reason)
-    told = check_engine("auto", tokenizer_json, parse_special_tokens=False, control_ids=())
-    assert told == engine.reason  # prepare warns about it before the run
+    reason = check_engine("auto", tokenizer_json, parse_special_tokens=False, control_ids=())
+    assert reason == engine.reason  # prepare warns about it before the run
     if reason not in ("the BPE option dropout", "replaces nothing"):
         assert encode(engine, hard_texts[:50]) == encode_by_hf(
             reference_tokenizer(tokenizer_json), hard_texts[:50]
@@ -415,8 +415,8 @@ def test_digits_are_split_like_the_pre_tokenizer_does():
     chars = [chr(code) for code in range(0x30000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
     digits = pre_tokenizers.Digits(individual_digits=True)
     for text in ("".join(chars), "a1²b", "𝟘x٣", "1", ""):
-        wanted = [text[start:end] for _, (start, end) in digits.pre_tokenize_str(text)]
-        assert list(filter(None, split_numbers(text))) == wanted
+        expected = [text[start:end] for _, (start, end) in digits.pre_tokenize_str(text)]
+        assert list(filter(None, split_numbers(text))) == expected
 
 
 def test_engines_do_not_change_the_parsed_tokenizer_which_is_parsed_once(tokenizer_json: str):

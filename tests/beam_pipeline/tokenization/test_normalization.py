@@ -48,8 +48,8 @@ def normalize(part: dict | None, texts: list[str]) -> list[str]:
 def test_each_component(part: dict, hard_texts: list[str]):
     exact = build_normalizer(part)
     texts = [*hard_texts, *(chr(code) for code in range(0x250)), *map(chr, range(0x1FF0, 0x2070))]
-    for text, ours in zip(texts, normalize(part, texts), strict=True):
-        assert ours == exact.normalize_str(text), repr(text)
+    for text, actual in zip(texts, normalize(part, texts), strict=True):
+        assert actual == exact.normalize_str(text), repr(text)
 
 
 def test_sentencepieces_rules(
@@ -63,8 +63,8 @@ def test_sentencepieces_rules(
         *hostile_texts,
         *(f"e{chr(code)}\u0301 x\n{chr(code)}" for code in range(0x20, 0x3100)),
     ]
-    for text, ours in zip(texts, normalize(part, texts), strict=True):
-        assert ours == exact.normalize_str(text), repr(text)
+    for text, actual in zip(texts, normalize(part, texts), strict=True):
+        assert actual == exact.normalize_str(text), repr(text)
 
 
 def test_characters_that_are_never_touched_form_no_graphemes(make_tokenizer: Callable[[str], str]):
@@ -91,9 +91,11 @@ def test_unicode_versions_that_disagree_are_known(form: str):
     known = differing_characters(form)
     for context in ("{}", "e\u0323{}\u0301", "{0}\u0316{0}"):
         texts = [context.format(chr(code)) for code in range(0x80, 0x20000) if not 0xD800 <= code < 0xE000]
-        ours = unicodedata.normalize(form, "\n".join(texts)).split("\n")
-        theirs = exact.normalize_str("\n".join(texts)).split("\n")
-        differ = {number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]}
+        actual = unicodedata.normalize(form, "\n".join(texts)).split("\n")
+        expected = exact.normalize_str("\n".join(texts)).split("\n")
+        differ = {
+            number for number, pair in enumerate(zip(actual, expected, strict=True)) if pair[0] != pair[1]
+        }
         assert differ <= set(known.positions(texts))
 
 
@@ -150,16 +152,16 @@ def test_last_match(text: str, data: strategies.DataObject):
     places = re.compile("(?<=[ab])(?= [ab])|(?<=[^▁])(?=▁[^▁])")
     end = data.draw(strategies.integers(0, len(text)))
     start = data.draw(strategies.integers(0, end))
-    found = [match.start() for match in places.finditer(text) if start <= match.start() <= end]
-    assert last_match(places, text, start, end) == (found[-1] if found else None)
+    result = [match.start() for match in places.finditer(text) if start <= match.start() <= end]
+    assert last_match(places, text, start, end) == (result[-1] if result else None)
 
 
 @given(texts=strategies.lists(strategies.text(alphabet="abé漢\x00", max_size=8), max_size=8))
 def test_character_set(texts: list[str]):
     for chars in ("", "é", "漢", "\x00b", "aé"):
-        wanted = {
+        expected = {
             number: [place for place, char in enumerate(text) if char in chars]
             for number, text in enumerate(texts)
             if set(text) & set(chars)
         }
-        assert CharacterSet.containing(chars).positions(texts) == wanted
+        assert CharacterSet.containing(chars).positions(texts) == expected

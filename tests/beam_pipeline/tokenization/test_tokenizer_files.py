@@ -28,9 +28,9 @@ def test_a_tokenizer_is_loaded_once_and_again_if_its_file_changes(save: Callable
     load_tokenizer.cache_clear()
     description = describe_tokenizer(str(folder))
     make_engine("auto", description.json, control_ids=description.control_ids)
-    again = describe_tokenizer(str(copy(description, tmp_path / "copy")))
+    second = describe_tokenizer(str(copy(description, tmp_path / "copy")))
     assert load_tokenizer.cache_info().misses == 1
-    assert again.json == description.json
+    assert second.json == description.json
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.add_tokens(["<new>"])
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -98,11 +98,11 @@ def test_the_ids_are_those_of_auto_tokenizer(
     tmp_path: Path,
 ):
     folder = save(kind, change, **files)
-    wanted = by_auto_tokenizer(folder)
+    expected = by_auto_tokenizer(folder)
     description = describe_tokenizer(str(folder))
-    assert encode(description, TEXTS) == wanted
+    assert encode(description, TEXTS) == expected
     copied = copy(description, tmp_path / "copy")
-    assert by_auto_tokenizer(copied) == wanted
+    assert by_auto_tokenizer(copied) == expected
     assert len(AutoTokenizer.from_pretrained(copied)) == description.vocab_size
     # Other classes of transformers 5 replace parts of tokenizer.json: make test-export.
     assert (
@@ -112,8 +112,8 @@ def test_the_ids_are_those_of_auto_tokenizer(
     if as_given:
         assert description.files["tokenizer.json"] == given
     # The copy has the same description.
-    again = describe_tokenizer(str(copied))
-    assert (again.sha256, again.control_ids, again.template) == (
+    second = describe_tokenizer(str(copied))
+    assert (second.sha256, second.control_ids, second.template) == (
         description.sha256,
         description.control_ids,
         description.template,
@@ -139,9 +139,9 @@ def test_a_model_of_sentencepiece_is_converted(name: str, model: str, file: str,
         )
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     description = describe_tokenizer(str(folder))
-    wanted = by_auto_tokenizer(folder)
-    assert encode(description, TEXTS) == wanted
-    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == wanted
+    expected = by_auto_tokenizer(folder)
+    assert encode(description, TEXTS) == expected
+    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == expected
 
 
 @pytest.mark.parametrize("name", ["tokenizer", "gpt2", "bert-base-uncased", "my llama"])
@@ -153,9 +153,9 @@ def test_a_folder_with_only_tokenizer_json(name: str, save: Callable[..., Path],
     assert "bos <s>, eos </s>" in note
     assert description.special_token_ids["eos"] == 1501
     whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    wanted = [encoding.ids for encoding in whole.encode_batch(TEXTS, add_special_tokens=False)]
-    assert encode(description, TEXTS) == wanted
-    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == wanted
+    expected = [encoding.ids for encoding in whole.encode_batch(TEXTS, add_special_tokens=False)]
+    assert encode(description, TEXTS) == expected
+    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == expected
 
 
 def test_the_class_of_transformers_5(save: Callable[..., Path], tmp_path: Path):
@@ -292,8 +292,8 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
     assert json.loads(description.json)["model"] == own["model"]
     auto = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
     expected = [auto(text).input_ids for text in TEXTS]
-    found = [[*description.template.prefix, *ids] for ids in encode(description, TEXTS)]
-    assert found == expected
+    actual = [[*description.template.prefix, *ids] for ids in encode(description, TEXTS)]
+    assert actual == expected
     assert bool(description.template.prefix) == bos and auto.bos_token == "<s>"
 
 
@@ -360,23 +360,23 @@ def test_byte_level_tokens_that_no_text_has_are_not_emitted(
     parts["model"]["vocab"].update({key: size + number for number, key in enumerate(unused)})
     texts = [*hard_texts[:300], *unused, *(f"a{key}" for key in unused), "нет zzqx b"]
     tokenizer = Tokenizer.from_str(json.dumps(parts))
-    wanted = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    assert max(max(ids, default=0) for ids in wanted) < size
+    expected = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    assert max(max(ids, default=0) for ids in expected) < size
     made = make_engine(engine, json.dumps(parts))
     assert made.name == ("gigatoken" if engine == "auto" else "hf")
     ids, lengths = made.encode_batch(texts)
-    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == wanted
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
 
 
 def test_a_byte_level_vocabulary_may_lack_some_bytes(hard_texts: list[str]):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:200]
     tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    wanted = [encoding.ids for encoding in tokenizer.encode_batch(hard_texts, add_special_tokens=False)]
+    expected = [encoding.ids for encoding in tokenizer.encode_batch(hard_texts, add_special_tokens=False)]
     engine = make_engine("auto", tokenizer.to_str())
     assert engine.name == "gigatoken"
     ids, lengths = engine.encode_batch(hard_texts)
-    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == wanted
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "spiece.model"])

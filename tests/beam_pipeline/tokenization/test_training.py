@@ -127,11 +127,11 @@ def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
     # The other models have them in the vocabulary, where no word equals "[MASK]" and "<mask>" never wins.
     if model == "bpe":
         assert not special & set(pieces)
-    again = Tokenizer.from_str(tokenizer.to_str())
-    again.encode_special_tokens = True
+    second = Tokenizer.from_str(tokenizer.to_str())
+    second.encode_special_tokens = True
     unknown = {"<unk>", "[UNK]"}
-    assert not set(again.encode(hostile[0], add_special_tokens=False).tokens) & (special - unknown)
-    assert model != "unigram" or "<unk>" not in again.encode(hostile[0], add_special_tokens=False).tokens
+    assert not set(second.encode(hostile[0], add_special_tokens=False).tokens) & (special - unknown)
+    assert model != "unigram" or "<unk>" not in second.encode(hostile[0], add_special_tokens=False).tokens
 
 
 def test_words_without_end_and_texts_without_spaces():

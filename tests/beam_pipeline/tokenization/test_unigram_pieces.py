@@ -46,9 +46,9 @@ def once_it_runs(act: Callable[[], None]) -> None:
 
 
 def test_a_process_gives_the_same_pieces_and_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = train_pieces(WORDS, 110, 4)
+    pieces = train_pieces(WORDS, 110, 4)
     monkeypatch.setattr(unigram_pieces, "_FEW_WORDS", 0)
-    assert train_pieces(WORDS, 110, 4) == here
+    assert train_pieces(WORDS, 110, 4) == pieces
     with pytest.raises(DataError, match=r"--vocab_size 50: too small .* need \d+"):
         train_pieces(WORDS, 50, 4)
 

@@ -83,8 +83,8 @@ def test_lengths_have_their_mean_and_quantiles(split, tft_output, name):
     # Each quantile is within a bin of the one that the histogram's counts give.
     edges, counts = np.array(recorded["edges"]), np.array(recorded["counts"])
     bins = np.searchsorted(np.cumsum(counts), np.arange(1, 100) / 100 * counts.sum())
-    found = np.searchsorted(edges, quantiles[0], side="right") - 1
-    assert (np.abs(found - bins) <= 1).all()
+    result = np.searchsorted(edges, quantiles[0], side="right") - 1
+    assert (np.abs(result - bins) <= 1).all()
     first, middle, last = outputs[f"{name}_percentile"].to_list()[0]
     assert first == 0 < middle < last == 99
 

@@ -45,14 +45,14 @@ def test_it_has_the_files_that_prepare_writes(
     run = arguments(corpus, tokenizer_folder, tmp_path / "out", *SPLITS, *OPTIONS)
     prepare.main([*run, "--output_format", "parquet"])
     assert without_manifests(converted) == without_manifests(tmp_path / "out")
-    ours, theirs = manifest(converted), manifest(tmp_path / "out")
-    assert ours.pop("converted_from") == {
+    actual, expected = manifest(converted), manifest(tmp_path / "out")
+    assert actual.pop("converted_from") == {
         "path": str(dataset),
         "output_format": "tfrecord",
         "fingerprint": manifest(dataset)["fingerprint"],
     }
-    assert ours.pop("checksum") != theirs.pop("checksum")
-    assert ours == theirs
+    assert actual.pop("checksum") != expected.pop("checksum")
+    assert actual == expected
     assert defects(converted) == []
 
 

@@ -74,31 +74,31 @@ def test_tokens_and_bytes_are_predicted(
     out = tmp_path / "out"
     given = [*arguments(tmp_path / "in", tokenizer_folder, out, "--max_length", "64", *options)]
     prepare.main([*given, "--estimate"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert not out.exists()
     prepare.main(given)
     names = [path.parent.name for path in out.glob("*/manifest.json")]
     manifests = [read_manifest(str(out / name)) for name in names]
-    tokens = sum(found["totals"]["tokens"] for found in manifests)
-    size = sum(shard["bytes"] for found in manifests for shard in found["shards"])
-    match = re.search(r"documents [^,]*, ([\d,]+) tokens ± [\d.]+%, ([\d.]+) MB", told)
+    tokens = sum(manifest["totals"]["tokens"] for manifest in manifests)
+    size = sum(shard["bytes"] for manifest in manifests for shard in manifest["shards"])
+    match = re.search(r"documents [^,]*, ([\d,]+) tokens ± [\d.]+%, ([\d.]+) MB", output)
     assert int(match[1].replace(",", "")) == pytest.approx(tokens, rel=CLOSE)
     assert float(match[2]) * 1e6 == pytest.approx(size, rel=close)
-    documents = sum(found["totals"]["documents"] for found in manifests)
-    about, margin = re.search(r"about ([\d,]+) documents ± ([\d.]+)%", told).groups()
+    documents = sum(manifest["totals"]["documents"] for manifest in manifests)
+    about, margin = re.search(r"about ([\d,]+) documents ± ([\d.]+)%", output).groups()
     assert int(about.replace(",", "")) == pytest.approx(documents, rel=0.02 + float(margin) / 100)
-    assert [f"{name}: about" in told for name in names] == [True] * len(names)
+    assert [f"{name}: about" in output for name in names] == [True] * len(names)
 
 
 def test_a_small_input_is_read_whole(tmp_path: Path, corpus: Path, tokenizer_folder: Path, capsys):
     given = arguments(corpus, tokenizer_folder, tmp_path / "out", "--max_length", "64")
     prepare.main([*given, "--estimate", "--prices", "shuffle_gb=1e6"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     prepare.main(given)
     totals = read_manifest(str(tmp_path / "out" / "train"))["totals"]
-    assert f"{totals['documents']:,} documents, {totals['tokens']:,} tokens, " in told
-    assert f"{totals['rows']:,} rows of 64" in told
-    assert re.search(r"shuffle: \$\d{2,}", told)
+    assert f"{totals['documents']:,} documents, {totals['tokens']:,} tokens, " in output
+    assert f"{totals['rows']:,} rows of 64" in output
+    assert re.search(r"shuffle: \$\d{2,}", output)
 
 
 def test_documents_longer_than_windows_are_read_whole_but_not_all_of_them(
@@ -107,11 +107,11 @@ def test_documents_longer_than_windows_are_read_whole_but_not_all_of_them(
     text = "ein sehr langes Dokument " * 40_000  # 1 MB
     (tmp_path / "books.txt").write_text("\n".join([text] * 60))
     prepare.main([*arguments(tmp_path / "books.txt", tokenizer_folder, tmp_path / "out"), "--estimate"])
-    told = capsys.readouterr().out
-    assert 58 <= int(re.search(r"about (\d+) documents", told)[1]) <= 62
-    assert float(re.search(r"sample: ([\d.]+) MB", told)[1]) < 24
-    assert "the longest document of the sample has 1 MB" in told
-    assert "± " in told.partition("on this machine: ")[2].partition("of memory")[0]
+    output = capsys.readouterr().out
+    assert 58 <= int(re.search(r"about (\d+) documents", output)[1]) <= 62
+    assert float(re.search(r"sample: ([\d.]+) MB", output)[1]) < 24
+    assert "the longest document of the sample has 1 MB" in output
+    assert "± " in output.partition("on this machine: ")[2].partition("of memory")[0]
 
 
 def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: pytest.MonkeyPatch):
@@ -120,10 +120,10 @@ def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: 
     statistics = SplitStatistics.empty(1)
     clock = iter(range(10))
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(clock))
-    pieces = estimate._pieces([window], found := [])
+    pieces = estimate._pieces([window], result := [])
     assert list(estimate._counted(pieces, statistics)) == [batch]
-    assert found[0].seconds == 8 * 0.25 + 1 * 0.25
-    assert found[0].longest == 1000
+    assert result[0].seconds == 8 * 0.25 + 1 * 0.25
+    assert result[0].longest == 1000
 
 
 def test_that_only_the_beginning_of_a_compressed_file_is_read_is_said(
@@ -147,11 +147,11 @@ def test_long_documents_among_short_ones_have_their_share(tmp_path: Path, tokeni
     (tmp_path / "in.jsonl").write_text("\n".join([*lines[:20_000], *[""] * 500_000, *lines[20_000:]]))
     given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--unit_bytes", "100000")
     prepare.main([*given, "--estimate"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     prepare.main(given)
     totals = read_manifest(str(tmp_path / "out" / "train"))["totals"]
     for name, most in (("documents", 60), ("tokens", 5)):
-        about, margin = re.search(rf"([\d,]+) {name} ± ([\d.]+)%", told).groups()
+        about, margin = re.search(rf"([\d,]+) {name} ± ([\d.]+)%", output).groups()
         assert int(about.replace(",", "")) == pytest.approx(totals[name], rel=2 * float(margin) / 100)
         assert float(margin) < most
 
@@ -197,12 +197,12 @@ def test_every_file_has_the_same_share_of_the_sample(tmp_path: Path):
         (tmp_path / f"{number:02d}.txt").write_text(f"{number:02d} words\n" * 2000)
     config = InputConfig(input=[str(tmp_path / "*.txt")], unit_bytes=1 << 16)
     planned = plan(config)
-    found = [0] * 50
+    result = [0] * 50
     for window in windows.windows(planned, config, sample_bytes=planned.bytes // 10, seed=3):
         for batch, _ in window.pieces:
             for text in batch.texts:
-                found[int(text[:2])] += 1
-    assert min(found) > 150 and max(found) < 250
+                result[int(text[:2])] += 1
+    assert min(result) > 150 and max(result) < 250
 
 
 def test_an_input_that_is_the_sample_as_a_whole_has_no_unknown_margin(

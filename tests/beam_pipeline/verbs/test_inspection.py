@@ -122,9 +122,9 @@ def test_loading_the_tokenizer_is_no_reason_to_leave_the_source_out(
 
 def test_grep_finds_a_text_and_the_places_lead_back_to_it(inspect, documents):
     word = max(documents[3].split(), key=len)
-    found = re.findall(r"^(\w+:\d+:\d+)  (.*)$", inspect("--grep", word, "--most", "3"), re.MULTILINE)
-    assert 0 < len(found) <= 3
-    for record, around in found:
+    result = re.findall(r"^(\w+:\d+:\d+)  (.*)$", inspect("--grep", word, "--most", "3"), re.MULTILINE)
+    assert 0 < len(result) <= 3
+    for record, around in result:
         assert word in around
         assert word in inspect("--record", record, "--trace", "never")
 

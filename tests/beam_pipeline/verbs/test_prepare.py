@@ -106,16 +106,16 @@ def test_concat_holds_the_stream_of_all_documents(run, encoded, documents, shuff
 def test_documents_stay_whole(run, encoded, packing):
     out = run("--packing", packing, "--segment_ids", "--position_ids")
     _, columns = read_split(out / "train")
-    found = Counter()
+    result = Counter()
     for ids, segments, positions in zip(
         columns["input_ids"], columns["segment_ids"], columns["position_ids"], strict=True
     ):
         for segment in range(1, segments.max() + 1):
             inside = segments == segment
-            found[tuple(ids[inside])] += 1
+            result[tuple(ids[inside])] += 1
             assert positions[inside].tolist() == list(range(inside.sum()))
     pieces = (ids[first : first + 32] for ids in encoded for first in range(0, len(ids), 32))
-    assert found == Counter(map(tuple, pieces))
+    assert result == Counter(map(tuple, pieces))
     if packing == "pad":
         assert columns["segment_ids"].max() == 1
     assert defects(out) == []
@@ -223,8 +223,8 @@ def test_resume_keeps_good_shards_and_makes_the_others(run, monkeypatch, tmp_pat
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped before the manifests"):
         patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
         run(output="again")
-    again = tmp_path / "again"
-    shards = sorted((again / "train").glob("*.tfrecord"))
+    second = tmp_path / "again"
+    shards = sorted((second / "train").glob("*.tfrecord"))
     assert len(shards) > 3
     damaged = bytearray(shards[0].read_bytes())
     damaged[100] ^= 1
@@ -232,7 +232,7 @@ def test_resume_keeps_good_shards_and_makes_the_others(run, monkeypatch, tmp_pat
     shards[1].unlink()
     kept = {path: path.stat().st_ino for path in shards[2:]}
     run("--resume", output="again")
-    assert content(again) == expected
+    assert content(second) == expected
     assert {path: path.stat().st_ino for path in shards[2:]} == kept
 
 

@@ -106,9 +106,9 @@ def test_a_folder_in_use(corpus_files: Path, tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     run(corpus_files, output, "--model", "bpe", "--resume")
     assert "nothing to do" in capsys.readouterr().out
-    for again in ([], ["--resume"]):
+    for second in ([], ["--resume"]):
         with pytest.raises(UsageError, match="made from other input or with other options"):
-            run(corpus_files, output, "--model", "bpe", "--seed", "1", *again)
+            run(corpus_files, output, "--model", "bpe", "--seed", "1", *second)
     assert files_of(output) == made
     run(corpus_files, output, "--model", "wordpiece", "--overwrite")
     assert files_of(output)["tokenizer.json"] != made["tokenizer.json"]

@@ -138,7 +138,7 @@ def test_no_more_is_read_than_is_allowed_and_no_engine_is_made_for_it(make, monk
 def test_a_part_says_where_it_is_from(make, source):
     split = make("--packing", "pad", "--shuffle", "none")[0]
     part = Tracer(split).trace(split.origin(0, 0), split.row(0, 0))[0]
-    said = part.describe()
-    assert said.startswith(f"{source}/a.txt, line ")
-    assert f"(byte {part.place})" in said
-    assert said.endswith("whole") == part.whole
+    description = part.describe()
+    assert description.startswith(f"{source}/a.txt, line ")
+    assert f"(byte {part.place})" in description
+    assert description.endswith("whole") == part.whole
