@@ -15,7 +15,7 @@ LENGTH_EDGES = np.unique(np.floor(2.0 ** (np.arange(0, 161) / 4)).astype(np.int6
 # The bin of each length below 2**16, because a table is several times as fast as a search.
 _BINS = np.maximum(np.searchsorted(LENGTH_EDGES, np.arange(1 << 16), side="right") - 1, 0).astype(np.uint8)
 
-# Bytes per token: bins of a quarter byte. The last one holds all values from 16 on.
+# Bytes per token: bins of a quarter byte. The last one counts all values from 16 on.
 _BINS_PER_BYTE = 4
 _RATIO_BINS = 16 * _BINS_PER_BYTE + 1
 
@@ -28,7 +28,7 @@ class SplitStatistics:
     """Sums over some of a split's documents and rows. `merge` adds the sums over others."""
 
     token_counts: np.ndarray
-    """int64 [vocab_size]: how often each id occurs."""
+    """int64 [vocab_size]: the number of occurrences of each id."""
     document_tokens: np.ndarray
     """int64 [len(LENGTH_EDGES)]: documents by their number of tokens. Bin i counts those with LENGTH_EDGES[i] <=
     length < LENGTH_EDGES[i + 1]. Bin 0 also counts documents of length 0.
@@ -98,15 +98,15 @@ class SplitStatistics:
     def merge(self, other: SplitStatistics) -> SplitStatistics:
         """Adds `other` in place, and returns self."""
         for field in fields(self):
-            ours, theirs = getattr(self, field.name), getattr(other, field.name)
+            value, addend = getattr(self, field.name), getattr(other, field.name)
             if field.name.startswith("longest_"):
-                setattr(self, field.name, max(ours, theirs))
+                setattr(self, field.name, max(value, addend))
             elif field.name == "rows_checksum":
-                self.rows_checksum = (ours + theirs) % 2**64
-            elif isinstance(ours, np.ndarray):
-                ours += theirs
+                self.rows_checksum = (value + addend) % 2**64
+            elif isinstance(value, np.ndarray):
+                value += addend
             else:
-                setattr(self, field.name, ours + theirs)
+                setattr(self, field.name, value + addend)
         return self
 
     def to_bytes(self) -> bytes:
@@ -179,6 +179,11 @@ def entropy(counts: np.ndarray) -> float:
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:
+    """Counts lengths by the bins of `LENGTH_EDGES`.
+
+    >>> _histogram(np.array([0, 1, 3, 3, 100_000])).nonzero()
+    (array([ 0,  2, 60]),)
+    """
     bins = _BINS[np.minimum(lengths, len(_BINS) - 1)].astype(np.int64)
     long = lengths >= len(_BINS)
     if long.any():

@@ -1,4 +1,4 @@
-"""Checksums of what is read of a work unit, so that a unit is never read twice with different texts."""
+"""Checksums of the files that a work unit reads, so that a unit is never reread with different texts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ KEY = "texts"  # of the index of a file of sections
 
 
 class TextChecksums:
-    """The CRC-32C of what is read of each file of a unit."""
+    """The CRC-32C of the part of each file that a unit reads."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}
-        """By the file's path below the root."""
+        """File's path below the root → CRC-32C."""
 
     def of(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
         """Yields all of the unit's batches, and adds each one."""
         for batch in batches:
-            before = self.by_name.get(batch.name, 0)
-            self.by_name[batch.name] = google_crc32c.extend(before, batch.crc.to_bytes(4, "little"))
+            crc = self.by_name.get(batch.name, 0)
+            self.by_name[batch.name] = google_crc32c.extend(crc, batch.crc.to_bytes(4, "little"))
             yield batch
 
     def check(self, unit: WorkUnit, path: str, **identity: object) -> None:
-        """Compares them with those in the file of sections of an earlier attempt, if it exists.
+        """Compares the checksums with those in the file of sections of an earlier attempt, if it exists.
 
         Args:
             unit: The unit.
@@ -38,11 +38,11 @@ class TextChecksums:
         Raises:
             DataError: If a file of the unit has changed since.
         """
-        earlier: Mapping[str, int] | None = read_if_intact(path, identity, lambda _, index: index.get(KEY))
-        if earlier is None or earlier == self.by_name:
+        stored: Mapping[str, int] | None = read_if_intact(path, identity, lambda _, index: index.get(KEY))
+        if stored is None or stored == self.by_name:
             return
         names = (part.name for part in unit.parts)
-        changed = next(name for name in names if earlier.get(name) != self.by_name.get(name))
+        changed = next(name for name in names if stored.get(name) != self.by_name.get(name))
         raise DataError(
             f"{unit.root}{changed}: has changed since this run first read it: the text of work unit {unit.index} "
             "differs; use --overwrite to make the dataset from the new text"

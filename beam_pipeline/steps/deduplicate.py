@@ -38,8 +38,8 @@ _ENTRIES_PER_PASS = 1 << 22
 # A document's hash, as its two halves, and the document's number in its unit.
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4")])
 
-# What a unit sends to a bucket: (the unit's number, `_ENTRY` entries as bytes).
 UnitEntries = tuple[int, bytes]
+"""The entries that a unit sends to a bucket: (the unit's number, `_ENTRY` entries as bytes)."""
 
 
 def num_buckets(input_bytes: int) -> int:
@@ -48,10 +48,16 @@ def num_buckets(input_bytes: int) -> int:
 
 
 def first_occurrences(hashes: np.ndarray) -> np.ndarray:
-    """Returns bool [documents]: whether a document is the first with its hash.
+    """Determines whether a document is the first with its hash.
+
+    >>> first_occurrences(np.array([[1, 2], [3, 4], [1, 2], [1, 5]], np.uint64))
+    array([ True,  True, False,  True])
 
     Args:
         hashes: uint64 [documents, 2].
+
+    Returns:
+        bool [documents].
     """
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # a stable sort: equal hashes keep their order
     ordered = hashes[order]
@@ -60,37 +66,41 @@ def first_occurrences(hashes: np.ndarray) -> np.ndarray:
     return first
 
 
-def bucket_entries(hashes: np.ndarray, wanted: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (bucket, `_ENTRY` entries as bytes) for the documents that `wanted`, bool [documents], selects."""
-    seen = np.empty(int(wanted.sum()), _ENTRY)
-    seen["high"], seen["low"] = hashes[wanted].T
-    seen["document"] = np.flatnonzero(wanted)
-    bucket = seen["high"] % np.uint64(buckets)
+def bucket_entries(hashes: np.ndarray, selected: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (bucket, `_ENTRY` entries as bytes) of the documents for which `selected`, bool [documents], is true."""
+    entries = np.empty(int(selected.sum()), _ENTRY)
+    entries["high"], entries["low"] = hashes[selected].T
+    entries["document"] = np.flatnonzero(selected)
+    bucket = entries["high"] % np.uint64(buckets)
     for part in _indices_by_key(bucket):
-        yield int(bucket[part[0]]), seen[part].tobytes()
+        yield int(bucket[part[0]]), entries[part].tobytes()
 
 
 def _indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
-    """Returns the indices of each distinct key, in ascending order of the keys."""
+    """Returns the indices of each distinct key, in ascending order of the keys.
+
+    >>> _indices_by_key(np.array([7, 3, 7]))
+    [array([1]), array([0, 2])]
+    """
     order = np.argsort(keys, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
 
 
 def find_duplicates(
-    seen: Iterable[UnitEntries], entries_per_pass: int = _ENTRIES_PER_PASS
+    unit_entries: Iterable[UnitEntries], entries_per_pass: int = _ENTRIES_PER_PASS
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (unit, numbers of its documents that an earlier unit also has; int64 as bytes).
 
     Args:
-        seen: What the units sent to one bucket, in any order. No unit has a hash twice. It is iterated over several
-            times.
+        unit_entries: The entries that the units sent to one bucket, in any order. No unit has a hash twice. The
+            iterable is read several times.
         entries_per_pass: Approximate number of entries in memory at a time.
     """
-    total = sum(len(data) for _, data in seen) // _ENTRY.itemsize
+    total = sum(len(data) for _, data in unit_entries) // _ENTRY.itemsize
     passes = -(-total // entries_per_pass)
     for number in range(passes):
         units, entries = [], []
-        for unit, data in seen:
+        for unit, data in unit_entries:
             part = np.frombuffer(data, _ENTRY)
             if passes > 1:
                 part = part[part["low"] % np.uint64(passes) == number]
@@ -133,19 +143,19 @@ class HashDocuments(beam.DoFn):
         """Returns uint64 [documents, 2], the hashes of the unit's documents in their order."""
         path = hashes_path(self._job.staging, unit.index)
         identity = identity_of(self._job.fingerprint, unit)
-        kept = _kept_hashes(path, identity)
-        if kept is not None:
-            return kept
+        stored = _kept_hashes(path, identity)
+        if stored is not None:
+            return stored
         checksums = TextChecksums()
         batches = [
             text_hashes(batch.texts) for batch in checksums.of(read_unit(unit, self._job.config.input))
         ]
-        own = {"fingerprint": self._job.fingerprint, "run": self._job.run}
-        checksums.check(unit, path, **own)
+        run_identity = {"fingerprint": self._job.fingerprint, "run": self._job.run}
+        checksums.check(unit, path, **run_identity)
         hashes = np.concatenate([np.empty((0, 2), np.uint64), *batches])
         with create_sections(path) as sections:
             sections.end(
-                {**identity, **own, KEY: checksums.by_name, "hashes": sections.add(hashes.tobytes())}
+                {**identity, **run_identity, KEY: checksums.by_name, "hashes": sections.add(hashes.tobytes())}
             )
             self._job.check_lock()  # the file appears at the end of this block
         return hashes
@@ -178,5 +188,5 @@ def join_duplicates(element: tuple[int, dict[str, Iterable[Any]]]) -> tuple[Work
         The unit, and the numbers of its duplicate documents: int64, ascending.
     """
     (unit,) = element[1]["unit"]
-    found = [np.frombuffer(documents, np.int64) for documents in element[1]["duplicates"]]
-    return unit, np.sort(np.concatenate([NO_DUPLICATES, *found]))
+    duplicates = [np.frombuffer(documents, np.int64) for documents in element[1]["duplicates"]]
+    return unit, np.sort(np.concatenate([NO_DUPLICATES, *duplicates]))

@@ -12,8 +12,8 @@ from beam_pipeline.dataset.sections import Section
 from beam_pipeline.rows.routing import RowTable
 from beam_pipeline.rows.tails import TailTable
 
-# The shards that an earlier run finished, by the split's index: int64, ascending.
 KeptTable = dict[int, np.ndarray]
+"""The shards that an earlier run finished, by the split's index: int64, ascending."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class UnitCounts:
     """The numbers of rows and tail tokens that a work unit contributes to each split."""
 
     unit: int
-    """Its number."""
+    """The unit's number."""
     rows: tuple[int, ...]
-    """Rows, by the split's index."""
+    """The number of rows, by the split's index."""
     tails: tuple[int, ...]
-    """Tokens in the tail, by the split's index."""
+    """The number of tokens in the tail, by the split's index."""
 
 
 def build_tail_table(counts: list[UnitCounts], num_units: int, num_splits: int) -> TailTable:
@@ -35,13 +35,13 @@ def build_tail_table(counts: list[UnitCounts], num_units: int, num_splits: int) 
         AssertionError: If a unit is missing or counted twice.
     """
     sizes = np.zeros((num_units, num_splits), np.int64)
-    seen = np.zeros(num_units, np.int64)
+    times_counted = np.zeros(num_units, np.int64)
     for counted in counts:
         sizes[counted.unit] += counted.tails
-        seen[counted.unit] += 1
-    if (seen != 1).any():
-        unit = int(np.flatnonzero(seen != 1)[0])
-        raise AssertionError(f"work unit {unit} was counted {int(seen[unit])} times, not once")
+        times_counted[counted.unit] += 1
+    if (times_counted != 1).any():
+        unit = int(np.flatnonzero(times_counted != 1)[0])
+        raise AssertionError(f"work unit {unit} was counted {int(times_counted[unit])} times, not once")
     return TailTable(sizes)
 
 
@@ -83,12 +83,12 @@ class BlockTable:
         """
         begin, end = np.searchsorted(self._blocks[:, 0], [split, split + 1])
         blocks = self._blocks[begin:end]
-        holding = np.searchsorted(blocks[:, 1], ranks, side="right") - 1
-        order = np.argsort(holding, kind="stable")
-        for chosen in np.split(order, np.flatnonzero(np.diff(holding[order])) + 1):
-            _, first_rank, unit, first, rows, *section = blocks[holding[chosen[0]]].tolist()
+        block_index = np.searchsorted(blocks[:, 1], ranks, side="right") - 1
+        order = np.argsort(block_index, kind="stable")
+        for row_indices in np.split(order, np.flatnonzero(np.diff(block_index[order])) + 1):
+            _, first_rank, unit, first, rows, *section = blocks[block_index[row_indices[0]]].tolist()
             place = BlockPlace(split, unit, first, rows, Section(*section))
-            yield place, chosen, ranks[chosen] - first_rank
+            yield place, row_indices, ranks[row_indices] - first_rank
 
     def spans(self, split: int, first: int, end: int) -> Iterator[tuple[BlockPlace, int, int]]:
         """Finds the blocks that contain the rows with the ranks from `first` to before `end`, which must not be empty.
@@ -98,8 +98,8 @@ class BlockTable:
         """
         begin, stop = np.searchsorted(self._blocks[:, 0], [split, split + 1])
         blocks = self._blocks[begin:stop]
-        holding = np.searchsorted(blocks[:, 1], [first, end - 1], side="right") - 1
-        for block in blocks[holding[0] : holding[1] + 1]:
+        block_index = np.searchsorted(blocks[:, 1], [first, end - 1], side="right") - 1
+        for block in blocks[block_index[0] : block_index[1] + 1]:
             _, first_rank, unit, number, rows, *section = block.tolist()
             place = BlockPlace(split, unit, number, rows, Section(*section))
             yield place, max(0, first - first_rank), min(rows, end - first_rank)
@@ -123,7 +123,7 @@ def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:
         # The first block must begin at rank 0, each other one where its predecessor ends, and the last must end with
         # the split.
         if not np.array_equal(np.append(first_ranks, rows), np.cumsum(np.append(0, counts))):
-            raise AssertionError(f"the blocks of split {split} do not hold each of its {rows} rows once")
+            raise AssertionError(f"the blocks of split {split} do not contain each of its {rows} rows once")
     return BlockTable(blocks)
 
 

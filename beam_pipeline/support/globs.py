@@ -21,15 +21,15 @@ _FOLDERS = f"(?:{_VISIBLE}[^/]*/)*"
 
 def literal_prefix(pattern: str) -> str:
     """Returns the part of a pattern before its first special character."""
-    found = _MAGIC.search(pattern)
-    return pattern[: found.start()] if found else pattern
+    match = _MAGIC.search(pattern)
+    return pattern[: match.start()] if match else pattern
 
 
 def path_regex(pattern: str) -> re.Pattern[str]:
     """Returns the regular expression of the whole paths of files that match."""
     *folders, name = pattern.split("/")
-    above = "".join(_FOLDERS if part == "**" else f"{_name(part)}/" for part in folders)
-    return re.compile(above + (f"{_FOLDERS}{_VISIBLE}[^/]+" if name == "**" else _name(name)))
+    folder_regex = "".join(_FOLDERS if part == "**" else f"{_name(part)}/" for part in folders)
+    return re.compile(folder_regex + (f"{_FOLDERS}{_VISIBLE}[^/]+" if name == "**" else _name(name)))
 
 
 def local_paths(pattern: str, not_followed: list[str]) -> set[str]:
@@ -57,24 +57,26 @@ def _is_file(path: str) -> bool:
 
 def _expand(above: str, parts: Sequence[str], not_followed: list[str]) -> Iterator[str]:
     """Yields the paths that match `parts` below the folder whose path with its final `/` is `above`."""
-    part, *rest = parts
+    part, *remaining = parts
     if part == "**":
-        if rest[0] == "**":
-            yield from _expand(above, rest, not_followed)
+        if remaining[0] == "**":
+            yield from _expand(above, remaining, not_followed)
             return
         for folder in _folders(above, not_followed):
-            yield from _expand(folder, rest, not_followed)
+            yield from _expand(folder, remaining, not_followed)
         return
     if not _MAGIC.search(part):
         names = [part]
     else:
         is_match = _name_regex(part).fullmatch
         names = [
-            entry.name for entry in _entries(above) if is_match(entry.name) and (not rest or entry.is_dir())
+            entry.name
+            for entry in _entries(above)
+            if is_match(entry.name) and (not remaining or entry.is_dir())
         ]
     for name in names:
-        if rest:
-            yield from _expand(f"{above}{name}/", rest, not_followed)
+        if remaining:
+            yield from _expand(f"{above}{name}/", remaining, not_followed)
         else:
             yield above + name
 

@@ -8,7 +8,11 @@ import numpy as np
 
 
 def mix64(x: np.ndarray) -> np.ndarray:
-    """Hashes a uint64 array with SplitMix64's finalizer (Steele, Lea and Flood, 2014)."""
+    """Hashes a uint64 array with SplitMix64's finalizer (Steele, Lea and Flood, 2014).
+
+    >>> mix64(np.array([0, 1], np.uint64))
+    array([16294208416658607535, 10451216379200822465], dtype=uint64)
+    """
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -25,7 +29,7 @@ def place_hashes(purpose: str, seed: int, name: str, places: np.ndarray) -> np.n
     """Hashes the places of documents in the file `name`. Hashes for different purposes or seeds are independent.
 
     Args:
-        purpose: What the hashes decide.
+        purpose: The name of the decision that the hashes determine.
         seed: The run's seed.
         name: The file's path below the plan's root.
         places: int64 [documents], as in `DocumentBatch.places`.

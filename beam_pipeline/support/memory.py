@@ -1,4 +1,4 @@
-"""Checks, before a run in this process starts, whether it fits into memory."""
+"""Memory of this machine, and the check that a run fits into it before the run starts."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def needed(
         longest_bytes: Bytes of the longest document that is known.
     """
     rows = input_bytes / TEXT_BYTES_PER_TOKEN * id_bytes
-    of_rows = rows * _PER_BYTE_OF_ROWS if groups_rows else min(rows, max(for_rows(), shard_bytes))
-    of_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
-    of_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
-    return int(_BASE + of_rows + of_hashes + of_documents)
+    for_grouped_rows = rows * _PER_BYTE_OF_ROWS if groups_rows else min(rows, max(for_rows(), shard_bytes))
+    for_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
+    for_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
+    return int(_BASE + for_grouped_rows + for_hashes + for_documents)
 
 
 def available(root: str = "/") -> int | None:
@@ -61,21 +61,21 @@ def available(root: str = "/") -> int | None:
     if not meminfo.exists():
         return None
     lines = (line.split() for line in meminfo.read_text().splitlines())
-    found = [int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:"]
-    return min([*found, *_left_in_groups(root)], default=None)
+    machine = [int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:"]
+    return min([*machine, *_free_in_groups(root)], default=None)
 
 
 def for_rows() -> int:
-    """Returns how many bytes of rows this process should gather at a time.
+    """Returns the number of bytes of rows that this process should gather at a time.
 
-    That is an eighth of what is available, but at most 1 GiB: more saves no time.
+    That is an eighth of the available memory, but at most 1 GiB: more saves no time.
     """
-    has = available()
-    return _MOST_FOR_ROWS // 4 if has is None else min(_MOST_FOR_ROWS, has // 8)
+    free_bytes = available()
+    return _MOST_FOR_ROWS // 4 if free_bytes is None else min(_MOST_FOR_ROWS, free_bytes // 8)
 
 
 def private_bytes() -> int | None:
-    """Returns how many bytes of memory this process uses, without mapped files; None if the system has no /proc."""
+    """Returns the bytes of memory that this process uses, without mapped files; None if the system has no /proc."""
     statistics = Path("/proc/self/statm")
     if not statistics.exists():
         return None
@@ -83,20 +83,25 @@ def private_bytes() -> int | None:
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
-def check(needs: int, has: int | None, *, remedy: str) -> None:
-    """Checks that a run fits into memory: it needs `needs` bytes, and `has` are available; None if unknown.
+def check(needed_bytes: int, available_bytes: int | None, *, remedy: str) -> None:
+    """Checks that a run fits into memory.
+
+    Args:
+        needed_bytes: The memory that it needs.
+        available_bytes: The available memory; None if it is unknown.
+        remedy: How to reduce the need, for the message.
 
     Raises:
         UsageError: If it does not fit.
     """
-    if has is not None and needs > has:
+    if available_bytes is not None and needed_bytes > available_bytes:
         raise UsageError(
-            f"this run needs about {needs / 1e9:.1f} GB of memory here, but {has / 1e9:.1f} GB are available; "
-            f"{remedy}, or use --skip_memory_check to try anyway"
+            f"this run needs about {needed_bytes / 1e9:.1f} GB of memory here, but {available_bytes / 1e9:.1f} GB are "
+            f"available; {remedy}, or use --skip_memory_check to try anyway"
         )
 
 
-def _left_in_groups(root: str) -> Iterator[int]:
+def _free_in_groups(root: str) -> Iterator[int]:
     """Yields the remaining memory of each control group (version 2 or 1) of this process."""
     listing = Path(root, "proc/self/cgroup")
     if not listing.exists():
@@ -110,8 +115,9 @@ def _left_in_groups(root: str) -> Iterator[int]:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        own = top / path.strip("/")
-        folders = [own, *own.parents] if own.is_dir() else [top]  # a container sees its own group as the top
+        own_group = top / path.strip("/")
+        # In a container, the process's own group is the top.
+        folders = [own_group, *own_group.parents] if own_group.is_dir() else [top]
         for folder in folders:
             limit, usage = folder / names[0], folder / names[1]
             if folder.is_relative_to(top) and limit.exists() and limit.read_text().strip() != "max":

@@ -37,7 +37,7 @@ class CancelRequest:
     """A user's request to cancel the job: the first SIGINT or SIGTERM while `watched`."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[CancelRequest]:
@@ -45,18 +45,18 @@ class CancelRequest:
         if threading.current_thread() is not threading.main_thread():  # Python handles signals only there
             yield self
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def restore() -> None:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
-        def ask(number: int, frame: FrameType | None) -> None:
+        def request(number: int, frame: FrameType | None) -> None:
             restore()
-            self.asked.set()
+            self.requested.set()
 
-        for number in before:
-            signal.signal(number, ask)
+        for number in previous:
+            signal.signal(number, request)
         try:
             yield self
         finally:
@@ -71,8 +71,8 @@ class JobFollower:
         self._id = job_id
         self._cancel = cancel
         self._state = ""
-        self._seen: set[tuple[str, str]] = set()
-        self._since: datetime | None = None
+        self._shown_messages: set[tuple[str, str]] = set()
+        self._last_time: datetime | None = None
         self._errors: list[str] = []
         self._launcher_log = ""
         self._counters = ""
@@ -86,7 +86,7 @@ class JobFollower:
         """
         cancelled, polls_left = False, _POLLS_FOR_REASON
         while True:
-            if self._cancel.asked.is_set() and not cancelled:
+            if self._cancel.requested.is_set() and not cancelled:
                 _log.info("Dataflow: cancelling the job, as requested")
                 self._try(lambda: self._client.modify_job_state(self._id, "JOB_STATE_CANCELLED"))
                 cancelled = True
@@ -95,8 +95,8 @@ class JobFollower:
                 break
             polls_left -= state == "FAILED"
             if cancelled:
-                self._cancel.asked.clear()  # or the wait below would return at once
-            self._cancel.asked.wait(_POLL_SECONDS)
+                self._cancel.requested.clear()  # or the wait below would return at once
+            self._cancel.requested.wait(_POLL_SECONDS)
         if state == "DONE":
             return
         if state == "CANCELLED":
@@ -123,7 +123,7 @@ class JobFollower:
             ) from error
 
     def _poll(self) -> str:
-        """Prints what is new, and returns the job's state."""
+        """Prints new messages and counters, and returns the job's state."""
         job = self._try(lambda: self._client.get_job(self._id))
         state = job.current_state.name.removeprefix("JOB_STATE_")
         if state != self._state:
@@ -134,25 +134,25 @@ class JobFollower:
         return state
 
     def _print_messages(self) -> None:
-        token, since = None, self._since
+        token, start_time = None, self._last_time
         while True:
             messages, token = self._try(
                 lambda token=token: self._client.list_messages(
-                    self._id, start_time=since, page_token=token, minimum_importance="JOB_MESSAGE_BASIC"
+                    self._id, start_time=start_time, page_token=token, minimum_importance="JOB_MESSAGE_BASIC"
                 )
             )
             for message in messages:
                 importance = message.message_importance.name.removeprefix("JOB_MESSAGE_")
                 text = message.message_text
                 key = (str(message.time), text)
-                if importance not in _SHOWN or key in self._seen:
+                if importance not in _SHOWN or key in self._shown_messages:
                     continue
-                self._seen.add(key)
-                self._since = message.time  # inclusive, because several messages can have the same time
+                self._shown_messages.add(key)
+                self._last_time = message.time  # inclusive, because several messages can have the same time
                 _log.info("Dataflow: %s", text if importance == "BASIC" else f"{importance}: {text}")
-                found = _LAUNCHER_LOG.search(text)
-                if found:
-                    self._launcher_log = found[1]
+                match = _LAUNCHER_LOG.search(text)
+                if match:
+                    self._launcher_log = match[1]
                 if importance == "ERROR":
                     self._errors.append(text)
             if not token:
@@ -163,9 +163,9 @@ class JobFollower:
         sums: Counter[str] = Counter()
         for metric in self._try(lambda: self._client.get_job_metrics(self._id)).metrics:
             name, context = metric.name.name, metric.name.context
-            ours = metric.name.origin == "user" and context.get("namespace") in NAMESPACES
+            is_own = metric.name.origin == "user" and context.get("namespace") in NAMESPACES
             if (
-                ours
+                is_own
                 and "tentative" not in context
                 and metric.scalar is not None
                 and not name.endswith(_DISTRIBUTION_SUFFIXES)
@@ -177,10 +177,10 @@ class JobFollower:
             _log.info("Dataflow: %s", counters)
 
     def _reason(self) -> str:
-        """Returns why the job failed.
+        """Returns the reason why the job failed.
 
-        If the launcher of a template failed, that is the end of its log. Otherwise it is our own message if an error
-        quotes one, the last traceback, or the last error.
+        If the launcher of a template failed, that is the end of its log. Otherwise it is this program's message if an
+        error quotes one, the last traceback, or the last error.
         """
         if self._launcher_log:
             return f"{self._errors[-1] if self._errors else 'the launch failed'}\n{self._read_launcher_log()}"

@@ -26,7 +26,7 @@ MACHINE_TYPE = "n2-standard-4"
 # Limits what a job can cost by mistake. More than about 100 GB of text need a larger value.
 MAX_NUM_WORKERS = 16
 # The work is CPU-bound, and there is already a process per core: one thread computes while the other reads or writes
-# files. Dataflow's default of 12 threads would hold 12 shards in memory.
+# files. With Dataflow's default of 12 threads, 12 shards would be in memory.
 HARNESS_THREADS = 2
 WORKER_ACCOUNT = "tokenmill-pipeline"
 
@@ -40,8 +40,8 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
     """Checks the options of a Dataflow job, and sets defaults for missing ones.
 
     Args:
-        options: Changed in place.
-        verb: What the job does, for its name and labels.
+        options: The options, which are changed in place.
+        verb: The verb that the job runs, for its name and labels.
         output: The folder that the job writes. The job's default name follows from it, because Dataflow rejects a
             second job of the same name while the first is active.
 
@@ -52,13 +52,13 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
     if not worker.sdk_container_image:
         worker.sdk_container_image = os.environ.get(IMAGE_VARIABLE) or None
     cloud.temp_location = cloud.temp_location or cloud.staging_location
-    wrong = [*_missing(cloud, worker), *_malformed(cloud, worker)]
+    problems = [*_missing(cloud, worker), *_malformed(cloud, worker)]
     if not _BUCKET_PATH.fullmatch(output):
-        wrong.append(
+        problems.append(
             f"--output {output}: Dataflow's workers cannot write there; choose a folder in a bucket, gs://…"
         )
-    if wrong:
-        raise UsageError("--runner DataflowRunner: " + "; ".join(wrong))
+    if problems:
+        raise UsageError("--runner DataflowRunner: " + "; ".join(problems))
     if not cloud.job_name:
         cloud.job_name = job_name(verb, output)
     if not cloud.service_account_email and ":" not in cloud.project:
@@ -70,11 +70,15 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
     debug = options.view_as(DebugOptions)
     if not debug.number_of_worker_harness_threads:
         debug.number_of_worker_harness_threads = HARNESS_THREADS
-    ours = {"program": "tokenmill", "verb": verb, "version": re.sub(r"[^-_a-z0-9]", "-", __version__.lower())}
-    theirs = [label.partition("=")[0] for label in cloud.labels or []]
+    own_labels = {
+        "program": "tokenmill",
+        "verb": verb,
+        "version": re.sub(r"[^-_a-z0-9]", "-", __version__.lower()),
+    }
+    user_labels = [label.partition("=")[0] for label in cloud.labels or []]
     cloud.labels = [
         *(cloud.labels or []),
-        *(f"{name}={text}" for name, text in ours.items() if name not in theirs),
+        *(f"{name}={text}" for name, text in own_labels.items() if name not in user_labels),
     ]
     # The image contains everything, so workers download and install nothing when they start.
     options.view_as(SetupOptions).sdk_location = "container"
@@ -88,7 +92,7 @@ def job_name(verb: str, output: str) -> str:
 
 
 def _missing(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
-    needed = {
+    required = {
         "project": (cloud.project, "the project that pays for the job"),
         "region": (cloud.region, "where it runs, e.g. europe-west4; best where the buckets are"),
         "temp_location": (cloud.temp_location, "a folder in a bucket for staged files, gs://BUCKET/tmp"),
@@ -97,42 +101,44 @@ def _missing(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
             "the image built from deploy/pipeline.Dockerfile",
         ),
     }
-    return [f"--{name} is missing: {what}" for name, (value, what) in needed.items() if not value]
+    return [f"--{name} is missing: {meaning}" for name, (value, meaning) in required.items() if not value]
 
 
 def _malformed(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
-    wrong = []
+    problems = []
     for name in ("temp_location", "staging_location"):
         path = getattr(cloud, name)
         if path and not _BUCKET_PATH.fullmatch(path):
-            wrong.append(f"--{name} {path}: must be in a bucket, gs://…")
+            problems.append(f"--{name} {path}: must be in a bucket, gs://…")
     if worker.sdk_container_image and not _IMAGE.fullmatch(worker.sdk_container_image):
-        wrong.append(
+        problems.append(
             f"--sdk_container_image {worker.sdk_container_image}: must have a tag or a digest, "
             "REGISTRY/IMAGE@sha256:…; otherwise the image could change while the job runs"
         )
     if cloud.job_name and not _JOB_NAME.fullmatch(cloud.job_name):
-        wrong.append(
+        problems.append(
             f"--job_name {cloud.job_name}: must consist of lower-case letters, digits and '-', and start with a letter"
         )
     for label in cloud.labels or []:
         if not _LABEL.fullmatch(label) and "{" not in label:
-            wrong.append(f"--labels {label}: must be KEY=VALUE, in lower-case letters, digits, '-' and '_'")
+            problems.append(
+                f"--labels {label}: must be KEY=VALUE, in lower-case letters, digits, '-' and '_'"
+            )
     for name in ("num_workers", "max_num_workers", "disk_size_gb"):
         value = getattr(worker, name)
         if value is not None and value < 1:
-            wrong.append(f"--{name} {value}: must be at least 1")
+            problems.append(f"--{name} {value}: must be at least 1")
     if worker.num_workers and worker.max_num_workers and worker.num_workers > worker.max_num_workers:
-        wrong.append(
+        problems.append(
             f"--num_workers {worker.num_workers}: more than --max_num_workers {worker.max_num_workers}"
         )
-    return wrong
+    return problems
 
 
 def _validate_with_beam(options: PipelineOptions) -> None:
-    """Runs Beam's own validation now; Beam would run it only after the input is planned and files are staged."""
+    """Runs Beam's validation early: Beam would run it only after the input is planned and files are staged."""
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
-    found = PipelineOptionsValidator(options, DataflowRunner()).validate()
-    if found:
-        raise UsageError("--runner DataflowRunner: " + "; ".join(map(str, found)))
+    problems = PipelineOptionsValidator(options, DataflowRunner()).validate()
+    if problems:
+        raise UsageError("--runner DataflowRunner: " + "; ".join(map(str, problems)))

@@ -38,7 +38,7 @@ def is_active(options: PipelineOptions, job: CloudJob) -> bool:
     Dataflow rejects a second one.
 
     Args:
-        options: Of this run. The job may be in another project or region.
+        options: The options of this run. The job may be in another project or region.
         job: The job in the lock.
 
     Raises:
@@ -46,28 +46,32 @@ def is_active(options: PipelineOptions, job: CloudJob) -> bool:
     """
     from google.cloud import dataflow_v1beta3 as api
 
-    own = options.view_as(GoogleCloudOptions)
-    if own.template_location and (job.project, job.region, job.name) == (
-        own.project,
-        own.region,
-        own.job_name,
+    own_cloud = options.view_as(GoogleCloudOptions)
+    if own_cloud.template_location and (job.project, job.region, job.name) == (
+        own_cloud.project,
+        own_cloud.region,
+        own_cloud.job_name,
     ):
         return False
-    asking = PipelineOptions.from_dictionary(
+    job_options = PipelineOptions.from_dictionary(
         options.get_all_options(drop_default=True) | {"project": job.project, "region": job.region}
     )
-    jobs = new_client(asking)._jobs_client  # because Beam's own calls retry for many minutes
-    where = {"project_id": job.project, "location": job.region}
+    jobs = new_client(job_options)._jobs_client  # because Beam's own calls retry for many minutes
+    in_region = {"project_id": job.project, "location": job.region}
     try:
         if job.id:
-            one = api.GetJobRequest(job_id=job.id, **where)
-            found = [_service_answer(lambda: jobs.get_job(one, timeout=_SECONDS_TO_ANSWER))]
+            request = api.GetJobRequest(job_id=job.id, **in_region)
+            candidates = [_service_answer(lambda: jobs.get_job(request, timeout=_SECONDS_TO_ANSWER))]
         else:
-            active = api.ListJobsRequest(filter=api.ListJobsRequest.Filter.ACTIVE, **where)
-            found = _service_answer(lambda: list(jobs.list_jobs(active, timeout=_SECONDS_TO_ANSWER)))
+            active = api.ListJobsRequest(filter=api.ListJobsRequest.Filter.ACTIVE, **in_region)
+            candidates = _service_answer(lambda: list(jobs.list_jobs(active, timeout=_SECONDS_TO_ANSWER)))
     except OSError as error:
         raise DataError(f"Dataflow does not answer: {error}") from error
-    states = [one.current_state.name.removeprefix("JOB_STATE_") for one in found if one.name == job.name]
+    states = [
+        candidate.current_state.name.removeprefix("JOB_STATE_")
+        for candidate in candidates
+        if candidate.name == job.name
+    ]
     return any(state not in ENDED for state in states)
 
 
@@ -78,7 +82,7 @@ def run(
 
     Args:
         build: Adds the pipeline's steps.
-        options: Complete, see `job_options.complete`.
+        options: The options of the job, completed by `job_options.complete`.
         lock: The lock of the folder that the job writes. The job is recorded in it, and the lock is kept if the job may
             still be active when this function returns or raises.
         wait: Whether to follow the job until it ends. SIGINT and SIGTERM then cancel the job.
@@ -100,8 +104,8 @@ def run(
         with request.watched() if wait else contextlib.nullcontext():
             result = _service_answer(pipeline.run)
             if not getattr(result, "has_job", False):  # for a template, or with --dry_run
-                where = f"is described in {cloud.template_location}, and Dataflow starts it"
-                _log.info("the job %s", where if cloud.template_location else "was not submitted")
+                template = f"is described in {cloud.template_location}, and Dataflow starts it"
+                _log.info("the job %s", template if cloud.template_location else "was not submitted")
                 if lock and cloud.template_location:
                     lock.name_job(job, renewed=False)
                 return False
@@ -110,8 +114,8 @@ def run(
             follower = JobFollower(new_client(options), result.job_id(), cancel=request)
             _log.info("Dataflow job %s: %s", result.job_id(), follower.url)
             if not wait:
-                where = f"--project {cloud.project} --region {cloud.region}"
-                _log.info("python -m beam_pipeline follow %s %s", result.job_id(), where)
+                flags = f"--project {cloud.project} --region {cloud.region}"
+                _log.info("python -m beam_pipeline follow %s %s", result.job_id(), flags)
                 return False
             follower.follow()
     except (StillRunning, KeyboardInterrupt):
@@ -129,7 +133,7 @@ def new_client(options: PipelineOptions) -> DataflowApplicationClient:
 
 
 def _service_answer(call: Callable[[], Answer]) -> Answer:
-    """Returns what a call to Dataflow or Cloud Storage returns.
+    """Returns the result of a call to Dataflow or Cloud Storage.
 
     Raises:
         DataError: If the service rejects it.

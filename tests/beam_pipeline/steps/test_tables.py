@@ -73,7 +73,7 @@ def test_every_row_is_found_in_its_block(rows, order):
 def test_a_lost_or_doubled_block_is_an_error():
     table, places = places_of([[[4, 2]], [[3]]])
     for wrong in (places[1:], places[:1] + places[2:], places[:-1], [*places, places[0]], []):
-        with pytest.raises(AssertionError, match="do not hold each of its 9 rows once"):
+        with pytest.raises(AssertionError, match="do not contain each of its 9 rows once"):
             build_block_table(wrong, table)
 
 
