@@ -18,7 +18,9 @@ from tests.end_to_end.test_documentation import PAGES, ROOT, commands
 
 # A pattern of commands → why no test runs them as they are written.
 NOT_RUN = {
-    r"tokenmill \S+ .*(gs://|\$PROJECT)": "needs Google Cloud; tests/beam_pipeline/test_dataflow.py has a stand-in",
+    r"tokenmill \S+ .*(gs://|\$PROJECT)": (
+        "needs Google Cloud; tests/beam_pipeline/runners/test_dataflow.py has a stand-in"
+    ),
     r"tokenmill prepare .*JOB_SERVER": "needs a Flink cluster; make test-engines runs one",
     r"tokenmill-trainer launch": "needs Google Cloud; tests/tpu_trainer/verbs/test_launch.py has a stand-in",
     r"tokenmill-trainer compile-check": "needs the TPU's compiler; make test-tpu-check has it",
@@ -31,7 +33,9 @@ NOT_RUN = {
     r"(\.venv|trainer/\.venv)/bin/(python -m pytest|ruff)": "runs the tests",
     r"(uv|docker|git) ": "changes the machine or a repository",
     r"gcloud ": "tests/deploy/test_documented_commands.py compares it with recorded flags",
-    r"python pretrain_gpt.py": "needs Megatron-LM; tests/beam_pipeline/test_megatron.py compares the bytes",
+    r"python pretrain_gpt.py": (
+        "needs Megatron-LM; tests/beam_pipeline/formats/test_megatron_datasets.py compares the bytes"
+    ),
     r"python -c ": "sets a variable of a page",
 }
 PROGRAMS = r"(tokenmill|tokenmill-trainer|make|uv|docker|git|gcloud|python|\.venv/\S+|trainer/\.venv/\S+)"

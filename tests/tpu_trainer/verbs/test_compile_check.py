@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tpu_trainer
-from tests.tpu_trainer.test_hlo import HLO
+from tests.tpu_trainer.tpu_check.test_hlo import HLO
 from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.support.chips import CHIPS, Topology
 from tpu_trainer.support.errors import UsageError

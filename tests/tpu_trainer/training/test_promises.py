@@ -11,7 +11,7 @@ from tests.tpu_trainer.training import test_every_model_type
 from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 from tpu_trainer.verbs.command_line import parse
 
-DOCS = Path(__file__).parents[2] / "docs" / "how-training-works.md"
+DOCS = Path(__file__).parents[3] / "docs" / "how-training-works.md"
 HEADER = [
     "| objective | type | exact resume | checkpointing | accumulation | several hosts | export |",
     "|---|---|---|---|---|---|---|",
