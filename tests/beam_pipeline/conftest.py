@@ -12,11 +12,13 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from beam_pipeline.verbs import prepare
+from tests.beam_pipeline.beam_signatures import remember_signatures
 from tests.beam_pipeline.runs import arguments
 from tokenmill_reader.console.logs import log_to_stderr
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 log_to_stderr("beam_pipeline")
+remember_signatures()
 
 WIKITEXT = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 

@@ -3,12 +3,12 @@
 test_faults.py and test_convert.py run this as a program, since it forks a child for each run and must not have other
 threads.
 
-    python -m tests.beam_pipeline.kill_runs FOLDER VERB ARGUMENT…     ({OUT} stands for the run's output folder)
+    python -m tests.beam_pipeline.kill_runs FOLDER EVERY VERB ARGUMENT…     ({OUT} stands for the output folder)
 
-For k = 1, 2, …, a run is killed (SIGKILL) at its k-th change: right before it moves a file into place, deletes its
-staging folder, or releases its lock. Then its output is checked, and the same command runs again, every other time with
---resume. This ends with the first run that is not killed, and prints a JSON object: the number of kills, and a list of
-failures.
+For k = EVERY, 2 EVERY, …, a run is killed (SIGKILL) at its k-th change: right before it moves a file into place,
+deletes its staging folder, or releases its lock. Then its output is checked, and the same command runs again, every
+other time with --resume. This ends with the first run that is not killed, and prints a JSON object: the number of
+kills, and a list of failures.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from beam_pipeline.dataset import lock_kinds
 from beam_pipeline.steps import commit
 from beam_pipeline.support import filesystem
 from beam_pipeline.verbs import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
+from tests.beam_pipeline.beam_signatures import remember_signatures
 from tests.beam_pipeline.runs import content
 from tests.fuzz.faults import Child
 from tokenmill_reader.format.names import MANIFEST
@@ -57,7 +58,8 @@ def kill_at_change(number: int) -> None:
 
 
 def main() -> None:
-    folder, *arguments = sys.argv[1:]
+    remember_signatures()
+    folder, every, *arguments = sys.argv[1:]
     output, log = Path(folder, "out"), Path(folder, "log")
     log.mkdir()
     filled = [argument.replace("{OUT}", str(output)) for argument in arguments]
@@ -68,25 +70,26 @@ def main() -> None:
     kills = 0
     while True:
         shutil.rmtree(output)
-        status = run(filled, log, kills + 1)
+        change = (kills + 1) * int(every)
+        status = run(filled, log, change)
         if status == 0:
             print(json.dumps({"kills": kills, "wrong": wrong}))
             return
         kills += 1
         if status != -signal.SIGKILL:
-            wrong.append(f"change {kills}: the run ended with status {status}")
+            wrong.append(f"change {change}: the run ended with status {status}")
         manifests = list(output.glob(f"*/{MANIFEST}"))
         for manifest in manifests:
             # In a child, too: a library that has read a shard may have threads, and must not be forked then.
             ended = Child(["verify", str(manifest.parent)], log).wait()
             if ended.status:
-                wrong.append(f"change {kills}: {ended.out}{ended.err}")
+                wrong.append(f"change {change}: {ended.out}{ended.err}")
         resume = ["--resume"] if kills % 2 or len(manifests) == 2 else []
         if run([*filled, *resume], log):
-            wrong.append(f"change {kills}: the next run failed")
+            wrong.append(f"change {change}: the next run failed")
         elif content(output) != expected:
             names = sorted(set(content(output)) ^ set(expected)) or "the same names"
-            wrong.append(f"change {kills}: the next run {resume} wrote other bytes ({names})")
+            wrong.append(f"change {change}: the next run {resume} wrote other bytes ({names})")
 
 
 if __name__ == "__main__":

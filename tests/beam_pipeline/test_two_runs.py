@@ -72,7 +72,11 @@ def wait_for_shards(run: subprocess.Popen, out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "second"), [("in this process", []), ("worker processes", ["--seed", "1", "--overwrite"])]
+    ("mode", "second"),
+    [
+        pytest.param("in this process", [], marks=pytest.mark.wide),
+        ("worker processes", ["--seed", "1", "--overwrite"]),
+    ],
 )
 def test_of_two_that_start_together_one_makes_the_dataset(
     start, tmp_path: Path, mode: str, second: list[str]
@@ -145,7 +149,7 @@ def test_the_processes_that_verify_a_dataset_end_with_their_launcher(dataset: Pa
     ("mode", "number", "status", "word"),
     [
         ("in this process", signal.SIGINT, 130, "interrupted"),
-        ("worker processes", signal.SIGINT, 130, "interrupted"),
+        pytest.param("worker processes", signal.SIGINT, 130, "interrupted", marks=pytest.mark.wide),
         ("worker processes", signal.SIGTERM, 143, "terminated"),
     ],
 )

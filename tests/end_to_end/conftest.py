@@ -15,6 +15,10 @@ from unittest import mock
 
 import pytest
 
+from tests.beam_pipeline.beam_signatures import remember_signatures
+
+remember_signatures()
+
 ROOT = Path(__file__).resolve().parents[2]
 WIKITEXT = ROOT.parent / "shared" / "corpora" / "wikitext-2" / "valid.txt"
 TRAINER_PYTHON = ROOT / "trainer" / ".venv" / "bin" / "python"

@@ -23,6 +23,7 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
+from tests.beam_pipeline.beam_signatures import remember_signatures
 from tests.fuzz import faults
 from tests.fuzz.cases import BEFORE, Case, make_case
 from tests.fuzz.faults import Child, Ended
@@ -332,6 +333,7 @@ def main() -> int:
     from beam_pipeline.engines import engine  # noqa: F401
     from beam_pipeline.verbs import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
 
+    remember_signatures()
     numbers = args.only or range(args.first, args.first + args.cases)
     seen: Counter[str] = Counter()
     wrong_cases = 0

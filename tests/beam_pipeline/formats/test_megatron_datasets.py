@@ -152,7 +152,11 @@ def test_a_foreign_file_with_the_name_of_an_index_is_in_the_way(jsonl: Path, tok
     assert content(tmp_path / "out") == {"train/train-00000-1000.idx": b"precious"}
 
 
-@pytest.mark.parametrize("lost", ["nothing", ".idx", ".bin", "damaged .idx", "damaged .bin"])
+LOST = [".bin", "damaged .idx"]
+LOST += [pytest.param(name, marks=pytest.mark.wide) for name in ("nothing", ".idx", "damaged .bin")]
+
+
+@pytest.mark.parametrize("lost", LOST)
 def test_a_run_that_ended_between_the_files_of_a_pair_is_resumed(
     made: Path, jsonl: Path, tokenizer: Path, tmp_path: Path, monkeypatch, lost: str
 ):

@@ -59,10 +59,10 @@ def test_it_has_the_files_that_prepare_writes(
 @pytest.mark.parametrize(
     ("output_format", "options"),
     [
-        ("arrayrecord", ["--position_ids"]),
-        ("parquet", ["--position_ids"]),
+        pytest.param("arrayrecord", ["--position_ids"], marks=pytest.mark.wide),
+        pytest.param("parquet", ["--position_ids"], marks=pytest.mark.wide),
         ("mds", ["--segment_ids", "--position_ids"]),
-        ("mds", ["--packing", "pad"]),
+        pytest.param("mds", ["--packing", "pad"], marks=pytest.mark.wide),
         ("parquet", ["--packing", "best_fit", "--segment_ids"]),
     ],
 )
@@ -103,22 +103,30 @@ def test_a_run_that_ended_early_is_resumed(dataset: Path, converted: Path, tmp_p
         to(dataset, tmp_path / "out")
 
 
-def test_killed_at_every_change_of_the_file_system(
-    tmp_path: Path, documents: list[str], tokenizer_folder: Path
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.wide)])
+def test_killed_at_changes_of_the_file_system(
+    tmp_path: Path, documents: list[str], tokenizer_folder: Path, every: int
 ):
     small = tmp_path / "small.txt"
     small.write_text("\n".join(documents[:60]), encoding="utf-8")
     run = arguments(small, tokenizer_folder, tmp_path / "source", *SPLITS, "--max_length", "32")
     prepare.main([*run, "--num_shards", "2"])
-    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), "convert"]
+    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), str(every), "convert"]
     command += [str(tmp_path / "source"), "--output_format", "arrayrecord", "--output", "{OUT}"]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert report["wrong"] == []
-    assert report["kills"] > 15
+    assert report["kills"] > 15 / every
 
 
-@pytest.mark.parametrize("options", [[], ["--overwrite"]])
-@pytest.mark.parametrize("other", ["convert", "prepare"])
+@pytest.mark.parametrize(
+    ("other", "options"),
+    [
+        pytest.param("convert", [], marks=pytest.mark.wide),
+        pytest.param("convert", ["--overwrite"], marks=pytest.mark.wide),
+        pytest.param("prepare", [], marks=pytest.mark.wide),
+        ("prepare", ["--overwrite"]),
+    ],
+)
 def test_of_two_runs_that_start_together_one_makes_the_dataset(
     dataset: Path,
     corpus: Path,
