@@ -87,9 +87,9 @@ test-pipeline: setup
 	$(PIPELINE) $(PYTEST) $(PIPELINE_TESTS)
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
-TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs step support verbs)" \
+TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs step support tpu_check)" \
   "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" "$(wildcard tests/tpu_trainer/network/test_[d-z]*.py)" \
-  "tests/tpu_trainer/devices" "tests/tpu_trainer/training" "$(wildcard tests/tpu_trainer/test_*.py)"
+  "tests/tpu_trainer/devices tests/tpu_trainer/training" "tests/tpu_trainer/verbs $(wildcard tests/tpu_trainer/test_*.py)"
 
 test-trainer: setup
 	for part in $(TRAINER_TESTS); do $(TRAINER) $(PYTEST) $$part || exit 1; done
