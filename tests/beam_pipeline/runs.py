@@ -22,6 +22,13 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def without_manifests(folder: Path) -> dict[str, bytes]:
+    """Returns the files of a dataset that do not name its format or source."""
+    return {
+        name: data for name, data in content(folder).items() if not name.endswith(("manifest.json", ".html"))
+    }
+
+
 def defects(dataset: Path | str) -> list[str]:
     """Returns the defects that `verify` finds in all splits."""
     return [defect for _, found in check_dataset(str(dataset)) for defect in found]

@@ -58,7 +58,7 @@ def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
     assert gcs.below(OUT) == undisturbed
 
 
-@pytest.mark.parametrize("output_format", ["arrayrecord", "parquet"])
+@pytest.mark.parametrize("output_format", ["parquet", pytest.param("arrayrecord", marks=pytest.mark.wide)])
 def test_converted_in_the_bucket_every_byte_is_as_on_a_local_disk(
     gcs: Gcs, undisturbed: dict[str, bytes], tmp_path: Path, output_format: str
 ):

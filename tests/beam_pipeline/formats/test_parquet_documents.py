@@ -12,7 +12,13 @@ import pytest
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import convert, inspection, prepare
 from beam_pipeline.views.reading import open_dataset
-from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+from tests.beam_pipeline.runs import (
+    arguments,
+    content,
+    defects,
+    fail_before_the_manifests,
+    without_manifests,
+)
 
 OPTIONS = ["--packing", "none", "--append_eos", "--splits", "train=0.8,validation=0.2", "--num_shards", "3"]
 UNITS = ["--unit_bytes", "20000"]
@@ -33,12 +39,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folde
 @pytest.fixture
 def copy(made: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(made["parquet"], tmp_path / "copy"))
-
-
-def without_manifests(folder: Path) -> dict[str, bytes]:
-    return {
-        name: data for name, data in content(folder).items() if not name.endswith(("manifest.json", ".html"))
-    }
 
 
 def documents(folder: Path, split: str) -> list[list[int]]:

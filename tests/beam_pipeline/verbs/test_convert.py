@@ -12,7 +12,13 @@ import pytest
 
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import convert, inspection, prepare
-from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+from tests.beam_pipeline.runs import (
+    arguments,
+    content,
+    defects,
+    fail_before_the_manifests,
+    without_manifests,
+)
 
 SPLITS = ["--splits", "train=0.8,validation=0.2"]
 OPTIONS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
@@ -25,12 +31,6 @@ def to(source: Path, output: Path, output_format: str = "parquet", *options: str
 
 def manifest(folder: Path, split: str = "train") -> dict:
     return json.loads((folder / split / "manifest.json").read_text())
-
-
-def without_manifests(folder: Path) -> dict[str, bytes]:
-    return {
-        name: data for name, data in content(folder).items() if not name.endswith(("manifest.json", ".html"))
-    }
 
 
 @pytest.fixture(scope="module")

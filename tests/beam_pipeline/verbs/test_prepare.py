@@ -18,7 +18,7 @@ from beam_pipeline.steps import route
 from beam_pipeline.support import memory
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import prepare
-from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+from tests.beam_pipeline.runs import arguments, content, defects
 
 UNITS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300"]
 
@@ -216,24 +216,6 @@ def test_an_output_folder_in_use_is_refused(run):
     assert content(out) == before
     run("--seed", "1", "--overwrite", "--shard_size", "100")
     assert set(content(out)) != set(before) and defects(out) == []
-
-
-def test_resume_keeps_good_shards_and_makes_the_others(run, monkeypatch, tmp_path):
-    expected = content(run(output="whole"))
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped before the manifests"):
-        patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
-        run(output="again")
-    second = tmp_path / "again"
-    shards = sorted((second / "train").glob("*.tfrecord"))
-    assert len(shards) > 3
-    damaged = bytearray(shards[0].read_bytes())
-    damaged[100] ^= 1
-    shards[0].write_bytes(damaged)
-    shards[1].unlink()
-    kept = {path: path.stat().st_ino for path in shards[2:]}
-    run("--resume", output="again")
-    assert content(second) == expected
-    assert {path: path.stat().st_ino for path in shards[2:]} == kept
 
 
 def test_there_are_just_as_many_shards_as_asked_for(tmp_path, corpus, tokenizer_folder, capsys):
