@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,10 +12,9 @@ from tests.google_cloud.compute import Compute
 from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.tpu_trainer import launches
-from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config, signals_once
+from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config
 from tpu_trainer.cloud.compute_requests import bodies
-from tpu_trainer.cloud.lease import Lease, LostLeaseError
-from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
+from tpu_trainer.support.errors import CloudError, UsageError
 
 ONE_HOST = ("--cloud.accelerator_type", "tpu7x-8")
 KINDS = {"template": "instanceTemplates", "policy": "resourcePolicies", "group": "instanceGroupManagers"}
@@ -92,13 +89,6 @@ def test_a_slice_that_is_taken_away_is_replaced_as_a_whole(taken: Any, train: An
     assert compute.parts == {} and len(compute.created) == 2
 
 
-def test_a_failed_host_is_named_with_its_log(train: Any, ends: Any) -> None:
-    compute = Compute(["RUNNING", ends(2, "no such folder\n", host=3), "RUNNING"])
-    with pytest.raises(CloudError, match=r"host 3 of the TPU exited with status 2 .*\nno such folder"):
-        train(compute)
-    assert compute.parts == {}
-
-
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_an_operation_that_fails_leaves_nothing(kind: str, train: Any, capsys: Any) -> None:
     compute = Compute()
@@ -149,15 +139,6 @@ def test_too_many_requests_in_a_short_time_are_repeated(train: Any, ends: Any) -
     assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
 
 
-def test_a_second_launch_follows_the_group_of_a_killed_one(train: Any, ends: Any) -> None:
-    compute = Compute(["RUNNING", ends(0), "RUNNING"])
-    put(compute, "--cloud.labels.build", "1")
-    assert (
-        train(compute, "--cloud.labels.build", "2")[-1] == "launch: first: finished: gs://bucket/runs/first"
-    )
-    assert compute.created == [] and compute.parts == {}
-
-
 @pytest.mark.parametrize("part", KINDS)
 @pytest.mark.parametrize(
     ("theirs", "message"),
@@ -184,32 +165,6 @@ def test_what_belongs_to_another_run_is_neither_used_nor_deleted(
     assert compute.parts == before
 
 
-@pytest.mark.parametrize(
-    ("theirs", "message"),
-    [
-        (("--train.steps", "7"), "with other options: train.steps is 7 there and 10000 here. Use"),
-        (
-            ("--cloud.reservation", "other"),
-            'with other options: cloud.reservation is "other" there and null here. Use',
-        ),
-        (
-            ("--cloud.accelerator_type", "v6e-32"),
-            'cloud.accelerator_type is "v6e-32" there and "v6e-16" here',
-        ),
-        (
-            ("--cloud.image", f"europe-docker.pkg.dev/p/r/i@sha256:{'1' * 64}"),
-            "cloud.image is .*1. there and",
-        ),
-    ],
-)
-def test_other_options_are_named(theirs: tuple[str, ...], message: str, train: Any) -> None:
-    compute = Compute(["RUNNING"])
-    put(compute, *theirs)
-    with pytest.raises(CloudError, match=message) as error:
-        train(compute)
-    assert "tokenmill-attempt" not in str(error.value)
-
-
 def test_what_somebody_else_creates_meanwhile_is_left_alone(train: Any) -> None:
     class Racing(Compute):
         def _insert(self, kind: str, body: dict, request_id: str) -> Any:
@@ -221,29 +176,6 @@ def test_what_somebody_else_creates_meanwhile_is_left_alone(train: Any) -> None:
     with pytest.raises(CloudError, match="exists, but not for"):
         train(compute)
     assert ("resourcePolicies", "first") in compute.parts and compute.created == []
-
-
-def test_a_group_that_is_deleted_by_hand_is_not_created_again(train: Any) -> None:
-    compute = Compute(["RUNNING"])
-
-    def deleted(seconds: float) -> None:
-        if compute.existing is not None:
-            compute._deleting = 0
-            compute.parts.pop(("instanceGroupManagers", "first"), None)
-            compute.existing = None
-
-    waits = iter([lambda _: None] * 12 + [deleted] * 300)
-    with pytest.raises(CloudError, match="was deleted, but not by this command"):
-        train(compute, sleep=lambda seconds: next(waits)(seconds))
-    assert len(compute.created) == 1 and compute.parts == {}
-
-
-def test_a_signal_deletes_all_parts(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    compute = Compute(["STAGING"])
-    with pytest.raises(InterruptedRun, match="run the same command to continue"):
-        train(compute, sleep=signals_once(signal.SIGTERM))
-    assert compute.parts == {}
-    assert "may remain" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fault", ["in use", "failed operation"])
@@ -263,29 +195,6 @@ def test_a_part_that_cannot_be_deleted_ends_the_command_and_does_not_hide_a_fail
     told = capsys.readouterr().err
     assert "resources may remain" in told and "gcloud compute instance-templates delete first" in told
     assert ("cannot be deleted" in told) == (status == 1)
-
-
-def test_a_slow_creation_renews_the_lease(train: Any, ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, renewed = [0.0], [0.0]
-    monkeypatch.setattr(Lease, "renew", lambda lease: renewed.append(sum(seconds)))
-    compute = Compute(["RUNNING", ends(0), "RUNNING"], slow=25)
-    train(compute, "--cloud.poll_seconds", "30", sleep=seconds.append)
-    assert sum(seconds) > 120
-    # Another launch takes a lease over that has not been renewed for a minute and two status checks.
-    assert max(later - earlier for earlier, later in pairwise(renewed)) < 60
-
-
-def test_a_launch_that_has_lost_its_lease_while_it_creates_deletes_nothing(
-    train: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lose(lease: Lease) -> None:
-        raise LostLeaseError("another launch has taken this run over")
-
-    monkeypatch.setattr(Lease, "renew", lose)
-    compute = Compute(["RUNNING"])
-    with pytest.raises(LostLeaseError):
-        train(compute)
-    assert compute.parts
 
 
 @pytest.mark.parametrize("report", [b"", b"no number\nat all"])

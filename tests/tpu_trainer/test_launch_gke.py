@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.gke import Gke
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.private_network import certificate
-from tests.tpu_trainer.launches import DELETE_JOBSET, GKE, RUN, config, run_launch, signals_once
+from tests.tpu_trainer.launches import DELETE_JOBSET, GKE, RUN, config, run_launch
 from tpu_trainer.cloud.gke_cluster import connect_to_cluster
 from tpu_trainer.cloud.google import Google
 from tpu_trainer.cloud.jobset_manifest import manifest
-from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
+from tpu_trainer.support.errors import CloudError, UsageError
 
 TWO_HOSTS = ("--cloud.accelerator_type", "v4-16")
 OURS = config(*GKE)
@@ -118,17 +117,6 @@ def test_of_a_thousand_failed_hosts_the_output_of_a_few_is_read(train: Any) -> N
     assert len(logs) == 3
 
 
-def test_a_queue_that_does_not_exist_is_shown(train: Any) -> None:
-    event = {
-        "involvedObject": {"name": "first"},
-        "reason": "Inadmissible",
-        "message": "LocalQueue q doesn't exist",
-    }
-    gke = Gke([lambda gke: gke.events.append(event), "Suspended", "Completed"])
-    lines = train(gke, "--cloud.queue", "q")
-    assert "launch: first: waiting in Kueue's queue q: Inadmissible: LocalQueue q doesn't exist" in lines
-
-
 def test_too_many_restarts_end_the_launch(train: Any) -> None:
     gke = Gke(["Running", "Exhausted"])
     with pytest.raises(CloudError, match=r"more than 3 times \(--cloud.max_preemptions\); run the same"):
@@ -158,62 +146,12 @@ def test_an_image_that_cannot_be_pulled_ends_the_launch(train: Any) -> None:
     assert gke.existing is None
 
 
-def test_a_second_launch_follows_the_jobset_of_a_killed_one(train: Any) -> None:
-    gke = Gke(["Running", "Running", "Completed"])
-    gke.create(manifest(config(*GKE, "--cloud.labels.build", "1")))
-    assert train(gke, "--cloud.labels.build", "2")[-1] == "launch: first: finished: gs://bucket/runs/first"
-    assert gke.created == [] and gke.existing is None
-
-
-@pytest.mark.parametrize(
-    ("theirs", "message"),
-    [
-        (("--output_dir", "gs://bucket/other/first"), "exists, but not for gs://bucket/runs/first; choose"),
-        (("--train.steps", "7"), "other options: train.steps is 7 there and 10000 here. Use the same"),
-        (("--cloud.slices", "2"), "cloud.slices is 2 there and 1 here"),
-        (("--cloud.queue", "q"), 'cloud.queue is "q" there and null here'),
-        (
-            ("--data.tokenizer", "gs://b/$t", "--mesh.fsdp", "true"),
-            r'data.tokenizer is "gs://b/\$t" there and null here; mesh.fsdp is true there and false here. Use',
-        ),
-        (("--cloud.spot", "true"), "with other options: cloud.spot is true there and false here"),
-    ],
-)
-def test_a_jobset_with_other_options_is_neither_followed_nor_deleted(
-    theirs: tuple[str, ...], message: str, train: Any
-) -> None:
-    gke = Gke(["Running"])
-    gke.create(manifest(config(*GKE, *TWO_HOSTS, *theirs)))
-    with pytest.raises(CloudError, match=message):
-        train(gke, *TWO_HOSTS)
-    assert gke.existing is not None and not gke._deleting
-
-
 def test_a_jobset_that_is_being_deleted_is_waited_for_whosever_it_is(train: Any) -> None:
     gke = Gke(["Running"], ["Completed"])
     gke.create(manifest(config(*GKE, "--train.steps", "7")))
     gke._deleting = 3
     assert train(gke)[0] == "launch: first: a JobSet of this name is being deleted"
     assert len(gke.created) == 1 and gke.existing is None
-
-
-def test_a_jobset_of_somebody_else_has_no_annotations(train: Any) -> None:
-    gke = Gke(["Pending"])
-    gke.create({"metadata": {"name": "first"}, "spec": {"replicatedJobs": []}})
-    with pytest.raises(CloudError, match="exists, but not for"):
-        train(gke)
-    assert not gke._deleting
-
-
-def test_a_jobset_that_is_deleted_by_hand_is_not_created_again(train: Any) -> None:
-    gke = Gke(["Running"])
-
-    def deleted(seconds: float) -> None:
-        gke._deleting = gke._deleting or 3
-
-    with pytest.raises(CloudError, match="was deleted, but not by this command"):
-        train(gke, sleep=deleted)
-    assert len(gke.created) == 1
 
 
 def test_one_that_takes_the_name_meanwhile_is_not_deleted(train: Any) -> None:
@@ -229,14 +167,6 @@ def test_one_that_takes_the_name_meanwhile_is_not_deleted(train: Any) -> None:
     gke = Racing(["Completed"])
     assert train(gke)[-1] == "launch: first: finished: gs://bucket/runs/first"
     assert gke.existing["metadata"]["uid"] == "uid-2" and not gke._deleting
-
-
-def test_a_signal_deletes_the_jobset(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    gke = Gke(["Pending"])
-    with pytest.raises(InterruptedRun, match="run the same command to continue"):
-        train(gke, sleep=signals_once(signal.SIGTERM))
-    assert not gke.left
-    assert capsys.readouterr().err.splitlines()[-1] == "launch: first: SIGTERM: deleting its resources"
 
 
 def change(**values: Any) -> Gke:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,9 +15,9 @@ from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.google_cloud.tpu import Tpu
 from tests.google_cloud.vertex import Vertex
 from tests.tpu_trainer import launches
-from tests.tpu_trainer.launches import GKE, IMAGE, NEEDED, RUN, config, run_launch, signals_once
+from tests.tpu_trainer.launches import GKE, IMAGE, NEEDED, RUN, config, run_launch
 from tpu_trainer.config.files import load_fit_config
-from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
+from tpu_trainer.support.errors import CloudError, UsageError
 
 
 @pytest.fixture
@@ -181,40 +179,7 @@ def test_reports_are_found_on_all_pages_and_among_other_files(ends: Any) -> None
         assert tpu.existing is None
 
 
-def test_a_queued_resource_without_a_state_is_waited_for(train: Any, ends: Any) -> None:
-    class New(Tpu):
-        def serve(self, request: Request) -> Response:
-            response = super().serve(request)
-            if b'"STATELESS"' not in response.body:
-                return response
-            found = json.loads(response.body)
-            del found["state"]
-            return Response.of_json(found)
-
-    tpu = New(["STATELESS", "ACTIVE", ends(0), "ACTIVE"])
-    assert "launch: first: STATE_UNSPECIFIED" in train(tpu)
-    assert tpu.existing is None
-
-
-def test_a_second_launch_monitors_the_tpu_of_a_killed_one(train: Any, ends: Any) -> None:
-    tpu = Tpu(["ACTIVE", ends(0), "ACTIVE"])
-    first = Tpu(["ACTIVE"])
-    with pytest.raises(KeyError):
-        train(first, sleep=lambda seconds: {}["the launching machine dies"])
-    tpu.create(first.created[0])
-    assert train(tpu)[-1] == "launch: first: finished: gs://bucket/runs/first"
-    assert tpu.created == []
-
-
-def test_a_signal_deletes_the_tpu(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    tpu = Tpu(["WAITING_FOR_RESOURCES"])
-    with pytest.raises(InterruptedRun, match="run the same command to continue"):
-        train(tpu, sleep=signals_once(signal.SIGTERM))
-    assert "first: SIGTERM: deleting its resources" in capsys.readouterr().err
-    assert not tpu.left
-
-
-def test_vertex_runs_and_fails_and_is_cancelled(train: Any, gcs: Gcs) -> None:
+def test_vertex_runs_and_fails(train: Any, gcs: Gcs) -> None:
     vertex = ("--cloud.service", "vertex")
     steps = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING")
     lines = train(Vertex(*steps, "JOB_STATE_SUCCEEDED"), *vertex)
@@ -226,10 +191,6 @@ def test_vertex_runs_and_fails_and_is_cancelled(train: Any, gcs: Gcs) -> None:
     assert lines[1:] == [*states, f"launch: first: finished: {RUN}"]
     with pytest.raises(CloudError, match="customJobs/7: JOB_STATE_FAILED: exit status 2"):
         train(Vertex(*steps, "JOB_STATE_FAILED"), *vertex)
-    stand_in = Vertex(*steps)
-    with pytest.raises(InterruptedRun, match="run the same command to continue"):
-        train(stand_in, *vertex, sleep=signals_once(signal.SIGINT))
-    assert [job["state"] for job in stand_in.jobs.values()] == ["JOB_STATE_CANCELLED"]
     assert gcs.below(RUN) == {}
 
 
