@@ -29,6 +29,7 @@ _LOG_LINES = 60
 _LOG_CHARACTERS = 10_000
 _START_CHECKS = 5
 """Number of status checks in a row in which a container cannot start before the training fails."""
+_CONNECT_ATTEMPTS = 3
 _MAX_RESTARTS = "ReachedMaxRestarts"
 _CANNOT_START = ("ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
 _INDEX, _SLICE = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
@@ -69,6 +70,7 @@ class Gke(Service):
         self._core = f"api/v1/namespaces/{cloud.namespace}"
         self._found: dict[str, Any] = {}
         self._cannot_start = 0
+        self._attempts = 0  # to reach the cluster
         slices = "" if cloud.slices == 1 else f"{cloud.slices} slices of "
         self.requested = f"{slices}{cloud.accelerator_type} in {config.place}"
         self.delete_command = (
@@ -91,6 +93,9 @@ class Gke(Service):
         try:
             known = self._api.get(f"apis/{API_VERSION}")
         except UnansweredError as error:
+            self._attempts += 1
+            if self._attempts < _CONNECT_ATTEMPTS:
+                raise
             raise CloudError(
                 f"the cluster {cloud.cluster} cannot be reached from here: {error}. For access from outside of its "
                 f"network, enable its DNS-based endpoint: gcloud container clusters update {cloud.cluster} --location "

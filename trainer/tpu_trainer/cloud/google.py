@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,22 +46,31 @@ def answered() -> Iterator[None]:
     try:
         yield
     except GoogleAPICallError as error:
-        reasons = frozenset(each.get("reason", "") for each in error.errors or () if isinstance(each, dict))
+        message, reasons = _parse(error)
         if error.code in _TRANSIENT_STATUSES or reasons & _RATE_LIMITS:
-            raise UnansweredError(_message(error)) from error
-        raise RefusedError(_message(error), int(error.code or 0), reasons) from error
-    except (
-        RequestException,
-        ParseError,
-    ) as error:  # a response that is not JSON is from a proxy, or truncated
+            raise UnansweredError(message) from error
+        raise RefusedError(message, int(error.code or 0), reasons) from error
+    except (RequestException, ParseError) as error:  # ParseError: from a proxy, or truncated
         raise UnansweredError(str(error)) from error
     except GoogleAuthError as error:
         raise (UnansweredError if error.retryable else CloudError)(str(error)) from error
 
 
-def _message(error: GoogleAPICallError) -> str:
-    """Returns "STATUS METHOD URL: message", without the URL's query."""
-    return re.sub(r"\?\S*: ", ": ", f"{int(error.code or 0)} {error.message}", count=1)
+def _parse(error: GoogleAPICallError) -> tuple[str, frozenset[str]]:
+    """Returns "STATUS METHOD URL: message" and the API's names of the error."""
+    response = error.response
+    if not isinstance(response, Response):
+        return str(error), frozenset()
+    try:
+        content = response.json()
+        # Kubernetes' errors have the message at the top.
+        details = content if "message" in content else content["error"]
+        message = details["message"]
+        reasons = frozenset(each.get("reason", "") for each in details.get("errors", ()))
+    except (ValueError, KeyError, TypeError, AttributeError):  # from a proxy instead of the API
+        message, reasons = response.text[:500], frozenset()
+    url = response.request.url.partition("?")[0]
+    return f"{response.status_code} {response.request.method} {url}: {message}", reasons
 
 
 def send(method: Callable[..., Any], **arguments: Any) -> Any:
@@ -125,13 +133,11 @@ class RestApi:
 
     def request(self, method: str, path: str, body: dict | None = None, **query: Any) -> Response:
         """Sends a request once and returns the response; raises the errors of `answered`."""
-        url = f"{self.url}/{path}"
+        options = {"json": body, "params": query, "timeout": TIMEOUT, "verify": self.verify}
         with answered(), AuthorizedSession(self.google.credentials) as session:
-            response = session.request(
-                method, url, json=body, params=query, timeout=TIMEOUT, verify=self.verify
-            )
+            response = session.request(method, f"{self.url}/{path}", **options)
             if not response.ok:
-                raise _error(response, f"{method} {url}")
+                raise from_http_status(response.status_code, "", response=response)
         return response
 
     def call(self, method: str, path: str, body: dict | None = None, **query: Any) -> dict:
@@ -148,17 +154,6 @@ class RestApi:
             if error.code != 404:
                 raise
             return None
-
-
-def _error(response: Response, what: str) -> GoogleAPICallError:
-    try:
-        found = response.json()
-        # Kubernetes' errors have the message at the top.
-        error = found if "message" in found else found["error"]
-        message, errors = error["message"], error.get("errors", ())
-    except (ValueError, KeyError, TypeError):  # from a proxy instead of the API
-        message, errors = response.text[:500], ()
-    return from_http_status(response.status_code, f"{what}: {message}", errors=errors)
 
 
 def connect() -> Google:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import google.auth
 from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
@@ -20,6 +21,8 @@ class Objects:
     """Objects by their gs:// URLs. Each request is sent once; all methods raise the errors of `google.answered`."""
 
     def __init__(self, credentials: Credentials, endpoint: str | None = None) -> None:
+        # For traces, the library would request the bucket's metadata from a thread that shares its connection.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         options = {"api_endpoint": endpoint} if endpoint else None
         # The project would own new buckets.
         self._client = storage.Client(project="none", credentials=credentials, client_options=options)
