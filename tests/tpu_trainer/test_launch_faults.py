@@ -295,28 +295,54 @@ launch(parse(arguments)[1], google(url, storage), sleep=lambda seconds: None)
 """
 
 
+class Died(BaseException):
+    """Stands for the end of the launching machine."""
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_launch_that_dies_after_any_request_is_continued_by_the_next(service: str) -> None:
+    for last in range(requests_of(service)):
+        with Gcs("bucket") as gcs, stand_in_for(service, gcs) as stand_in:
+            died: list[int] = []
+
+            def cut_off(
+                serve: Callable[[Request], Response], request: Request, died: list[int] = died
+            ) -> Response:
+                if not died:
+                    serve(request)
+                    died.append(asked_for(stand_in))
+                raise ConnectionResetError
+
+            def wait(seconds: float, died: list[int] = died) -> None:
+                if died:
+                    raise Died
+
+            carry_out = stand_in.serve, gcs.serve
+            on_request([stand_in, gcs], cut_off, lambda number, _, last=last: number >= last)
+            with pytest.raises((Died, InterruptedRun) if last else (Died, CloudError)):
+                run_launch(stand_in, gcs, *options(service), sleep=wait)
+            stand_in.serve, gcs.serve = carry_out
+            run_launch(stand_in, gcs, *options(service))
+            # If the resource was being deleted, a new one finds that the run is finished.
+            assert asked_for(stand_in) <= 2 if died[0] else asked_for(stand_in) == 1, f"request {last}"
+            assert not left(stand_in), f"request {last}"
+            assert LEASE not in [f"{RUN}/{name}" for name in gcs.below(RUN)], f"request {last}"
+
+
 @pytest.mark.parametrize(
-    ("service", "method", "part"),
+    ("service", "part"),
     [
-        ("tpu", "POST", "/queuedResources"),
-        ("tpu", "GET", "/nodes/"),
-        ("tpu", "DELETE", "/queuedResources"),
-        ("compute", "POST", "/instanceTemplates"),
-        ("compute", "POST", "/resourcePolicies"),
-        ("compute", "POST", "/instanceGroupManagers"),
-        ("compute", "DELETE", "/instanceGroupManagers"),
-        ("compute", "DELETE", "/resourcePolicies"),
-        ("compute", "DELETE", "/instanceTemplates"),
-        ("gke", "POST", "/jobsets"),
-        ("gke", "DELETE", "/jobsets"),
-        ("vertex", "POST", "/customJobs"),
+        ("tpu", "/queuedResources"),
+        ("compute", "/instanceGroupManagers"),
+        ("gke", "/jobsets"),
+        ("vertex", "/customJobs"),
     ],
 )
 def test_a_launch_that_is_killed_is_continued_by_the_next(
-    service: str, method: str, part: str, gcs: Gcs, tmp_path: Path
+    service: str, part: str, gcs: Gcs, tmp_path: Path
 ) -> None:
     process: list[subprocess.Popen] = []
-    more = ["--cloud.image", IMAGE, *options(service)]
+    arguments = ["--cloud.image", IMAGE, *options(service)]
     with stand_in_for(service, gcs) as stand_in:
 
         def killed(serve: Callable[[Request], Response], request: Request) -> Response:
@@ -328,23 +354,16 @@ def test_a_launch_that_is_killed_is_continued_by_the_next(
         on_request(
             [stand_in],
             killed,
-            lambda _, request: request.method == method and part in request.path and next(first) == 0,
+            lambda _, request: creates(request) and part in request.path and not next(first),
         )
-        command = [sys.executable, "-c", LAUNCH, stand_in.url, gcs.url, *NEEDED, *more]
+        command = [sys.executable, "-c", LAUNCH, stand_in.url, gcs.url, *NEEDED, *arguments]
         log = tmp_path / "log"
         with log.open("w") as file:
             process.append(subprocess.Popen(command, stderr=file))
             assert process[0].wait(timeout=120) == -signal.SIGKILL, log.read_text()
         assert "if this command is killed, " in log.read_text()
-        run_launch(stand_in, gcs, *more)
-        # If the resource was being deleted, a new one finds that the run is finished. The template has the attempt.
-        again = method == "DELETE" and (service, part) not in (
-            ("compute", "/instanceGroupManagers"),
-            ("compute", "/resourcePolicies"),
-        )
-        assert asked_for(stand_in) == (2 if again else 1)
-        assert not left(stand_in)
-    assert LEASE not in [f"{RUN}/{name}" for name in gcs.below(RUN)]
+        run_launch(stand_in, gcs, *arguments)
+        assert asked_for(stand_in) == 1 and not left(stand_in)
 
 
 def test_a_second_signal_ends_at_once_and_says_what_is_left(gcs: Gcs) -> None:
