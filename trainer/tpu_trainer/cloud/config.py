@@ -25,7 +25,29 @@ _ONLY = {
     ("compute", "gke"): ("reservation", "flex_start"),
     ("compute",): ("boot_image",),
 }
-_IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[\w./-]+@sha256:[0-9a-f]{64}")
+_ALL = ("tpu", "compute", "gke", "vertex")
+_PLAIN = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+_BOOT_IMAGE = r"projects/[-a-z0-9.:]+/global/images/(family/)?[-a-z0-9]+"
+_DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = r"[a-z0-9]([-.a-z0-9]{0,61}[a-z0-9])?"
+_DNS_RULE = "must be lowercase letters, digits and hyphens, and begin and end with a letter or digit"
+# Services, option, pattern of its value unless that is null, and the rule in words.
+_PATTERNS = (
+    (_ALL, "image", r"[a-z0-9.-]+(:\d+)?/[\w./-]+@sha256:[0-9a-f]{64}", "must be HOST/PATH@sha256:DIGEST"),
+    (_ALL, "project", r"[a-z0-9][a-z0-9.:-]*", "must be a project's ID, such as my-project-123"),
+    (_ALL, "zone", _ZONE, "must be a zone, such as europe-west4-b"),
+    (
+        *(_ALL, "name", _NAME.pattern),
+        "must be at most 50 lowercase letters, digits and hyphens; the first must be a letter, the last no hyphen",
+    ),
+    (_ALL, "valid_for", r"\d+[smhd]", "must be a number followed by s, m, h or d, such as 6h"),
+    *((("compute",), name, _PLAIN, "must be a name") for name in ("reservation", "network", "subnetwork")),
+    (("compute",), "boot_image", _BOOT_IMAGE, "must be projects/P/global/images/family/F"),
+    *((("gke",), name, _DNS_LABEL, _DNS_RULE) for name in ("cluster", "namespace", "reservation")),
+    (("gke",), "queue", _SUBDOMAIN, f"{_DNS_RULE}; dots are valid, too"),
+    (("gke",), "service_account", _SUBDOMAIN, "must be a Kubernetes service account, not an e-mail address"),
+    (("gke",), "cluster_location", f"{_REGION}|{_ZONE}", "must be a region or a zone, such as europe-west4"),
+)
 
 
 @dataclass(frozen=True)
@@ -98,35 +120,12 @@ class CloudConfig:
     """Print the request as JSON without sending it."""
 
     def __post_init__(self) -> None:
-        require(
-            bool(_IMAGE.fullmatch(self.image)), "cloud.image", self.image, "must be HOST/PATH@sha256:DIGEST"
-        )
-        require(
-            bool(re.fullmatch(r"[a-z0-9][a-z0-9.:-]*", self.project)),
-            "cloud.project",
-            self.project,
-            "must be a project's ID, such as my-project-123",
-        )
-        require(
-            bool(re.fullmatch(_ZONE, self.zone)),
-            "cloud.zone",
-            self.zone,
-            "must be a zone, such as europe-west4-b",
-        )
-        require(
-            self.name is None or bool(_NAME.fullmatch(self.name)),
-            "cloud.name",
-            self.name,
-            "must be at most 50 lowercase letters, digits and hyphens; the first must be a letter, the last no hyphen",
-        )
+        for services, name, pattern, rule in _PATTERNS:
+            value = getattr(self, name)
+            valid = self.service not in services or value is None or re.fullmatch(pattern, value)
+            require(bool(valid), f"cloud.{name}", value, rule)
         check_ranges(
             self, "cloud", max_preemptions=NOT_NEGATIVE, poll_seconds=NOT_NEGATIVE, slices=AT_LEAST_1
-        )
-        require(
-            self.valid_for is None or bool(re.fullmatch(r"\d+[smhd]", self.valid_for)),
-            "cloud.valid_for",
-            self.valid_for,
-            "must be a number followed by s, m, h or d, such as 6h",
         )
         for key, value in self.labels.items():
             require(
@@ -150,18 +149,6 @@ class CloudConfig:
             self._check_compute()
 
     def _check_compute(self) -> None:
-        name, image = (
-            r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?",
-            r"projects/[-a-z0-9.:]+/global/images/(family/)?[-a-z0-9]+",
-        )
-        for option, pattern, rule in (
-            ("reservation", name, "must be a name"),
-            ("network", name, "must be a name"),
-            ("subnetwork", name, "must be a name"),
-            ("boot_image", image, "must be projects/P/global/images/family/F"),
-        ):
-            value = getattr(self, option)
-            require(value is None or bool(re.fullmatch(pattern, value)), f"cloud.{option}", value, rule)
         self._check_one_kind("hosts")
         machine = Slice.parse(self.accelerator_type, self.topology).machine_type
         rule = "Compute Engine has TPUs v5p, v6e and tpu7x, such as v6e-8; use --cloud.service tpu or gke for others"
@@ -177,19 +164,6 @@ class CloudConfig:
     def _check_gke(self) -> None:
         rule = "set the name of the GKE cluster to train in"
         require(self.cluster is not None, "cloud.cluster", self.cluster, rule)
-        for name in ("cluster", "namespace", "reservation", "queue", "service_account"):
-            value = getattr(self, name)
-            rule = "must be lowercase letters, digits and hyphens, and begin and end with a letter or digit"
-            if name == "service_account" and value is not None and "@" in value:
-                rule = "--cloud.service gke needs the name of a Kubernetes service account, not an e-mail address"
-            # Subdomains, which have dots, are valid names of queues and service accounts.
-            dots = r"\." if name in ("queue", "service_account") else ""
-            valid = value is None or re.fullmatch(rf"[a-z0-9]([-{dots}a-z0-9]{{0,61}}[a-z0-9])?", value)
-            require(bool(valid), f"cloud.{name}", value, rule)
-        location = self.cluster_location
-        rule = "must be a region or a zone, such as europe-west4"
-        valid = location is None or re.fullmatch(f"{_REGION}|{_ZONE}", location)
-        require(bool(valid), "cloud.cluster_location", location, rule)
         for key, value in self.labels.items():
             rule = "keys and values must begin and end with a letter or digit, for Kubernetes"
             valid = not re.search(r"[-_]$", key) and not re.search(r"^[-_]|[-_]$", value)
