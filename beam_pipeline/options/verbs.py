@@ -206,7 +206,7 @@ class PrepareConfig(Options):
             _refuse_options_of_rows(given)
             given |= {"max_length": None, "attention_mask": False, "shuffle": "none"}
         if not given.get("splits"):
-            given["splits"] = ((check_split_name(given.get("split", cls.split)), 1.0),)
+            given["splits"] = ((given.get("split", cls.split), 1.0),)
         if given.keys().isdisjoint({"shard_size", "num_shards"}):
             of_rows = given.get("packing") != "none"
             given |= {"shard_size": cls._default_shard_size(given)} if of_rows else {"num_shards": 1}
@@ -220,6 +220,8 @@ class PrepareConfig(Options):
                 "--packing none makes whole documents, any other rows"
             )
         check_ids_column(self.ids_column, self.output_format)
+        for name in self.split_names:
+            check_split_name(name)
         if not self.attention_mask and self.packing not in ("concat", "none"):
             raise UsageError(
                 f"--no_attention_mask with --packing {self.packing}: rows need padding, and so the mask. Use --packing "
