@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,10 @@ import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tokenmill_reader import Mixture, Order
-from tpu_trainer.data.batches import BatchSource, EvaluationRows, RowStream
+from tpu_trainer.data.batches import EvaluationRows, NumberedBatches, RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
+from tpu_trainer.data.python_calls import PythonCalls
 from tpu_trainer.data.vocabulary import Vocabulary
 
 
@@ -23,7 +23,7 @@ def mixture(*folders: Path) -> Mixture:
     return open_mixture({str(folder): None for folder in folders})
 
 
-def take(source: BatchSource, first: int, count: int, replicas: int = 1) -> list[dict[str, np.ndarray]]:
+def take(source: NumberedBatches, first: int, count: int, replicas: int = 1) -> list[dict[str, np.ndarray]]:
     context = tf.distribute.InputContext(num_replicas_in_sync=replicas)
     return list(itertools.islice(source.batches(first)(context).as_numpy_iterator(), count))
 
@@ -118,27 +118,27 @@ def test_evaluation_reads_every_row_once_and_fills_up(
         assert (batch["input_ids"][batch["row"] < 0] == 1).all()
 
 
-_READS_WHEN_THE_INTERPRETER_ENDS = """
-import sys, time
-import tensorflow as tf
-from tpu_trainer.data.batches import BatchSource, RowStream
-from tpu_trainer.data.mixture import open_mixture
+def test_calls_end_before_the_interpreter() -> None:
+    """Otherwise a pipeline could wait forever for its thread, which the interpreter has stopped."""
+    calls, began, finish = PythonCalls(), threading.Event(), threading.Event()
 
-class Slow(RowStream):
-    def read(self, number, own=None):
-        time.sleep(0.2 * (number > 0))
-        return super().read(number, own)
+    def read() -> None:
+        began.set()
+        finish.wait()
 
-stream = Slow(data=open_mixture({sys.argv[1]: None}), batch_size=4, seed=0, window_shards=2)
-batches = iter(stream.batches()(tf.distribute.InputContext()))
-next(batches)
-time.sleep(0.1)  # the next batch is being read now
-"""
-
-
-def test_the_interpreter_ends_while_a_batch_is_read(dataset: Path) -> None:
-    command = [sys.executable, "-c", _READS_WHEN_THE_INTERPRETER_ENDS, dataset / "train"]
-    subprocess.run(command, check=True, timeout=300, stderr=subprocess.DEVNULL)
+    call = calls.wrap(read)
+    threads = [threading.Thread(target=call), threading.Thread(target=calls.close)]
+    threads[0].start()
+    began.wait()
+    threads[1].start()
+    threads[1].join(0.3)
+    assert threads[1].is_alive()
+    with pytest.raises(RuntimeError, match="the interpreter is ending"):
+        call()
+    finish.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_rows_without_attention_mask_and_with_position_ids(tmp_path: Path, vocabulary: Vocabulary) -> None:

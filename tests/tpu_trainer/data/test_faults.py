@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tests.tpu_trainer.tiny import sequences, write_manifest, write_split
 from tokenmill_reader import Dataset, Mixture
-from tpu_trainer.data.batches import BatchSource, EvaluationRows, RowStream, check_records
+from tpu_trainer.data.batches import EvaluationRows, NumberedBatches, RowStream, check_records
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.support.errors import UsageError
@@ -31,7 +31,7 @@ def split(folder: Path) -> Dataset:
     return open_split(str(folder))
 
 
-def source_of(split: Dataset, vocabulary: Vocabulary, use: str) -> BatchSource:
+def source_of(split: Dataset, vocabulary: Vocabulary, use: str) -> NumberedBatches:
     if use == "validation":
         return EvaluationRows(split, batch_size=10, vocabulary=vocabulary)
     return RowStream(
@@ -39,7 +39,7 @@ def source_of(split: Dataset, vocabulary: Vocabulary, use: str) -> BatchSource:
     )
 
 
-def read(source: BatchSource) -> None:
+def read(source: NumberedBatches) -> None:
     """Reads all rows as the input pipelines do."""
     with source.errors_of_reading():
         list(source.batches()(tf.distribute.InputContext()).take(9))

@@ -43,7 +43,7 @@ class DatasetFunction(Protocol):
     ) -> tf.data.Dataset: ...
 
 
-class BatchSource(ABC):
+class NumberedBatches(ABC):
     """The endless batches of a dataset or mixture."""
 
     def __init__(self, data: Dataset | Mixture, *, batch_size: int, vocab_size: int | None) -> None:
@@ -138,7 +138,7 @@ class BatchSource(ABC):
             raise self._error from error
 
 
-class RowStream(BatchSource):
+class RowStream(NumberedBatches):
     """The endless stream of training rows, cut into steps."""
 
     def __init__(
@@ -150,7 +150,7 @@ class RowStream(BatchSource):
             batch_size: Rows in a step, over all replicas.
             seed: Determines the order.
             window_shards: Shards of a dataset that are read and shuffled together.
-            vocab_size: See `BatchSource`.
+            vocab_size: See `NumberedBatches`.
         """
         super().__init__(data, batch_size=batch_size, vocab_size=vocab_size)
         self._order = Order(data, seed=seed, batch_size=batch_size, window=window_shards)
@@ -168,7 +168,7 @@ class RowStream(BatchSource):
         return [data.locate(row) for row in self.rows(step).tolist()]
 
 
-class EvaluationRows(BatchSource):
+class EvaluationRows(NumberedBatches):
     """Every row of a split once, in `steps` batches; then padding rows forever."""
 
     def __init__(self, split: Dataset, *, batch_size: int, vocabulary: Vocabulary) -> None:
