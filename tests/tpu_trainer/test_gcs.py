@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from tests.google_cloud.fake_gcs_server import PROGRAM
 from tests.google_cloud.gcs import Faults, Gcs
 from tests.tpu_trainer.on_gcs import run_all_on_gcs, skip_where_not_permitted
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import sequences, write_split
-from tpu_trainer.support import cloud_storage, files
+from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
 OPTIONS: dict[str, Any] = {
@@ -96,8 +97,9 @@ def test_a_run_starts_without_a_request_for_each_shard(
 
 def test_a_listing_takes_a_request_for_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setattr(DEFAULT_RETRY, "_initial", 0.01)
     with Gcs("bucket", page_size=100, faults=Faults(error_every=3)) as gcs:
-        monkeypatch.setattr(cloud_storage, "_URL", gcs.url + "/storage/v1/b/{bucket}/o")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
         for number in range(250):
             gcs.put(f"gs://bucket/data/train/{number:05d}", bytes(number))
         gcs.put("gs://bucket/data/train/", b"")
@@ -107,6 +109,6 @@ def test_a_listing_takes_a_request_for_each_page(monkeypatch: pytest.MonkeyPatch
         assert len(gcs.requests) - gcs.failures == 3
         assert files.list_files("gs://bucket/nothing") == {}
         with pytest.raises(
-            UsageError, match=r"gs://other/data: cannot list the folder: 404: .*no bucket other"
+            UsageError, match=r"gs://other/data: cannot list the folder: 404 GET .*no bucket other"
         ):
             files.list_files("gs://other/data")

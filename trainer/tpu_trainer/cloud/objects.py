@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 
-import google.auth
 from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
-from google.auth.credentials import AnonymousCredentials, Credentials
-from google.auth.exceptions import DefaultCredentialsError
+from google.auth.credentials import Credentials
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 
 from tpu_trainer.cloud.google import TIMEOUT, UnansweredError, answered
-
-_SCOPES = ["https://www.googleapis.com/auth/devstorage.read_write"]
+from tpu_trainer.support.cloud_storage import storage_client
 
 
 class Objects:
-    """Objects by their gs:// URLs. Each request is sent once; all methods raise the errors of `google.answered`."""
+    """Objects by their gs:// URLs. Each request is sent once; all methods raise the errors of `google.answered`.
 
-    def __init__(self, credentials: Credentials, endpoint: str | None = None) -> None:
-        # For traces, the library would request the bucket's metadata from a thread that shares its connection.
-        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-        options = {"api_endpoint": endpoint} if endpoint else None
-        # The project would own new buckets.
-        self._client = storage.Client(project="none", credentials=credentials, client_options=options)
+    The arguments are those of `storage_client`.
+    """
+
+    def __init__(self, credentials: Credentials | None = None, endpoint: str | None = None) -> None:
+        self._client = storage_client(credentials, endpoint)
 
     def read(self, url: str, *, last_bytes: int | None = None) -> str | None:
         """Returns the text of an object, or of its last bytes; None if it is missing or empty."""
@@ -84,12 +79,3 @@ class Objects:
 
     def _blob(self, url: str) -> storage.Blob:
         return storage.Blob.from_uri(url, client=self._client)
-
-
-def connect_storage() -> Objects:
-    """Returns the objects, with the credentials of TensorFlow's client or, as there, without any."""
-    try:
-        credentials, _ = google.auth.default(scopes=_SCOPES)
-    except DefaultCredentialsError:
-        credentials = AnonymousCredentials()
-    return Objects(credentials)

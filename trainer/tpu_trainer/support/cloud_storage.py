@@ -1,30 +1,39 @@
-"""Cloud Storage listings with the size and checksum of every object, which TensorFlow's client discards."""
+"""Google's client of Cloud Storage, and listings with what TensorFlow's client discards: sizes and checksums."""
 
 from __future__ import annotations
 
 import base64
-from urllib.parse import quote
+import os
 
 import google.auth
-from google.auth.credentials import AnonymousCredentials
+from google.api_core.exceptions import Forbidden, GoogleAPIError, Unauthorized
+from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
-from google.auth.transport.requests import AuthorizedSession
+from google.cloud import storage
 from requests import RequestException
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
 from tpu_trainer.support.errors import UsageError
 
-_URL = "https://storage.googleapis.com/storage/v1/b/{bucket}/o"
-_SCOPES = ["https://www.googleapis.com/auth/devstorage.read_only"]
-_TIMEOUT = 60  # seconds
-_RETRIES = Retry(
-    total=8,
-    backoff_factor=0.5,
-    status_forcelist=(408, 429, 500, 502, 503, 504),
-    allowed_methods=("GET",),
-    raise_on_status=False,
-)
+_SCOPES = ["https://www.googleapis.com/auth/devstorage.read_write"]
+
+
+def storage_client(credentials: Credentials | None = None, endpoint: str | None = None) -> storage.Client:
+    """Returns a client.
+
+    Args:
+        credentials: None: TensorFlow's default credentials, or as there without any, which can read public buckets.
+        endpoint: The base URL; None: Google's.
+    """
+    if credentials is None:
+        try:
+            credentials, _ = google.auth.default(scopes=_SCOPES)
+        except DefaultCredentialsError:
+            credentials = AnonymousCredentials()
+    # For traces, the library would request the bucket's metadata from a thread that shares its connection.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+    options = {"api_endpoint": endpoint} if endpoint else None
+    # The project would own new buckets.
+    return storage.Client(project="none", credentials=credentials, client_options=options)
 
 
 def list_objects(folder: str) -> dict[str, tuple[int, str | None]]:
@@ -38,47 +47,16 @@ def list_objects(folder: str) -> dict[str, tuple[int, str | None]]:
     """
     bucket, _, path = folder.removeprefix("gs://").partition("/")
     prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-    query = {
-        "prefix": prefix,
-        "delimiter": "/",
-        "fields": "items(name,size,crc32c),nextPageToken",
-        "maxResults": "1000",
-    }
-    found: dict[str, tuple[int, str | None]] = {}
-    with _session() as session:
-        while True:
-            try:
-                response = session.get(
-                    _URL.format(bucket=quote(bucket, safe="")), params=query, timeout=_TIMEOUT
-                )
-            except (RequestException, GoogleAuthError) as error:
-                raise UsageError(f"{folder}: cannot list the folder ({error})") from error
-            if not response.ok:
-                remedy = "the account needs the Storage Object Viewer role on the bucket"
-                raise UsageError(
-                    f"{folder}: cannot list the folder: {response.status_code}: {response.text[:500]}"
-                    + (f"; {remedy}" if response.status_code in (401, 403) else "")
-                )
-            page = response.json()
-            for item in page.get("items", []):
-                name = item["name"].removeprefix(prefix)
-                if name:  # empty for an object that marks the folder itself
-                    checksum = item.get("crc32c")
-                    found[name] = (
-                        int(item["size"]),
-                        None if checksum is None else base64.b64decode(checksum).hex(),
-                    )
-            if "nextPageToken" not in page:
-                return found
-            query["pageToken"] = page["nextPageToken"]
-
-
-def _session() -> AuthorizedSession:
-    """Returns a session with TensorFlow's default credentials. Without any, it can read public buckets."""
+    fields = "items(name,size,crc32c),nextPageToken"
     try:
-        credentials, _ = google.auth.default(scopes=_SCOPES)
-    except DefaultCredentialsError:
-        credentials = AnonymousCredentials()
-    session = AuthorizedSession(credentials)
-    session.mount(_URL.partition("{")[0], HTTPAdapter(max_retries=_RETRIES))
-    return session
+        blobs = list(storage_client().list_blobs(bucket, prefix=prefix, delimiter="/", fields=fields))
+    except (GoogleAPIError, RequestException, GoogleAuthError) as error:
+        remedy = "; the account needs the Storage Object Viewer role on the bucket"
+        refused = isinstance(error, Forbidden | Unauthorized)
+        raise UsageError(f"{folder}: cannot list the folder: {error}{remedy if refused else ''}") from error
+    return {
+        # The name is empty for an object that marks the folder itself.
+        name: (blob.size, base64.b64decode(blob.crc32c).hex() if blob.crc32c else None)
+        for blob in blobs
+        if (name := blob.name.removeprefix(prefix))
+    }

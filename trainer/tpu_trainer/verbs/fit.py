@@ -109,10 +109,10 @@ def _fit(config: FitConfig, peers: Peers) -> None:
 def _locked(folder: str) -> AbstractContextManager[None]:
     """Returns a context that holds the lock of a run's folder."""
     if folder.startswith("gs://"):
-        from tpu_trainer.cloud.objects import connect_storage  # half a second to import
+        from tpu_trainer.cloud.objects import Objects  # half a second to import
         from tpu_trainer.cloud.run_lease import RunLease
 
-        return held(RunLease(folder, connect_storage()))
+        return held(RunLease(folder, Objects()))
     path = folder.removeprefix("file://")
     if files.is_url(path):
         _log.warning(f"fit: {folder}: not locked there; no other `fit` may train in this folder")
