@@ -23,7 +23,7 @@ from tpu_trainer.tpu_check.hlo import HloModule
 from tpu_trainer.tpu_check.mesh_step import MeshStep
 from tpu_trainer.tpu_check.step import rows_without_dataset
 
-HIDDEN, LAYERS, VOCABULARY, LENGTH, GROUP_ROWS = 64, 2, 512, 32, 4
+HIDDEN, LAYERS, VOCABULARY, LENGTH, GROUP_ROWS = 64, 1, 512, 32, 4
 PLANS = {
     "data": MeshConfig(data=8),
     "fsdp": MeshConfig(data=8, fsdp=True),

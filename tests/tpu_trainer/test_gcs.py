@@ -66,7 +66,7 @@ def test_killed_and_continued_on_cloud_storage(tmp_path: Path, dataset: Path, se
         assert (run / name).is_file(), name
 
 
-@pytest.mark.parametrize("manifest", [True, False])
+@pytest.mark.parametrize("manifest", [True, pytest.param(False, marks=pytest.mark.wide)])
 def test_a_run_starts_without_a_request_for_each_shard(
     tmp_path: Path, tokenizer_folder: Path, manifest: bool
 ) -> None:
