@@ -85,14 +85,16 @@ def test_robertas_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_pat
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("other_form", ["tf_model.h5", "model.safetensors"])
 def test_training_continues_from_a_ctrl_whose_vocabulary_is_not_padded(
-    vocabulary: Vocabulary, tmp_path: Path
+    vocabulary: Vocabulary, tmp_path: Path, other_form: str
 ) -> None:
     network = network_of("ctrl", small_config("ctrl"), vocabulary)
     # PyTorch's output bias is a vector, TensorFlow's has the shape [1, vocabulary].
     (bias,) = network.get_bias().values()
     bias.assign(np.arange(vocabulary.padded_size, dtype=np.float32)[None])
     write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
+    (tmp_path / other_form).unlink()
     found = network_of("ctrl", small_config("ctrl"), vocabulary)
     load_weights(found, str(tmp_path), vocabulary)
     for mine, theirs in zip(network.weights, found.weights, strict=True):
