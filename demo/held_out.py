@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beam_pipeline.views.decoding import RowDecoder
+from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.reading import open_split
 
 _QUESTIONS = 3
@@ -25,7 +25,7 @@ _LENGTHS = ((32, 64), (16, 32), (8, 8), (4, 4))
 def choose(split_folder: str) -> Iterator[dict[str, str]]:
     """Takes the first rows, in shuffled order, that have enough successive tokens of one document."""
     split = open_split(split_folder)
-    decoder = RowDecoder(split.tokenizer_json())
+    decoder = TextDecoder(split.tokenizer_json())
     special = split.manifest["tokenizer"]["all_special_ids"]
     chosen: set[tuple[int, int]] = set()
     for given, compared in _LENGTHS:
