@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.options.option_values import DOCUMENT_FORMATS, ROW_FORMATS
 from tests.fuzz.cases import BEFORE, FAULTS, make_case
 from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
+from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (15, 22, 39, 55, 140, 150, 172, 176, 243, 248, 257, 275, 351)
