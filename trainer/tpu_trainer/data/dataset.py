@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,15 +59,11 @@ def statistics(dataset: Dataset) -> dict[str, Any] | None:
     if data is None:
         return None
     found = _parse_json(data, path)
-    counts, bigram = found.get("token_counts"), found.get("bigram_entropy", 0.0)
+    counts = found.get("token_counts")
     size = None if dataset.manifest is None else dataset.manifest["tokenizer"]["vocab_size"]
     if not isinstance(counts, list) or size not in (None, len(counts)) or not all(map(_is_count, counts)):
         raise UsageError(
             f"{path}: damaged: not the count of each token; copy it again, or remove it to train without it"
-        )
-    if type(bigram) not in (int, float) or not 0 <= bigram < math.inf:
-        raise UsageError(
-            f"{path}: damaged: bigram_entropy is {bigram!r:.80}; copy it again, or remove it to train without it"
         )
     return found
 
@@ -81,11 +76,9 @@ def token_counts(dataset: Dataset) -> np.ndarray | None:
 
 def input_files(dataset: Dataset, count: int) -> tuple[list[str], int]:
     """Returns the paths of the first `count` input files, none if the dataset does not list them, and their number."""
-    inputs = (dataset.manifest or {}).get("inputs", [])
-    if isinstance(inputs, list) and all(
-        isinstance(entry, dict) and isinstance(entry.get("path"), str) for entry in inputs
-    ):  # version 2
-        return [entry["path"] for entry in inputs[:count]], len(inputs)
+    inputs = None if dataset.manifest is None else dataset.manifest.get("inputs", {})
+    if inputs is None:
+        return [], 0
     if not isinstance(inputs, dict) or not _is_count(inputs.get("files")):
         raise UsageError(
             f"{dataset.path}/manifest.json: inputs has no number of files; copy or prepare the dataset again"

@@ -150,10 +150,7 @@ def _baselines(config: FitConfig, train: Mixture, vocabulary: Vocabulary) -> dic
     if known is None:
         return {}
     counts = np.array(known["token_counts"], np.float64)
-    found = {"unigram entropy": unigram_entropy(counts, vocabulary, config.objective)}
-    if (bigram := known.get("bigram_entropy")) is not None:
-        found["bigram entropy"] = float(bigram)
-    return found
+    return {"unigram entropy": unigram_entropy(counts, vocabulary, config.objective)}
 
 
 def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Devices) -> Task:
