@@ -16,11 +16,12 @@ import numpy as np
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import Message
 
-from beam_pipeline.dataset.records import CRC, LENGTH, masked_crc
+from beam_pipeline.dataset.records import CRC, LENGTH
 from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import segments_and_positions
 from tokenmill_reader.format.limits import MOST_IDS
+from tokenmill_reader.framing import masked_crc
 
 
 def encode_rows(block: RowBlock, *, features: tuple[str, ...], max_value: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Decodes `tf.Example` records in TFRecord framing, many per call and without TensorFlow; `encoders.py` encodes."""
+"""Reads `tf.Example` records in TFRecord framing from a stream; `encoders.py` encodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import BinaryIO
 
-import google_crc32c
 import numpy as np
-import pyarrow as pa
+
+from tokenmill_reader.errors import RecordFault
+from tokenmill_reader.examples import ExampleDecoder
+from tokenmill_reader.framing import masked_crc
 
 LENGTH = struct.Struct("<Q")
 CRC = struct.Struct("<I")
 
-_DECODED_BYTES = 16 << 20
+_TOGETHER = 1 << 18  # values of a feature that are decoded together: their bytes fit into a core's caches
 
 
 class RecordError(ValueError):
@@ -25,16 +27,6 @@ def feature_names(*, attention_mask: bool, segment_ids: bool, position_ids: bool
     """Returns the names of a record's features, sorted as they are serialized."""
     optional = {"attention_mask": attention_mask, "position_ids": position_ids, "segment_ids": segment_ids}
     return tuple(sorted(["input_ids", *(name for name, wanted in optional.items() if wanted)]))
-
-
-def masked_crc(data: bytes) -> int:
-    """Returns the checksum of the framing: a CRC-32C, masked as below."""
-    return masked(google_crc32c.value(data))
-
-
-def masked(crc: int) -> int:
-    """Masks a CRC-32C, so that a checksum of data that contains checksums stays effective."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_frames(file: BinaryIO, path: str, max_bytes: int | None = None) -> Iterator[bytes]:
@@ -76,47 +68,21 @@ def max_record_bytes(max_length: int, features: tuple[str, ...]) -> int:
 def decode_frames(
     frames: Iterator[bytes], *, max_length: int, features: tuple[str, ...]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields `decode_examples` of batches of records, each decoded to about 16 MiB.
-
-    Raises:
-        RecordError: As `decode_examples` does. The record's number counts from the first one of its batch.
-    """
-    count = max(1, _DECODED_BYTES // (8 * max_length * max(1, len(features))))
-    while batch := list(islice(frames, count)):
-        yield decode_examples(batch, max_length=max_length, features=features)
-
-
-def decode_examples(
-    records: list[bytes], *, max_length: int, features: tuple[str, ...]
-) -> dict[str, np.ndarray]:
     """Decodes serialized `tf.Example`s.
 
-    Returns:
-        int64 [records, max_length] by feature name.
+    Yields:
+        int64 [records, max_length] by feature name, of some records.
 
     Raises:
-        RecordError: If a record lacks a feature, has another one, or has one of the wrong length or type.
+        RecordError: If a record lacks a feature, has another one, or has one of the wrong length or type. Its number
+            counts from the first one of its batch.
     """
-    from tfx_bsl.coders import example_coder
-
-    if not records:
-        return {name: np.empty((0, max_length), np.int64) for name in features}
-    batch = example_coder.ExamplesToRecordBatchDecoder().DecodeBatch(records)
-    names = sorted(batch.schema.names)
-    if names != sorted(features):
-        raise RecordError(f"the records' features are {names}, not {sorted(features)}")
-    columns = {}
-    for name in features:
-        column = batch.column(batch.schema.names.index(name))
-        if pa.types.is_null(column.type):  # in all records
-            raise RecordError(f"record 0: {name} has no values, not {max_length}")
-        # As DLPack, since other conversions of Arrow's to NumPy import pandas.
-        lengths = np.diff(np.from_dlpack(column.offsets))
-        if (lengths != max_length).any():
-            bad = int(np.flatnonzero(lengths != max_length)[0])
-            raise RecordError(f"record {bad}: {name} has {lengths[bad]} values, not {max_length}")
-        values = column.flatten()
-        if values.type != pa.int64():
-            raise RecordError(f"{name} holds {values.type} values, not int64")
-        columns[name] = np.from_dlpack(values).reshape(-1, max_length)
-    return columns
+    decoder = ExampleDecoder(max_length=max_length, features=features, only=True)
+    count = max(1, _TOGETHER // max_length)
+    while batch := list(islice(frames, count)):
+        columns = {name: np.empty((len(batch), max_length), np.int32) for name in features}
+        try:
+            decoder.decode_records(batch, columns)
+        except RecordFault as fault:
+            raise RecordError(f"record {fault.row} {fault.reason}") from fault
+        yield {name: values.astype(np.int64) for name, values in columns.items()}

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenmill_reader.description import Description, describe, tokenizer_path
 from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
-from tokenmill_reader.examples import ExampleDecoder, parse_example
+from tokenmill_reader.examples import LARGE, ExampleDecoder, parse_example
 from tokenmill_reader.files import Folder, open_folder
 from tokenmill_reader.fingerprints import fingerprint_of_shards
 from tokenmill_reader.format.names import OPTIONAL_FEATURES
@@ -27,7 +27,6 @@ Rows = dict[str, np.ndarray]
 
 _TOGETHER = 1 << 18  # values of a feature that are decoded together: their bytes fit into a core's caches
 _FRAMING_BYTES = HEAD_BYTES + TAIL_BYTES
-_LARGE = 4  # a record of this many times the median size is decoded alone
 
 
 class Dataset:
@@ -260,7 +259,7 @@ class Dataset:
         stride = int(sizes.max())
         decoder = self._decoder()
         try:
-            if stride <= _LARGE * int(sizes.min()) or stride <= _LARGE * int(np.median(sizes)):
+            if stride <= LARGE * int(sizes.min()) or stride <= LARGE * int(np.median(sizes)):
                 gathered = _gather(groups, starts, sizes, stride)
                 begins = np.arange(rows.size) * stride
                 _check(Frames(gathered, begins, begins + sizes), checked)

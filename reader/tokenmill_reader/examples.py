@@ -6,7 +6,7 @@ and unknown fields and features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tokenmill_reader.framing import windows
 from tokenmill_reader.layouts import Layout, learn
 from tokenmill_reader.varints import RowDecoder, decode_varints
 
+LARGE = 4  # a record of this many times the median size is decoded alone
 _MAX_LAYOUTS = 24
 _MAX_NAMES = 8  # in a message
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -26,12 +27,14 @@ class ExampleDecoder:
     It learns the layouts that occur. An instance must not be used by two threads at a time.
     """
 
-    def __init__(self, *, max_length: int, features: Sequence[str]) -> None:
+    def __init__(self, *, max_length: int, features: Sequence[str], only: bool = False) -> None:
         """
         Args:
             max_length: Values in each feature.
             features: The names of the features to decode.
+            only: Whether a record with other features is a fault. Otherwise they are ignored.
         """
+        self._only = only
         self._max_length = max_length
         self._features = tuple(features)
         self._rows = RowDecoder(max_length)
@@ -71,14 +74,28 @@ class ExampleDecoder:
             )
             rest = rest[1:]
 
+    def decode_records(self, records: Sequence[bytes], out: dict[str, np.ndarray]) -> None:
+        """Decodes records of any sizes, as `decode` does."""
+        sizes = np.fromiter(map(len, records), np.int64, len(records))
+        stride = int(sizes.max(initial=0))
+        if stride > LARGE * np.median(sizes):
+            for row, record in enumerate(records):
+                self.decode_record(record, {name: out[name][row] for name in self._features}, row)
+            return
+        padded = b"".join([*(record.ljust(stride, b"\0") for record in records), bytes(stride)])
+        self.decode(np.frombuffer(padded, np.uint8), stride, sizes, out)
+
     def _new_layout(self, record: bytes) -> Layout | None:
         """Returns the layout of a record; None if it is known already or does not help."""
         if len(self._layouts) == _MAX_LAYOUTS:
             return None
         layout = learn(record)
-        if layout is None or not set(self._features) <= {head.name for head in layout.heads}:
+        if layout is None or not self._has_features({head.name for head in layout.heads}):
             return None
         return None if layout.key in {other.key for other in self._layouts} else layout
+
+    def _has_features(self, names: Set[str]) -> bool:
+        return names == set(self._features) if self._only else names >= set(self._features)
 
     def _decode_layout(
         self,
@@ -135,6 +152,8 @@ class ExampleDecoder:
             features = parse_example(record)
         except ValueError as error:
             raise RecordFault(row, f"is not a tf.train.Example: {error}") from None
+        if self._only and features.keys() > set(self._features):
+            raise RecordFault(row, f"has the features {_some(features)}, not only {_some(self._features)}")
         for name in self._features:
             if name not in features:
                 raise RecordFault(row, f"has no {name}, only {_some(features)}")
@@ -148,7 +167,7 @@ class ExampleDecoder:
             out[name][:] = values
 
 
-def _some(features: dict[str, object]) -> str:
+def _some(features: Iterable[str]) -> str:
     names = sorted(features)
     shown = ", ".join(repr(name[:40]) for name in names[:_MAX_NAMES]) or "nothing"
     return shown + (f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else "")

@@ -39,7 +39,7 @@ class Frames(NamedTuple):
         """Returns the first of these indices of frames with a wrong checksum of the data; None if all are right."""
         for index in indices.tolist():
             frame = self.data[self.starts[index] : self.ends[index]]
-            if _CRC.unpack(frame[-TAIL_BYTES:])[0] != _masked_crc(frame[HEAD_BYTES:-TAIL_BYTES]):
+            if _CRC.unpack(frame[-TAIL_BYTES:])[0] != masked_crc(frame[HEAD_BYTES:-TAIL_BYTES]):
                 return index
         return None
 
@@ -50,8 +50,13 @@ def windows(data: np.ndarray, width: int) -> np.ndarray:
     return np.ndarray((max(0, data.size - width + 1), width), np.uint8, data, 0, (1, 1))
 
 
-def _masked_crc(data: bytes | np.ndarray) -> int:
-    crc = google_crc32c.value(data)
+def masked_crc(data: bytes | np.ndarray) -> int:
+    """Returns the checksum of the framing: a masked CRC-32C."""
+    return masked(google_crc32c.value(data))
+
+
+def masked(crc: int) -> int:
+    """Masks a CRC-32C, so that a checksum of data that contains checksums stays effective."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -122,7 +127,7 @@ def _frame_size(head: bytes, place: str) -> int:
     if len(head) < HEAD_BYTES:
         raise DatasetError(f"{place}: the file ends within the record's length; {REMEDY}")
     size, crc = _HEAD.unpack(head)
-    if crc != _masked_crc(head[:8]):
+    if crc != masked_crc(head[:8]):
         if head.startswith(_GZIP):
             raise DatasetError(
                 f"{place}: compressed by gzip, which no reader of datasets supports; decompress the file"

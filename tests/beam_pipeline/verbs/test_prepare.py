@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from beam_pipeline.dataset.records import decode_examples, read_frames
+from beam_pipeline.dataset.records import decode_frames, read_frames
 from beam_pipeline.rows.routing import Layout
 from beam_pipeline.runners import beam_options
 from beam_pipeline.steps import route
@@ -30,9 +30,10 @@ def read_split(folder: Path) -> tuple[dict, dict[str, np.ndarray]]:
     for shard in manifest["shards"]:
         with (folder / shard["name"]).open("rb") as file:
             records += read_frames(file, shard["name"])
-    columns = decode_examples(
-        records, max_length=manifest["max_length"], features=tuple(manifest["features"])
-    )
+    parts = [
+        *decode_frames(iter(records), max_length=manifest["max_length"], features=tuple(manifest["features"]))
+    ]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in manifest["features"]}
     config = manifest["config"]
     layout = Layout(
         manifest["split"], len(records), manifest["shard_size"], config["shuffle"], config["seed"]
