@@ -122,8 +122,10 @@ def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each deviation of a manifest from its form."""
     yield from mismatches(manifest, _WHOLE_FORM, "")
     required = {"crc32c": HEX_8, "rows_checksum": HEX_16}
-    second_file = {"tfrecord": "offsets_crc32c", "megatron": "index_crc32c"}.get(output_format_of(manifest))
-    yield from _shard_form_defects(manifest, required | ({second_file: HEX_8} if second_file else {}))
+    for output_format, of_second_file in (("tfrecord", "offsets_crc32c"), ("megatron", "index_crc32c")):
+        if output_format_of(manifest) == output_format:
+            required[of_second_file] = HEX_8
+    yield from _shard_form_defects(manifest, required)
 
 
 def value_defects(manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from tokenmill_reader.format.manifest import (
     parse_manifest,
     with_checksum,
 )
-from tokenmill_reader.format.manifest_form import rows_defects
+from tokenmill_reader.format.manifest_form import form_defects, rows_defects
 
 SHARDS = [
     {
@@ -95,3 +95,10 @@ def test_a_second_line_of_the_checksum_is_a_defect() -> None:
     twice = WRITTEN.replace(line, line * 2)
     assert checksum_of(twice) == checksum_of(WRITTEN)
     assert "it was changed" in checksum_defect(twice, MANIFEST)
+
+
+@pytest.mark.parametrize("value", [[], {}, None, "csv"])
+def test_an_output_format_of_another_form_is_a_defect(value: Any) -> None:
+    manifest = parse_manifest(with_checksum(MANIFEST | {"output_format": value}), "manifest.json")
+    for defects in (rows_defects(manifest), form_defects(manifest)):
+        assert any(defect.startswith("output_format is ") for defect in defects)
