@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
@@ -159,6 +160,11 @@ class Shards:
         except BaseException as error:
             with self._lock:
                 self._open.pop(shard, None)  # the next use tries again
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                error = DatasetError(
+                    f"{self._description.folder.path}: {len(self._open)} shards are open, and this process may open no "
+                    "more files; raise its limit (ulimit -n), or shuffle fewer shards together"
+                )
             future.set_exception(error)
 
     def _read(self, shard: int) -> Shard:

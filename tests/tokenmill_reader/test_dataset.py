@@ -6,6 +6,7 @@ import functools
 import os
 import pickle
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -263,6 +264,19 @@ def test_another_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
     with pytest.raises(DatasetError, match="not the tokenizer that the dataset was prepared with"):
         _ = Dataset.open(folder).tokenizer_path
+
+
+def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "train", {"input_ids": IDS}, shard_rows=1)
+    dataset = Dataset.open(folder)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 40, limits[1]))
+    try:
+        with pytest.raises(DatasetError, match=r"shards are open, .* raise its limit \(ulimit -n\)"):
+            dataset[:]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    np.testing.assert_array_equal(dataset[:]["input_ids"], IDS)
 
 
 def test_names_of_the_keras_example_are_read(tmp_path: Path) -> None:
