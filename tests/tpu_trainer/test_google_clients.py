@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
+from google.auth.compute_engine import Credentials as MachineCredentials
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1, container_v1, tpu_v2
+from google.oauth2.credentials import Credentials as UserCredentials
 
 from tests.google_cloud.loopback import Loopback, Request, Response
 from tpu_trainer.cloud import google as clients
@@ -89,6 +92,23 @@ def test_a_request_without_a_server_or_an_answer_in_time_is_unanswered(
                 REQUESTS[name](
                     Google(credentials=AnonymousCredentials(), endpoint=reachable, storage=reachable)
                 )
+
+
+@pytest.mark.parametrize("kind", ["account", "machine"])
+@pytest.mark.parametrize("name", ["tpu", "rest", "write"])
+def test_without_a_network_to_renew_the_token_a_request_is_unanswered(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", "localhost:9")
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda seconds: None)
+    secrets = {"client_id": "c", "client_secret": "s", "token_uri": "http://localhost:9"}
+    account = UserCredentials(None, refresh_token="r", **secrets)
+    machine = MachineCredentials(universe_domain="googleapis.com")
+    with answering(None) as (google, server):
+        expired = replace(google, credentials={"account": account, "machine": machine}[kind])
+        with pytest.raises(UnansweredError):
+            REQUESTS[name](expired)
+        assert server.count == 0
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import google.auth
 from google.api_core.exceptions import GoogleAPICallError, from_http_status
 from google.auth.credentials import Credentials
-from google.auth.exceptions import GoogleAuthError
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from google.protobuf.json_format import ParseError
 from requests import RequestException, Response
@@ -53,7 +53,9 @@ def answered() -> Iterator[None]:
     except (RequestException, ParseError) as error:  # ParseError: from a proxy, or truncated
         raise UnansweredError(str(error)) from error
     except GoogleAuthError as error:
-        raise (UnansweredError if error.retryable else CloudError)(str(error)) from error
+        # TransportError: the network is down while a token is renewed. The libraries do not call that retryable.
+        down = any(isinstance(each, TransportError) for each in (error, error.__cause__, *error.args))
+        raise (UnansweredError if down or error.retryable else CloudError)(str(error)) from error
 
 
 def _parse(error: GoogleAPICallError) -> tuple[str, frozenset[str]]:
