@@ -58,9 +58,7 @@ setup(
             # The interfaces' own types, for what deploy/ asks them for.
             "google-cloud-aiplatform>=1.100",
             "google-cloud-build>=3.30",
-            "google-cloud-compute>=1.40",
             "google-cloud-storage>=3",
-            "google-cloud-tpu>=1.20",
             "hypothesis>=6.100",
             "import-linter>=2.6",
             "pytest>=8",
