@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ from tests.google_cloud.loopback import Loopback, Request, Response
 from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config
 from tpu_trainer.cloud.compute_requests import bodies
-from tpu_trainer.support.errors import CloudError, UsageError
+from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
 
 ONE_HOST = ("--cloud.accelerator_type", "tpu7x-8")
 KINDS = {"template": "instanceTemplates", "policy": "resourcePolicies", "group": "instanceGroupManagers"}
@@ -176,6 +178,32 @@ def test_what_somebody_else_creates_meanwhile_is_left_alone(train: Any) -> None:
     with pytest.raises(CloudError, match="exists, but not for"):
         train(compute)
     assert ("resourcePolicies", "first") in compute.parts and compute.created == []
+
+
+def test_a_signal_waits_for_a_group_that_is_not_visible_yet(train: Any, capsys: Any) -> None:
+    class Slow(Compute):
+        hidden = 0
+
+        def _insert(self, kind: str, body: dict, request_id: str) -> Response:
+            if kind == "instanceGroupManagers":
+                os.kill(os.getpid(), signal.SIGTERM)
+                self.hidden = 3
+            return super()._insert(kind, body, request_id)
+
+        def _show(self, kind: str, name: str) -> Response:
+            if kind == "instanceGroupManagers" and self.hidden:
+                self.hidden -= 1
+                return Response.error(404, "not yet")
+            return super()._show(kind, name)
+
+        def _delete(self, kind: str, name: str) -> Response:
+            assert kind == "instanceGroupManagers" or ("instanceGroupManagers", "first") not in self.parts
+            return super()._delete(kind, name)
+
+    compute = Slow(["STAGING"], slow=4)
+    with pytest.raises(InterruptedRun):
+        train(compute)
+    assert compute.parts == {} and "may remain" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fault", ["in use", "failed operation"])

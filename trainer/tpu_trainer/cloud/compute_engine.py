@@ -158,9 +158,9 @@ class ComputeEngine(Service):
 
     def delete(self) -> None:
         """Starts to delete the first part that does not need the others; does nothing if it is gone."""
-        part = next((part for part in reversed(self._parts) if self._found[part] is not None), None)
-        if part is None:  # it is still being created
-            return
+        if self._operation is not None and self._found[self._operation.part] is None:
+            return  # it is still being created, and needs the other parts
+        part = next(part for part in reversed(self._parts) if self._found[part] is not None)
         try:
             operation = get(self._clients[part].delete_unary, request=self._named(part))
         except RefusedError as error:
