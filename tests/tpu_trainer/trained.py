@@ -12,7 +12,7 @@ from tests.tpu_trainer.tiny import MAX_LENGTH
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.model import LanguageModel
-from tpu_trainer.runs.checkpoint import Checkpoints, snapshot
+from tpu_trainer.runs.checkpoint import Checkpoints, State, named_variables
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
 
@@ -33,6 +33,11 @@ def network_of(model_type: str, values: dict[str, Any], vocabulary: Vocabulary) 
     for variable in model.network.trainable_variables:
         variable.assign_add(rng.normal(scale=0.2, size=variable.shape).astype(np.float32))
     return model.network
+
+
+def snapshot(state: State) -> dict[str, np.ndarray]:
+    """Copies the values of a state; returns them by name in checkpoints."""
+    return {name: variable.numpy() for name, variable in named_variables(state).items()}
 
 
 def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFolder:

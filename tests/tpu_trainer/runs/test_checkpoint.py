@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
+from tests.tpu_trainer.trained import snapshot
 from tpu_trainer.runs.background_saver import BackgroundSaver
-from tpu_trainer.runs.checkpoint import Checkpoints, snapshot
+from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.marker import Marker
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError

@@ -47,11 +47,6 @@ def named_variables(state: State) -> dict[str, tf.Variable]:
     return variables
 
 
-def snapshot(state: State) -> dict[str, np.ndarray]:
-    """Copies the values of `state` to the host's memory; returns them by name in checkpoints."""
-    return {name: variable.numpy() for name, variable in named_variables(state).items()}
-
-
 class Checkpoints:
     """The checkpoints of a run, in a folder (local or a URL)."""
 
