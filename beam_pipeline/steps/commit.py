@@ -17,6 +17,7 @@ from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.options.option_values import FORMAT_DEFAULTS
+from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.rows.routing import Layout, RowTable
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.support import filesystem
@@ -68,15 +69,7 @@ def commit(
     for split, layout in enumerate(layouts):
         own = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
         counted = statistics[split]
-        try:
-            _check(layout, job.config.max_length, counted, own)
-        except AssertionError as error:
-            if not job.config.resume:
-                raise
-            raise DataError(
-                f"{error}; files of an earlier run do not match this one. If the input has changed since, use "
-                "--overwrite instead of --resume"
-            ) from error
+        _check(layout, job.config, counted, own)
         own_files = {
             STATISTICS: json_bytes(counted.to_json()),
             UNITS: _units(job, table, split, tail_sizes),
@@ -84,30 +77,37 @@ def commit(
             **shard_format.split_files([info.to_json() for info in own]),
         }
         files |= {f"{layout.split}/{name}": data for name, data in own_files.items()}
-        manifests[f"{layout.split}/{MANIFEST}"] = with_checksum(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "split": layout.split,
-                "splits": list(job.config.split_names),
-                "max_length": job.config.max_length,
-                "shard_size": layout.shard_size,
-                "seed": job.config.seed,
-                "features": list(features),
-                "num_records": layout.num_rows,
-                "shards": [info.to_json() for info in own],
-                "files": [describe_file(name, data) for name, data in sorted(own_files.items())],
-                "totals": counted.totals(),
-                "excluded": asdict(excluded),
-                "engines": [use.to_json() for use in uses],
-                "rows_checksum": f"{counted.rows_checksum:016x}",
-                "fingerprint": job.fingerprint,
-                **{name: run["config"][name] for name in FORMAT_DEFAULTS if name in run["config"]},
-                **run,
-            }
-        )
-    copied = copied_files(run)
-    publish(job, shards=shards, files=files, manifests=manifests, copied=copied)
+        content = {
+            **_description(job, run, layout, counted, own),
+            "features": list(features),
+            "files": [describe_file(name, data) for name, data in sorted(own_files.items())],
+            "excluded": asdict(excluded),
+            "engines": [use.to_json() for use in uses],
+        }
+        manifests[f"{layout.split}/{MANIFEST}"] = with_checksum(content)
+    publish(job, shards=shards, files=files, manifests=manifests, copied=copied_files(run))
+
+
+def _description(
+    job: Job, run: Mapping[str, Any], layout: Layout, counted: SplitStatistics, shards: Sequence[ShardInfo]
+) -> dict[str, Any]:
+    """Returns what a split's manifest has of the run, the split's layout, its counts and its shards."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "split": layout.split,
+        "splits": list(job.config.split_names),
+        "max_length": job.config.max_length,
+        "shard_size": layout.shard_size,
+        "seed": job.config.seed,
+        "num_records": layout.num_rows,
+        "shards": [info.to_json() for info in shards],
+        "totals": counted.totals(),
+        "rows_checksum": f"{counted.rows_checksum:016x}",
+        "fingerprint": job.fingerprint,
+        **{name: run["config"][name] for name in FORMAT_DEFAULTS if name in run["config"]},
+        **run,
+    }
 
 
 def publish(
@@ -165,35 +165,43 @@ def is_committed(job: OutputJob) -> bool:
 
 
 def _check(
-    layout: Layout, max_length: int | None, counted: SplitStatistics, shards: Sequence[ShardInfo]
+    layout: Layout, config: PrepareConfig, counted: SplitStatistics, shards: Sequence[ShardInfo]
 ) -> None:
     """Checks that the shards contain exactly the packed rows and tokens, by count and by checksum.
 
     Raises:
-        AssertionError: If they do not.
+        DataError: If they do not, and a part of them is an earlier run's.
+        AssertionError: If they do not, and this run wrote all of them.
     """
+    defect = _defect(layout, config.max_length, counted, shards)
+    if defect is None:
+        return
+    if not config.resume:
+        raise AssertionError(defect)
+    raise DataError(
+        f"{defect}; files of an earlier run do not match this one. If the input has changed since, use "
+        "--overwrite instead of --resume"
+    )
+
+
+def _defect(
+    layout: Layout, max_length: int | None, counted: SplitStatistics, shards: Sequence[ShardInfo]
+) -> str | None:
     split = layout.split
     times = Counter(info.shard for info in shards)
     wrong = [shard for shard in range(layout.num_shards) if times[shard] != 1]
     if wrong or len(shards) != layout.num_shards:
-        raise AssertionError(
-            f"{split}: shards {wrong[:10]} of {layout.num_shards} were not written exactly once"
-        )
+        return f"{split}: shards {wrong[:10]} of {layout.num_shards} were not written exactly once"
     written = sum(info.records for info in shards)
     if not written == layout.num_rows == counted.rows:
-        raise AssertionError(
-            f"{split}: {counted.rows} rows packed, {layout.num_rows} ranked, {written} written"
-        )
+        return f"{split}: {counted.rows} rows packed, {layout.num_rows} ranked, {written} written"
     slots = counted.rows * max_length if max_length else counted.tokens
     if counted.tokens + counted.padding != slots:
-        raise AssertionError(
-            f"{split}: {counted.tokens} tokens and {counted.padding} padding do not fill {slots}"
-        )
+        return f"{split}: {counted.tokens} tokens and {counted.padding} padding do not fill {slots}"
     checksum = sum(int(info.rows_checksum, 16) for info in shards) % 2**64
     if checksum != counted.rows_checksum:
-        raise AssertionError(
-            f"{split}: the written rows have the checksum {checksum:016x}, the packed rows {counted.rows_checksum:016x}"
-        )
+        return f"{split}: the written rows have the checksum {checksum:016x}, the packed rows {counted.rows_checksum:016x}"
+    return None
 
 
 def _units(job: Job, table: RowTable, split: int, tail_sizes: Mapping[int, np.ndarray]) -> bytes:
