@@ -80,11 +80,11 @@ def drop_end_token(tokenizer: Any) -> None:
     first = next(i for i in range(len(whole) + 1) if whole[i : i + len(text)] == text)
     if first + len(text) == len(whole) or not tokenizer.is_fast:
         return
-    before = tokenizer.convert_ids_to_tokens(whole[:first])
+    prefix = tokenizer.convert_ids_to_tokens(whole[:first])
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=[*before, "$A"],
-        pair=[*before, "$A", "$B"],
-        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(before)],
+        single=[*prefix, "$A"],
+        pair=[*prefix, "$A", "$B"],
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(prefix)],
     )
 
 

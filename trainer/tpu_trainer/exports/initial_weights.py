@@ -148,7 +148,7 @@ def _padded(
 def _read_weights(
     network: TFPreTrainedModel, local: Path, folder: str
 ) -> dict[str, Callable[[], np.ndarray]]:
-    """Returns what reads arrays in TensorFlow's layouts, by the names of `network`'s variables."""
+    """Returns name of a variable of `network` → function that reads its array, in TensorFlow's layout."""
     if (local / _PYTORCH).is_file():
         return _read_pytorch(network, local / _PYTORCH)
     if (local / _TENSORFLOW).is_file():

@@ -63,6 +63,11 @@ def cross_entropy_sums(
         training: Whether to compute the gradient.
         max_logits: Maximum number of logits per chunk and shard.
         shards: Groups of devices that divide the positions in one program. Each chunk has positions of all of them.
+
+    Example: 48 positions, two shards and chunks of 8 positions per shard:
+        chunk 0 has the positions  0 …  7 and 24 … 31
+        chunk 1 has the positions  8 … 15 and 32 … 39
+        chunk 2 has the positions 16 … 23 and 40 … 47
     """
     logits_dtype = hidden.dtype if training else tf.float32
     count, padded_size = hidden.shape[0] // shards, output.matrix.shape[0]
@@ -79,29 +84,31 @@ def cross_entropy_sums(
         d_hidden, width = [], hidden.shape[1]
         # Sums of each shard, which the devices add up once, after the last chunk.
         d_matrix, d_bias = tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *bias.shape])
-        by_shard = tf.reshape(hidden, [shards, count, width])
-        target_of, weight_of = (tf.reshape(values, [shards, count]) for values in (targets, weights))
+        sharded_hidden = tf.reshape(hidden, [shards, count, width])
+        sharded_targets, sharded_weights = (
+            tf.reshape(values, [shards, count]) for values in (targets, weights)
+        )
         # Not a tf.while_loop: XLA's cost analysis would count its body once.
         for first in range(0, count, chunk):
             part = slice(first, min(first + chunk, count))
             # One chunk after the other: in parallel, they would need the memory of all logits.
-            of_shards = by_shard[:, part]
+            chunk_hidden = sharded_hidden[:, part]
             if first > 0:
                 before, shared = (d_matrix, 1) if training else (loss, 0)
-                of_shards = schedule_after(of_shards, before, shared=shared)
-            rows = tf.reshape(of_shards, [-1, width])
+                chunk_hidden = schedule_after(chunk_hidden, before, shared=shared)
+            rows = tf.reshape(chunk_hidden, [-1, width])
             rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
             highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
             logits = tf.cast(rounded, tf.float32)
-            at_target = tf.range(logits.shape[-1])[None, :] == tf.reshape(target_of[:, part], [-1, 1])
+            at_target = tf.range(logits.shape[-1])[None, :] == tf.reshape(sharded_targets[:, part], [-1, 1])
             exponentials = tf.exp(logits - highest)
             total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
-            of_target = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
-            weight = tf.reshape(weight_of[:, part], [-1, 1])
-            loss += tf.reduce_sum((tf.math.log(total) + highest - of_target) * weight)
+            target_logits = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
+            weight = tf.reshape(sharded_weights[:, part], [-1, 1])
+            loss += tf.reduce_sum((tf.math.log(total) + highest - target_logits) * weight)
             ties = tf.reduce_sum(tf.cast(logits == highest, tf.float32), axis=-1, keepdims=True)
             # `ties` is 0 only if logits are NaN.
-            share = tf.cast(of_target >= highest, tf.float32) / tf.maximum(ties, 1.0)
+            share = tf.cast(target_logits >= highest, tf.float32) / tf.maximum(ties, 1.0)
             correct += tf.reduce_sum(share * weight)
             if not training:
                 continue
@@ -112,7 +119,7 @@ def cross_entropy_sums(
             d_rows = tf.cast(_product(d_logits, narrow), hidden.dtype)
             d_hidden.append(tf.reshape(d_rows, [shards, -1, width]))
             d_logits = tf.reshape(d_logits, [shards, -1, padded_size])
-            d_matrix += _product(d_logits, of_shards, transpose_a=True)
+            d_matrix += _product(d_logits, chunk_hidden, transpose_a=True)
 
         def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             return (

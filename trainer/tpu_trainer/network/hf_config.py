@@ -75,16 +75,16 @@ def network_config(
         values["is_decoder"] = True
     if config.type in INFER_PADDING and vocabulary.pad_id is not None:
         values["pad_index"] = vocabulary.pad_id
-    made = CONFIG_MAPPING[config.type](
+    hf_config = CONFIG_MAPPING[config.type](
         vocab_size=vocabulary.padded_size,
         pad_token_id=vocabulary.pad_id,
         bos_token_id=vocabulary.bos_id,
         eos_token_id=vocabulary.eos_id,
         **values,
     )
-    if reason := heads_error(made):
+    if reason := heads_error(hf_config):
         raise UsageError(f"--model.config of a model of type {config.type!r}: {reason}")
-    return made
+    return hf_config
 
 
 def _check_values(config: ModelConfig, defaults: PretrainedConfig) -> None:
@@ -94,16 +94,16 @@ def _check_values(config: ModelConfig, defaults: PretrainedConfig) -> None:
             raise UsageError(f"--model.config has {name!r}, which is not a name")
         if name in _DERIVED_VALUES:
             raise UsageError(f"--model.config.{name}: the tokenizer determines it, so it cannot be set")
-        own = defaults.attribute_map.get(name, name)
-        if not hasattr(defaults, own) and own not in CONFIG_VALUES[config.type] | WITHOUT_EFFECT:
+        attribute = defaults.attribute_map.get(name, name)
+        if not hasattr(defaults, attribute) and attribute not in CONFIG_VALUES[config.type] | WITHOUT_EFFECT:
             meant = suggestion(name, CONFIG_VALUES[config.type])
             raise UsageError(
                 f"--model.config.{name}: configurations of type {config.type!r} have no such value{meant}"
             )
-        default = getattr(defaults, own, None)
-        reason = value_error(own, value, default) if own in CONFIG_VALUES[config.type] else None
+        default = getattr(defaults, attribute, None)
+        reason = value_error(attribute, value, default) if attribute in CONFIG_VALUES[config.type] else None
         if reason is None and value != default:
-            reason = unsupported_reason(config.type, own, value)
+            reason = unsupported_reason(config.type, attribute, value)
         if reason is not None:
             where = "" if config.init_from is None else f" (see also config.json in {config.init_from})"
             raise UsageError(f"--model.config.{name} is {value!r}{where}: {reason}")

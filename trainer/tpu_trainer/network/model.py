@@ -134,13 +134,13 @@ class LanguageModel:
         hf_config = network_config(config, objective=objective, vocabulary=vocabulary, max_length=max_length)
         keras.utils.set_random_seed(seed)
         # Layers take the global policy when they are created, which Hugging Face does.
-        before = keras.mixed_precision.global_policy()
+        policy = keras.mixed_precision.global_policy()
         keras.mixed_precision.set_global_policy(precision)
         try:
             network = build_network(hf_config, objective)
             initialize_as_pytorch(network, seed=seed, initial=initial or InitialValues())
         finally:
-            keras.mixed_precision.set_global_policy(before)
+            keras.mixed_precision.set_global_policy(policy)
         return cls(network=network, vocabulary=vocabulary, objective=objective, memory=memory, shards=shards)
 
     def new_network(self) -> TFPreTrainedModel:

@@ -83,6 +83,12 @@ class CausalLanguageModelling(Objective):
 
         A token is a target if it and the preceding token are real and belong to the same document. Without segment_ids,
         a row is one document.
+
+        Example, with - for the pad id:
+            input_ids    5 6 7 8 9 -
+            segment_ids  0 0 0 1 1 1
+            targets      6 7 8 9 - 0
+            weights      1 1 0 1 0 0
         """
         del key
         ids, segments = batch["input_ids"], batch.get("segment_ids")

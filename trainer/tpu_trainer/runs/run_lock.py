@@ -140,7 +140,7 @@ class FolderLock:
         holder = self._holder()
         if not holder or (self._flocked and holder.get("boot") == _boot_id()):
             return True
-        before = self._path.stat().st_mtime_ns
+        modified = self._path.stat().st_mtime_ns
         _log.info(
             f"fit: {self._path}: {holder.get('name')} was killed or still trains; waiting {_SILENT_SECONDS:.0f} s to "
             "see whether it renews this file"
@@ -149,7 +149,7 @@ class FolderLock:
             self._sleep(_SILENT_SECONDS / _CHECKS)
             if not self._is_own():
                 return False
-            if self._path.stat().st_mtime_ns != before:
+            if self._path.stat().st_mtime_ns != modified:
                 raise self._in_use(holder)
         return True
 

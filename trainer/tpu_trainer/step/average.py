@@ -59,6 +59,6 @@ class WeightAverage:
 
     def _swap(self) -> None:
         for mean, variable in self.pairs:
-            kept = variable.numpy()
+            value = variable.numpy()
             variable.assign(mean)
-            mean.assign(kept)
+            mean.assign(value)

@@ -189,10 +189,10 @@ class Task:
             return tf.zeros([])
         spike = self._spikes.is_spike(loss)
         # The step counter still advances, because the batch is used up.
-        kept = [*trained, *(v for v in self.optimizer.variables if v is not self.optimizer.iterations)]
-        before = [tf.identity(variable) for variable in kept]
+        variables = [*trained, *(v for v in self.optimizer.variables if v is not self.optimizer.iterations)]
+        values = [tf.identity(variable) for variable in variables]
         apply()
-        restore(kept, before, where=spike)
+        restore(variables, values, where=spike)
         return tf.cast(spike, tf.float32)
 
     def _note_non_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> None:

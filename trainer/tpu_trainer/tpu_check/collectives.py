@@ -55,12 +55,12 @@ def collectives(module: HloModule) -> list[Collective]:
             kind = "reduce-scatter"
         operands = sum(module.by_name[name].size.total for name in instruction.operands)
         group = _group_size(instruction)
-        own = operands * group if kind == "all-gather" else operands
+        whole = operands * group if kind == "all-gather" else operands
         count[kind] += times
-        size[kind] += own * times
+        size[kind] += whole * times
         share = (group - 1) / group
         factor = {"all-reduce": 2 * share, "collective-permute": 1}.get(kind, share)
-        sent[kind] += round(own * factor) * times
+        sent[kind] += round(whole * factor) * times
     return [
         Collective(kind=kind, count=count[kind], bytes=size[kind], sent=sent[kind]) for kind in sorted(count)
     ]

@@ -223,9 +223,13 @@ def _facts(config: CompileCheckConfig, topology: Topology) -> ModelFacts:
 def _with_layers(config: CompileCheckConfig, layers: int) -> CompileCheckConfig:
     """Returns the configuration of a model with another number of layers."""
     names = CONFIG_MAPPING[config.model.type].attribute_map
-    own = names.get("num_hidden_layers", "num_hidden_layers")
-    values = {name: value for name, value in config.model.config.items() if names.get(name, name) != own}
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, config=values | {own: layers}))
+    layers_name = names.get("num_hidden_layers", "num_hidden_layers")
+    values = {
+        name: value for name, value in config.model.config.items() if names.get(name, name) != layers_name
+    }
+    return dataclasses.replace(
+        config, model=dataclasses.replace(config.model, config=values | {layers_name: layers})
+    )
 
 
 def _has_fewer_layers(config: CompileCheckConfig) -> bool:
@@ -234,7 +238,7 @@ def _has_fewer_layers(config: CompileCheckConfig) -> bool:
         return False
     rows = rows_of(config)
     try:
-        made = [
+        configs = [
             network_config(
                 _with_layers(config, layers).model,
                 objective=config.objective,
@@ -245,4 +249,4 @@ def _has_fewer_layers(config: CompileCheckConfig) -> bool:
         ]
     except (UsageError, ValueError, TypeError):
         return False
-    return [each.num_hidden_layers for each in made] == list(ESTIMATE_LAYERS)
+    return [each.num_hidden_layers for each in configs] == list(ESTIMATE_LAYERS)

@@ -27,7 +27,7 @@ def ending_at_once(clean_up: Callable[[], object] = lambda: None) -> Iterator[No
         for number in _SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
-    before = signal.set_wakeup_fd(writer)
+    old_descriptor = signal.set_wakeup_fd(writer)
 
     def watch() -> None:
         while received := os.read(reader, 1):
@@ -42,7 +42,7 @@ def ending_at_once(clean_up: Callable[[], object] = lambda: None) -> Iterator[No
     try:
         yield
     finally:
-        signal.set_wakeup_fd(before)
+        signal.set_wakeup_fd(old_descriptor)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.close(writer)

@@ -24,7 +24,7 @@ _LEAST_SHARE_OF_MODEL_FLOPS = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class MeshPlan:
-    """How the devices divide the model and the rows, without the size of the micro-batches."""
+    """The division of the model and the rows over the devices, without the size of the micro-batches."""
 
     model: int
     data: int

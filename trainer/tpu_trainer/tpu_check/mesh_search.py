@@ -72,7 +72,7 @@ Compile = Callable[[Candidate, int | None], dict[str, Any]]
 
 @dataclass(kw_only=True)
 class MeshSearch:
-    """The search. `run` may be interrupted by an exception; what was found until then stays."""
+    """The search. `run` may be interrupted by an exception; its trials until then stay."""
 
     config: CompileCheckConfig
     facts: ModelFacts
@@ -89,11 +89,11 @@ class MeshSearch:
     """Calls of `compile` so far."""
 
     def __post_init__(self) -> None:
-        self._of_plan = {plan: micro_batches(plan, self.config) for plan in self.plans}
-        self._seen: dict[tuple[MeshPlan, int], Trial] = {}
-        self.without_rows = [plan for plan, candidates in self._of_plan.items() if not candidates]
+        self._candidates = {plan: micro_batches(plan, self.config) for plan in self.plans}
+        self._trials: dict[tuple[MeshPlan, int], Trial] = {}
+        self.without_rows = [plan for plan, candidates in self._candidates.items() if not candidates]
         """Plans whose groups cannot have equal numbers of rows."""
-        for plan, candidates in self._of_plan.items():
+        for plan, candidates in self._candidates.items():
             if candidates:
                 self._add(plan, start(candidates, self.config))
 
@@ -125,13 +125,13 @@ class MeshSearch:
         return min(trial.bound, estimated * max(ratios) * (1 + _ESTIMATE_ERROR))
 
     def _add(self, plan: MeshPlan, index: int, limit: float = float("inf")) -> None:
-        if (plan, index) in self._seen or not 0 <= index < len(self._of_plan[plan]):
+        if (plan, index) in self._trials or not 0 <= index < len(self._candidates[plan]):
             return
-        candidate = self._of_plan[plan][index]
+        candidate = self._candidates[plan][index]
         seconds = max(least_seconds(candidate, self.plans[plan], self.facts, self.topology).values())
         tokens = candidate.batch_size * self.facts.max_length
         trial = Trial(candidate=candidate, bound=tokens / seconds, limit=limit)
-        self._seen[plan, index] = trial
+        self._trials[plan, index] = trial
         self.trials.append(trial)
 
     def _advance(self, trial: Trial) -> None:
@@ -157,13 +157,13 @@ class MeshSearch:
 
     def _add_neighbours(self, trial: Trial, figures: dict[str, Any]) -> None:
         plan = trial.candidate.plan
-        index = self._of_plan[plan].index(trial.candidate)
+        index = self._candidates[plan].index(trial.candidate)
         if not figures["fits"]:
             self._add(plan, index - 1)
             return
         value = figures["roofline"]["tokens_per_second"]
         for step in (-1, 1):
-            other = self._seen.get((plan, index - step))
+            other = self._trials.get((plan, index - step))
             if other is None or (other.tokens_per_second or 0.0) <= value:
                 self._add(plan, index + step, value * _NEIGHBOUR_GAIN)
 

@@ -150,8 +150,8 @@ def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]
     """Returns the name and configuration of each column of the table."""
     if config.compare is None:
         return [(config.topology, config)]
-    own = {field.name for field in dataclasses.fields(CompileCheckConfig)}
-    own -= {field.name for field in dataclasses.fields(FitConfig)}
+    names = {field.name for field in dataclasses.fields(CompileCheckConfig)}
+    names -= {field.name for field in dataclasses.fields(FitConfig)}
     default = CompileCheckConfig()
     for field in dataclasses.fields(FitConfig):
         if getattr(config, field.name) != getattr(default, field.name):
@@ -159,7 +159,7 @@ def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]
                 f"--{field.name} cannot be combined with --compare: set it in the files that are compared "
                 f"({', '.join(config.compare)})"
             )
-    values = {name: getattr(config, name) for name in own}
+    values = {name: getattr(config, name) for name in names}
     return [(path, dataclasses.replace(load_compile_check_config(path), **values)) for path in config.compare]
 
 

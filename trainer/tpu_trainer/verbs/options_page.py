@@ -28,13 +28,13 @@ def page() -> str:
 
 def _verb(verb: str) -> str:
     config = VERBS[verb]
-    own = FitConfig if config is not FitConfig and issubclass(config, FitConfig) else None
+    base = FitConfig if config is not FitConfig and issubclass(config, FitConfig) else None
     parts = [f"## {verb}", summary(config)]
     if examples := inspect.cleandoc(config.__doc__).partition("Examples:")[2]:
         parts.append(f"```\n{inspect.cleandoc(examples)}\n```")
-    if own is not None:
+    if base is not None:
         parts.append("It has the options of [fit](#fit), and these:")
-    parts += _tables(config, "", own)
+    parts += _tables(config, "", base)
     return "\n\n".join(parts)
 
 

@@ -99,18 +99,18 @@ def _recomputed(function: Callable[..., tuple[tf.Tensor, ...]]) -> Callable[...,
             variables = list(variables or ())
             with tf.GradientTape() as tape:
                 # Arguments without rows (relative positions) need no delay: a block only adds them to those with rows.
-                again = [
+                delayed = [
                     schedule_after(tensor, gradients[0], shared=1)
                     if rows in tensor.shape[:1]
                     else tf.identity(tensor)
                     for tensor in tensors
                 ]
-                tape.watch(again)
-                recomputed = function(*again)
-            results = tape.gradient(
-                recomputed, again + variables, gradients, unconnected_gradients=tf.UnconnectedGradients.ZERO
+                tape.watch(delayed)
+                recomputed = function(*delayed)
+            input_gradients = tape.gradient(
+                recomputed, delayed + variables, gradients, unconnected_gradients=tf.UnconnectedGradients.ZERO
             )
-            return results[: len(again)], results[len(again) :]
+            return input_gradients[: len(delayed)], input_gradients[len(delayed) :]
 
         return results, backward
 
