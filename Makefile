@@ -210,7 +210,7 @@ lock: $(UV)
 	$(UV) --directory trainer $(LOCK) $(TPU_VM) --override no-tensorflow.txt pyproject.toml --extra launch requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
 	# The JAX of the tests.
 	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra launch --extra pjrt requirements-pjrt.in -c requirements-dev.lock -o requirements-pjrt.lock
-	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra gpu -c requirements.lock -o requirements-gpu.lock
+	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra gpu --extra launch -c requirements.lock -o requirements-gpu.lock
 	# Resolved for macOS, where torch needs no CUDA packages; the other packages are the same on Linux.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory reader $(LOCK) --python-platform aarch64-apple-darwin \
 	  requirements-adapters.in -o requirements-adapters.lock
