@@ -200,7 +200,8 @@ def _defect(
         return f"{split}: {counted.tokens} tokens and {counted.padding} padding do not fill {slots}"
     checksum = sum(int(info.rows_checksum, 16) for info in shards) % 2**64
     if checksum != counted.rows_checksum:
-        return f"{split}: the written rows have the checksum {checksum:016x}, the packed rows {counted.rows_checksum:016x}"
+        packed = f"{counted.rows_checksum:016x}"
+        return f"{split}: the written rows have the checksum {checksum:016x}, the packed rows {packed}"
     return None
 
 

