@@ -350,7 +350,7 @@ def test_the_cluster_gives_accounts_the_rights_that_are_used_and_no_others() -> 
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    code = "import json; from tpu_trainer.cloud.jobset import RIGHTS; print(json.dumps(RIGHTS))"
+    code = "import json; from tpu_trainer.cloud.gke import RIGHTS; print(json.dumps(RIGHTS))"
     used = {
         (verb, group, f"{resource}/{part}" if part else resource)
         for verb, group, resource, part in json.loads(run_trainer("-c", code))
