@@ -76,7 +76,7 @@ def token_counts(dataset: Dataset) -> np.ndarray | None:
 
 def input_files(dataset: Dataset, count: int) -> tuple[list[str], int]:
     """Returns the paths of the first `count` input files, none if the dataset does not list them, and their number."""
-    inputs = None if dataset.manifest is None else dataset.manifest.get("inputs", {})
+    inputs = (dataset.manifest or {}).get("inputs")
     if inputs is None:
         return [], 0
     if not isinstance(inputs, dict) or not _is_count(inputs.get("files")):
