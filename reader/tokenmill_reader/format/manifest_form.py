@@ -122,9 +122,9 @@ def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each deviation of a manifest from its form."""
     yield from mismatches(manifest, _WHOLE_FORM, "")
     required = {"crc32c": HEX_8, "rows_checksum": HEX_16}
-    for output_format, of_second_file in (("tfrecord", "offsets_crc32c"), ("megatron", "index_crc32c")):
+    for output_format, second_file in (("tfrecord", "offsets_crc32c"), ("megatron", "index_crc32c")):
         if output_format_of(manifest) == output_format:
-            required[of_second_file] = HEX_8
+            required[second_file] = HEX_8
     yield from _shard_form_defects(manifest, required)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from beam_pipeline.__main__ import run
+from beam_pipeline.checks.split import examine_split
 from beam_pipeline.dataset.own_files import inspect_output
 from beam_pipeline.steps.convert import converted
 from beam_pipeline.support.errors import DataError, UsageError
@@ -253,6 +254,7 @@ CONTRADICTIONS = {
     "a split many times": (MANIFEST, _set(("splits", ["train"] * 1000))),
     "no such encoding": (MANIFEST, _set(("config.encoding", "no-such"))),
     "NUL as encoding": (MANIFEST, _set(("config.encoding", "a\0b"))),
+    "no text as format": (MANIFEST, _set(("output_format", []))),
     "no such errors": (MANIFEST, _set(("config.encoding", "ascii"), ("config.encoding_errors", "x"))),
     "edges of 0": (STATISTICS, _edges(lambda index: 0.0)),
     "negative edges": (STATISTICS, _edges(lambda index: -1e300)),
@@ -279,6 +281,13 @@ def test_values_that_contradict_others_are_an_error_for_users(whole: Path, tmp_p
     assert problems(out, kind) == []
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(DataError):
         report.write_report(str(out))
+
+
+def test_a_config_that_is_no_object_is_named_once(whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    forge(out / "train", json.loads((out / "train" / MANIFEST).read_bytes()) | {"config": "text"})
+    (defect,) = examine_split(str(out / "train")).defects
+    assert defect.endswith("config is 'text', not an object")
 
 
 def test_a_unit_that_is_larger_than_it_says_is_not_read_to_its_end(whole: Path, tmp_path: Path) -> None:
