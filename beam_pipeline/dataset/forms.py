@@ -59,10 +59,12 @@ TAILS_FORM = {"unit": COUNT, "rows": COUNT}
 
 
 def config_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Checks the options on which reading a row depends."""
-    yield from mismatches(manifest, {"config": _CONFIG}, "")
+    """Checks the options on which reading a row depends. `manifest_form` reports a config that is not an object."""
     config = manifest.get("config")
-    if not isinstance(config, dict) or not {"max_length", "shard_size", "num_shards"} <= config.keys():
+    if not isinstance(config, dict):
+        return
+    yield from mismatches(config, _CONFIG, "config")
+    if not {"max_length", "shard_size", "num_shards"} <= config.keys():
         return
     if config["max_length"] != manifest.get("max_length"):
         yield f"config.max_length is {config['max_length']!r:.80}, but max_length is {manifest.get('max_length')!r:.80}"
