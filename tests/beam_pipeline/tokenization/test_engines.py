@@ -344,8 +344,8 @@ def test_what_is_not_known_is_left_to_hf(
     tokenizer_json = json.dumps(parts)
     engine = make_engine("auto", tokenizer_json)
     assert isinstance(engine, HFEngine) and re.search(reason, engine.reason)
-    reason = check_engine("auto", tokenizer_json, parse_special_tokens=False, control_ids=())
-    assert reason == engine.reason  # prepare warns about it before the run
+    warning = check_engine("auto", tokenizer_json, parse_special_tokens=False, control_ids=())
+    assert warning == engine.reason  # prepare warns about it before the run
     if reason not in ("the BPE option dropout", "replaces nothing"):
         assert encode(engine, hard_texts[:50]) == encode_by_hf(
             reference_tokenizer(tokenizer_json), hard_texts[:50]
