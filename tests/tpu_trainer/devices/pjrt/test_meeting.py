@@ -114,10 +114,15 @@ def test_a_process_that_does_not_match_is_rejected_and_the_others_still_meet(
         each.result(timeout=LONG)
 
 
-def test_of_two_processes_with_a_number_the_second_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_processes_with_a_number_the_second_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     processes = Processes(3)
     others = [processes.start(0), processes.start(1)]
-    processes.send(b"").close()
+    # Until both are there: else a second one may be the first.
+    while "process(es) 2 are missing" not in caplog.text:
+        time.sleep(0.02)
     raised = error(processes.start(0))
     assert re.search(r"process 0 cannot listen on port \d+ \(.*in use", str(raised)), raised
     # A process 0 on another host, whose port is free, comes to the first at the address.
