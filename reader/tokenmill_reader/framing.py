@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -13,7 +13,7 @@ from tokenmill_reader.errors import REMEDY, DatasetError
 HEAD_BYTES, TAIL_BYTES = 12, 4
 _LENGTH_BYTES = 8
 _HEAD = struct.Struct("<QI")
-_CRC = struct.Struct("<I")
+_Crc = TypeVar("_Crc", int, np.ndarray)
 _KNOWN_HEADS = 1 << 16
 _GZIP = b"\x1f\x8b"
 
@@ -37,11 +37,12 @@ class Frames(NamedTuple):
 
     def wrong_data(self, indices: np.ndarray) -> int | None:
         """Returns the first of these indices of frames with a wrong checksum of the data; None if all are right."""
-        for index in indices.tolist():
-            frame = self.data[self.starts[index] : self.ends[index]]
-            if _CRC.unpack(frame[-TAIL_BYTES:])[0] != masked_crc(frame[HEAD_BYTES:-TAIL_BYTES]):
-                return index
-        return None
+        first, end = self.starts[indices] + HEAD_BYTES, self.ends[indices] - TAIL_BYTES
+        spans = zip(first.tolist(), end.tolist(), strict=True)
+        crcs = np.fromiter((google_crc32c.value(self.data[start:stop]) for start, stop in spans), np.uint32)
+        stored = windows(self.data, TAIL_BYTES)[end].view("<u4")[:, 0]
+        wrong = (masked(crcs) != stored).nonzero()[0]
+        return int(indices[wrong[0]]) if wrong.size else None
 
 
 def windows(data: np.ndarray, width: int) -> np.ndarray:
@@ -55,8 +56,8 @@ def masked_crc(data: bytes | np.ndarray) -> int:
     return masked(google_crc32c.value(data))
 
 
-def masked(crc: int) -> int:
-    """Masks a CRC-32C, so that a checksum of data that contains checksums stays effective."""
+def masked(crc: _Crc) -> _Crc:
+    """Masks CRC-32Cs, an int or uint32[n], so that a checksum of data that contains checksums stays effective."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
