@@ -213,7 +213,7 @@ def test_the_help_of_a_verb_begins_with_commands_to_copy(capsys: pytest.CaptureF
         < text.index("--output_dir OUTPUT_DIR")
         < 1500
     )
-    topics = ["The training data:", "The model:", "The training loop:", "The TPU to use:"]
+    topics = ["The training data:", "The model:", "The training loop:", "The TPU of this machine:"]
     places = [text.index(topic) for topic in topics]
     assert places == sorted(places)
     assert "type: " not in text  # of Python, which is no help
