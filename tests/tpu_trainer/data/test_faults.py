@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from tests.tpu_trainer.tiny import sequences, write_manifest, write_split
 from tokenmill_reader import Dataset, Mixture
 from tpu_trainer.data.batches import EvaluationRows, NumberedBatches, RowStream, check_records
 from tpu_trainer.data.dataset import open_split
+from tpu_trainer.data.python_calls import PythonCalls
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.support.errors import UsageError
 
@@ -71,6 +74,29 @@ def cut(folder: Path) -> str:
 def remove(folder: Path) -> str:
     (folder / "train-00002-10.tfrecord").unlink()
     return r"train-00002-10.tfrecord: missing"
+
+
+def test_a_pipeline_ends_after_several_errors(
+    split: Dataset, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, raised = PythonCalls(), threading.Event()
+    monkeypatch.setattr("tpu_trainer.data.batches._CALLS", calls)
+    source = source_of(split, vocabulary, "training")
+
+    def fail(number: int, own: np.ndarray | None) -> None:
+        if number:
+            raised.wait(2)
+        raise UsageError(f"batch {number}")
+
+    monkeypatch.setattr(source, "read", fail)
+    with pytest.raises(UsageError, match="batch 0"):
+        read(source)
+    gc.collect()
+    raised.set()
+    end = threading.Thread(target=calls.close, daemon=True)
+    end.start()
+    end.join(60)
+    assert not end.is_alive()  # else the pipeline's thread waits for itself
 
 
 @pytest.mark.parametrize("harm", [damage, damage_a_length, cut, remove])

@@ -133,9 +133,15 @@ class NumberedBatches(ABC):
         try:
             yield
         except tf.errors.OpError as error:
-            if self._error is None:
+            # Once raised, its traceback holds the pipeline. If it stayed here, a thread of the pipeline would free both
+            # when it stores the next error, and wait for its own end.
+            cause, self._error = self._error, None
+            if cause is None:
                 raise
-            raise self._error from error
+            try:
+                raise cause from error
+            finally:
+                del cause  # which its traceback holds, too
 
 
 class RowStream(NumberedBatches):
