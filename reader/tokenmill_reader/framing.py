@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -13,7 +13,6 @@ from tokenmill_reader.errors import REMEDY, DatasetError
 HEAD_BYTES, TAIL_BYTES = 12, 4
 _LENGTH_BYTES = 8
 _HEAD = struct.Struct("<QI")
-_Crc = TypeVar("_Crc", int, np.ndarray)
 _KNOWN_HEADS = 1 << 16
 _GZIP = b"\x1f\x8b"
 
@@ -41,7 +40,7 @@ class Frames(NamedTuple):
         spans = zip(first.tolist(), end.tolist(), strict=True)
         crcs = np.fromiter((google_crc32c.value(self.data[start:stop]) for start, stop in spans), np.uint32)
         stored = windows(self.data, TAIL_BYTES)[end].view("<u4")[:, 0]
-        wrong = (masked(crcs) != stored).nonzero()[0]
+        wrong = (_masked(crcs) != stored).nonzero()[0]
         return int(indices[wrong[0]]) if wrong.size else None
 
 
@@ -53,10 +52,10 @@ def windows(data: np.ndarray, width: int) -> np.ndarray:
 
 def masked_crc(data: bytes | np.ndarray) -> int:
     """Returns the checksum of the framing: a masked CRC-32C."""
-    return masked(google_crc32c.value(data))
+    return _masked(google_crc32c.value(data))
 
 
-def masked(crc: _Crc) -> _Crc:
+def _masked(crc: int | np.ndarray) -> int | np.ndarray:
     """Masks CRC-32Cs, an int or uint32[n], so that a checksum of data that contains checksums stays effective."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
