@@ -11,7 +11,7 @@ import pytest
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_manifest, write_split
 from tokenmill_reader import Mixture
-from tpu_trainer.data.dataset import open_split, statistics
+from tpu_trainer.data.dataset import open_split, token_counts
 from tpu_trainer.data.mixture import describe
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
 from tpu_trainer.support import files
@@ -156,4 +156,4 @@ def test_damaged_statistics_are_an_error(dataset: Path, tmp_path: Path, content:
     path.write_text(content)
     message = r"statistics.json: (damaged: .* remove it to train without it|not a JSON object)"
     with pytest.raises(UsageError, match=message):
-        statistics(open_split(str(tmp_path / "copy" / "train")))
+        token_counts(open_split(str(tmp_path / "copy" / "train")))

@@ -47,8 +47,8 @@ def open_split(path: str) -> Dataset:
     return dataset
 
 
-def statistics(dataset: Dataset) -> dict[str, Any] | None:
-    """Returns the content of a split's statistics.json; None if there is no such file.
+def token_counts(dataset: Dataset) -> np.ndarray | None:
+    """Returns the count of each token id, float64[vocab_size]; None if there is no statistics.json.
 
     Raises:
         UsageError: If it is damaged.
@@ -58,20 +58,13 @@ def statistics(dataset: Dataset) -> dict[str, Any] | None:
         data = dataset.read_file("statistics.json")
     if data is None:
         return None
-    found = _parse_json(data, path)
-    counts = found.get("token_counts")
+    counts = _parse_json(data, path).get("token_counts")
     size = None if dataset.manifest is None else dataset.manifest["tokenizer"]["vocab_size"]
     if not isinstance(counts, list) or size not in (None, len(counts)) or not all(map(_is_count, counts)):
         raise UsageError(
             f"{path}: damaged: not the count of each token; copy it again, or remove it to train without it"
         )
-    return found
-
-
-def token_counts(dataset: Dataset) -> np.ndarray | None:
-    """Returns the count of each token id, float64[vocab_size]; None if there is no statistics.json."""
-    found = statistics(dataset)
-    return None if found is None else np.array(found["token_counts"], np.float64)
+    return np.array(counts, np.float64)
 
 
 def input_files(dataset: Dataset, count: int) -> tuple[list[str], int]:

@@ -53,27 +53,18 @@ def check_same_rows(first: Dataset, other: Dataset) -> None:
             )
 
 
-def statistics(mixture: Mixture) -> dict[str, Any] | None:
-    """Returns the statistics of the rows in the stream.
-
-    Returns:
-        With one dataset, the content of its statistics.json. With several, their `token_counts` weighted by the
-        shares. None if a dataset has no statistics.
-    """
-    found = [dataset.statistics(split) for split in mixture.datasets]
-    if None in found or len(found) == 1:
-        return found[0] if len(found) == 1 else None
-    counts = sum(
-        share / len(split) * np.array(each["token_counts"], np.float64)
-        for share, split, each in zip(mixture.shares, mixture.datasets, found, strict=True)
-    )
-    return {"token_counts": counts.tolist()}
-
-
 def token_counts(mixture: Mixture) -> np.ndarray | None:
-    """Returns token counts up to a factor, float64[vocab_size]; None if a dataset has no statistics."""
-    found = statistics(mixture)
-    return None if found is None else np.array(found["token_counts"], np.float64)
+    """Returns the token counts of the rows in the stream, float64[vocab_size]; None if a dataset has no statistics.
+
+    Those of several datasets are weighted by their shares, and correct up to a factor.
+    """
+    counts = [dataset.token_counts(split) for split in mixture.datasets]
+    if any(each is None for each in counts):
+        return None
+    if len(counts) == 1:
+        return counts[0]
+    weights = [share / len(split) for share, split in zip(mixture.shares, mixture.datasets, strict=True)]
+    return sum(weight * each for weight, each in zip(weights, counts, strict=True))
 
 
 def describe(mixture: Mixture, validation: Dataset | None) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from tokenmill_reader import Dataset, Mixture
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream, check_records
-from tpu_trainer.data.mixture import statistics, token_counts
+from tpu_trainer.data.mixture import token_counts
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Devices
@@ -141,16 +141,10 @@ def _load(
         validation=validation,
         vocabulary=vocabulary,
         token_counts=counts,
-        baselines=_baselines(config, train, vocabulary),
+        baselines={}
+        if counts is None
+        else {"unigram entropy": unigram_entropy(counts, vocabulary, config.objective)},
     )
-
-
-def _baselines(config: FitConfig, train: Mixture, vocabulary: Vocabulary) -> dict[str, float]:
-    known = statistics(train)
-    if known is None:
-        return {}
-    counts = np.array(known["token_counts"], np.float64)
-    return {"unigram entropy": unigram_entropy(counts, vocabulary, config.objective)}
 
 
 def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Devices) -> Task:
