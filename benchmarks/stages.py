@@ -122,7 +122,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
     packer = Packer(packing="concat", max_length=MAX_LENGTH, pad_id=0, keep_starts=False)
     unit = UnitRows(
         tokenizer=SimpleNamespace(encode=lambda batch: next(tokenized)),
-        choose=SplitChooser((("train", 1.0),), 0, "place"),
+        choose_split=SplitChooser((("train", 1.0),), 0, "place"),
         packers=[packer],
         vocab_size=tokenizer.vocab_size,
         on_bad=lambda record: None,

@@ -44,14 +44,14 @@ class Excluded:
             )
 
 
-def write_bad_records(output: str, unit: WorkUnit, bad: Sequence[BadRecord]) -> str:
+def write_bad_records(output: str, unit: WorkUnit, records: Sequence[BadRecord]) -> str:
     """Writes a unit's bad records as JSON lines, each with path, place, reason and the whole content.
 
     Returns:
         The path of the file.
     """
     lines = []
-    for record in bad:
+    for record in records:
         content = record.content.decode(errors="backslashreplace")
         entry = {"path": unit.root + record.name, "place": record.place, "reason": record.reason}
         lines.append(json.dumps({**entry, "content": content}) + "\n")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import BinaryIO
 
-from beam_pipeline.dataset.shards import ShardInfo, create_own
+from beam_pipeline.dataset.shards import ShardInfo, create_shard_file
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
@@ -30,8 +30,8 @@ def write_documents(
     Args:
         blocks: The documents, in their order.
         write: Writes the blocks to the files.
-        has_index: Whether there is an index.
-        path: Of the shard.
+        has_index: Whether the format has an index.
+        path: The shard's path.
         temporary: Its path until it is complete.
         split: The index of its split.
         shard: Its number within the split.
@@ -44,7 +44,7 @@ def write_documents(
     index_path = filesystem.join(folder, index_name(name))
     records = checksum = 0
 
-    def counted() -> Iterator[DocumentBlock]:
+    def checked_blocks() -> Iterator[DocumentBlock]:
         nonlocal records, checksum
         for block in blocks:
             longest = int(block.lengths.max(initial=0))
@@ -58,10 +58,10 @@ def write_documents(
             yield block
 
     with (
-        create_own(index_path, index_name(temporary)) if has_index else nullcontext() as index,
-        create_own(path, temporary) as file,
+        create_shard_file(index_path, index_name(temporary)) if has_index else nullcontext() as index,
+        create_shard_file(path, temporary) as file,
     ):
-        write(counted(), file, index)
+        write(checked_blocks(), file, index)
         info = ShardInfo(
             split=split,
             shard=shard,

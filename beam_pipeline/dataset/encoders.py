@@ -48,15 +48,15 @@ def encode_by_protobuf(block: RowBlock, *, features: tuple[str, ...]) -> bytes:
         name: (mask if values is None else values).astype(np.int64).tolist()
         for name, values in _columns(block, features)
     }
-    parts: list[bytes] = []
+    frames: list[bytes] = []
     for row in range(len(block)):
         example = _example_class()()
         for name, values in columns.items():
             example.features.feature[name].int64_list.value.extend(values[row])
         data = example.SerializeToString(deterministic=True)
         length = LENGTH.pack(len(data))
-        parts += (length, CRC.pack(masked_crc(length)), data, CRC.pack(masked_crc(data)))
-    return b"".join(parts)
+        frames += (length, CRC.pack(masked_crc(length)), data, CRC.pack(masked_crc(data)))
+    return b"".join(frames)
 
 
 def _columns(block: RowBlock, features: tuple[str, ...]) -> list[tuple[str, np.ndarray | None]]:
@@ -74,16 +74,16 @@ def _example_class() -> type[Message]:
         name="tokenmill/example.proto", package="tokenmill", syntax="proto3"
     )
     field = descriptor_pb2.FieldDescriptorProto
-    one, many, message = field.LABEL_OPTIONAL, field.LABEL_REPEATED, field.TYPE_MESSAGE
+    optional, repeated, message = field.LABEL_OPTIONAL, field.LABEL_REPEATED, field.TYPE_MESSAGE
     int64_list, feature, features, example = (
         file.message_type.add(name=name) for name in ("Int64List", "Feature", "Features", "Example")
     )
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
-    int64_list.field.add(name="value", number=1, type=field.TYPE_INT64, label=many)
-    feature.field.add(name="int64_list", number=3, type=message, type_name="Int64List", label=one)
-    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=one)
-    entry.field.add(name="value", number=2, type=message, type_name="Feature", label=one)
-    features.field.add(name="feature", number=1, type=message, type_name="FeatureEntry", label=many)
-    example.field.add(name="features", number=1, type=message, type_name="Features", label=one)
+    int64_list.field.add(name="value", number=1, type=field.TYPE_INT64, label=repeated)
+    feature.field.add(name="int64_list", number=3, type=message, type_name="Int64List", label=optional)
+    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=optional)
+    entry.field.add(name="value", number=2, type=message, type_name="Feature", label=optional)
+    features.field.add(name="feature", number=1, type=message, type_name="FeatureEntry", label=repeated)
+    example.field.add(name="features", number=1, type=message, type_name="Features", label=optional)
     return message_factory.GetMessages([file])["tokenmill.Example"]

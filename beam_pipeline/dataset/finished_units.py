@@ -46,7 +46,7 @@ class BlockPlace:
     """The index of the rows' split."""
     unit: int
     """The index of the rows' work unit. For rows packed from tails, the number of work units."""
-    first: int
+    first_row: int
     """The index of the first row among all rows of this unit and split."""
     rows: int
     """The number of rows."""
@@ -67,7 +67,7 @@ class FinishedUnit:
     excluded: Excluded
     """The number of its records, and of those that are excluded."""
     use: EngineUse
-    """The engine that encoded it, and what was left to HF."""
+    """The engine that encoded it, and the documents that HF encoded instead."""
     bad_records: str | None
     """The path of the file with its bad records. None if there are none."""
 
@@ -77,10 +77,10 @@ class FinishedUnit:
 
 
 def identity_of(fingerprint: str, unit: WorkUnit, duplicates: np.ndarray = NO_DUPLICATES) -> dict[str, Any]:
-    """Returns what identifies a unit's result: the run, the unit, and what it depends on.
+    """Returns the entries that identify a unit's result: the run, the unit, and its other inputs.
 
-    That is the versions of the files that it reads, and the documents that it leaves out, since which those are depends
-    on other units, whose files may have been edited.
+    The other inputs are the versions of the unit's files, and its duplicate documents, which depend on other units,
+    whose files may have been edited.
 
     Raises:
         OSError: If one of the files cannot be read.
@@ -150,12 +150,12 @@ class UnitWriter:
         add = self._sections.add
         index = {
             **self._identity,
-            "blocks": [(place.split, place.first, place.rows, *place.section) for place in self._blocks],
+            "blocks": [(place.split, place.first_row, place.rows, *place.section) for place in self._blocks],
             "tails": [
                 tail and (tail.ids.itemsize, add(tail.ids.tobytes()), add(tail.starts.tobytes()))
                 for tail in tails
             ],
-            "statistics": [add(one.to_bytes()) for one in statistics],
+            "statistics": [add(split_statistics.to_bytes()) for split_statistics in statistics],
             "excluded": asdict(excluded),
             "use": use.to_json(),
             "bad_records": bad_records,
@@ -179,16 +179,16 @@ def create_unit(path: str, *, identity: Mapping[str, Any], splits: int) -> Itera
 
 def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
     """Returns the unit with this `identity_of`, or None if no attempt has finished it or its file is damaged."""
-    found = read_if_intact(path, identity, lambda file, index: _read_unit(file, index, path))
-    if found is not None and found.bad_records is not None and not filesystem.exists(found.bad_records):
+    unit = read_if_intact(path, identity, lambda file, index: _read_unit(file, index, path))
+    if unit is not None and unit.bad_records is not None and not filesystem.exists(unit.bad_records):
         return None
-    return found
+    return unit
 
 
 def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedUnit:
     blocks = tuple(
-        BlockPlace(split, index["unit"], first, rows, Section(*section))
-        for split, first, rows, *section in index["blocks"]
+        BlockPlace(split, index["unit"], first_row, rows, Section(*section))
+        for split, first_row, rows, *section in index["blocks"]
     )
     for block in blocks:
         read_section(file, block.section, path)

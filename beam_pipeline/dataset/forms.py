@@ -1,4 +1,4 @@
-"""The forms of what this program alone reads in a dataset: the options in the manifest, and units.jsonl."""
+"""The forms of the parts of a dataset that only this program reads: the manifest's options, and units.jsonl."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _form_of(option: Option) -> Any:
     return form if option.required or option.default is not None else (form, None)
 
 
-_OPTIONS = {each.name: each for each in options_of(PrepareConfig) if each.affects_bytes}
-# What reading the dataset again depends on; other options are only shown.
+_OPTIONS = {option.name: option for option in options_of(PrepareConfig) if option.affects_bytes}
+# The options on which rereading the dataset depends; other options are only shown.
 _CONFIG: dict[str, Any] = {
     name: _form_of(_OPTIONS[name])
     for name in (

@@ -42,8 +42,10 @@ def hold(
         OSError: If the folder cannot be written to.
     """
     path = filesystem.join(folder, NAME)
-    kind = FileLock if filesystem.is_local(path) else ObjectLock if filesystem.is_bucket(path) else PlainLock
-    lock = kind(path, Holder.this_process(verb, fingerprint), job_runs or _cannot_ask_dataflow)
+    lock_class = (
+        FileLock if filesystem.is_local(path) else ObjectLock if filesystem.is_bucket(path) else PlainLock
+    )
+    lock = lock_class(path, Holder.this_process(verb, fingerprint), job_runs or _cannot_ask_dataflow)
     lock.acquire()
     threading.Thread(target=lock.renew_until_ended, daemon=True).start()
     try:
@@ -63,10 +65,10 @@ def hold_dataset(dataset: str, *, verb: str) -> contextlib.AbstractContextManage
     Raises:
         DataError: If there is none.
     """
-    of_split = filesystem.exists(filesystem.join(dataset, MANIFEST))
-    if not of_split and not finished_splits(dataset):
+    is_split = filesystem.exists(filesystem.join(dataset, MANIFEST))
+    if not is_split and not finished_splits(dataset):
         raise DataError(no_dataset_reason(dataset))
-    output = dataset.rpartition("/")[0] if of_split else dataset
+    output = dataset.rpartition("/")[0] if is_split else dataset
     return hold(filesystem.join(output, STAGING), verb=verb, fingerprint="")
 
 

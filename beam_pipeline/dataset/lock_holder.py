@@ -53,7 +53,7 @@ class Holder:
     since: str
     """When it took the lock, by its own clock. Only for messages."""
     fingerprint: str
-    """Of what it makes."""
+    """The fingerprint of the dataset that it writes."""
     job: CloudJob | None = None
     """Its Dataflow job, if it has one."""
     renewed: bool = True

@@ -27,26 +27,26 @@ class FileLock(Lock):
     _created_folders: tuple[str, ...] = ()
 
     def acquire(self) -> None:
-        missing: OSError | None = None
+        missing_error: OSError | None = None
         for _ in range(_ATTEMPTS):
             try:
                 self._make_folders()
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             except FileNotFoundError as error:  # a run that just ended has removed the folder
-                missing = error
+                missing_error = error
                 continue
             except FileExistsError as error:  # a run that just ended has removed the folder while mkdir ran
                 if Path(self.path).parent.exists():
                     raise
-                missing = error
+                missing_error = error
                 continue
             try:
-                taken = self._take(file)
+                is_locked = self._lock_file(file)
             except BaseException:
                 os.close(file)
                 self._remove_folders()
                 raise
-            if taken:
+            if is_locked:
                 self._file = file
                 try:
                     self._write()
@@ -60,13 +60,13 @@ class FileLock(Lock):
             raise UsageError(
                 f"{link}: is a symbolic link to {link.readlink()}, which does not exist; remove it"
             )
-        if missing is not None:
-            raise UsageError(f"{self.path}: cannot be created: {missing}; choose another --output")
+        if missing_error is not None:
+            raise UsageError(f"{self.path}: cannot be created: {missing_error}; choose another --output")
         raise UsageError(
             f"{self.path}: cannot be locked, because other runs keep locking and releasing it; try again"
         )
 
-    def _take(self, file: int) -> bool:
+    def _lock_file(self, file: int) -> bool:
         """Locks the open file. Returns False if it is no longer the file at the lock's path."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,12 +75,12 @@ class FileLock(Lock):
         except OSError as error:
             if error.errno not in _NO_FLOCK:
                 raise
-            return self._take_without_flock(file)
+            return self._lock_without_flock(file)
         try:
-            there = Path(self.path).lstat()
+            at_path = Path(self.path).lstat()
         except FileNotFoundError:
             return False
-        if (there.st_dev, there.st_ino) != (os.fstat(file).st_dev, os.fstat(file).st_ino):
+        if (at_path.st_dev, at_path.st_ino) != (os.fstat(file).st_dev, os.fstat(file).st_ino):
             return False
         if os.fstat(file).st_size:
             self._check_dead(self._read(file), file)
@@ -96,16 +96,16 @@ class FileLock(Lock):
             return
         with open(f"{self.path}.time-{self.holder.run}", "wb") as probe:  # noqa: PTH123 (as the lock itself)
             # Both times are by the file server's clock.
-            silent = os.fstat(probe.fileno()).st_mtime - os.fstat(file).st_mtime
+            age = os.fstat(probe.fileno()).st_mtime - os.fstat(file).st_mtime
         Path(probe.name).unlink(missing_ok=True)
-        if silent < STALE_AFTER.total_seconds():
+        if age < STALE_AFTER.total_seconds():
             self._refuse(
                 holder,
-                f"it is on another machine and was alive {silent:.0f} s ago; its lock expires {STALE_AFTER} after its "
+                f"it is on another machine and was alive {age:.0f} s ago; its lock expires {STALE_AFTER} after its "
                 f"last sign of life; if you know that it has ended, delete {self.path}",
             )
 
-    def _take_without_flock(self, file: int) -> bool:
+    def _lock_without_flock(self, file: int) -> bool:
         """Locks by creating a second file, which only one run can do. Only a person can tell if that run is alive.
 
         Raises:
@@ -139,9 +139,9 @@ class FileLock(Lock):
 
     def release(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            there = Path(self.path).lstat()
-            if (there.st_dev, there.st_ino) == (os.fstat(self._file).st_dev, os.fstat(self._file).st_ino):
-                Path(self.path).unlink()  # while locked, so runs that have it open notice that it is gone
+            at_path = Path(self.path).lstat()
+            if (at_path.st_dev, at_path.st_ino) == (os.fstat(self._file).st_dev, os.fstat(self._file).st_ino):
+                Path(self.path).unlink()  # while locked, so that runs that have it open notice the deletion
         Path(f"{self.path}.held").unlink(missing_ok=True)
         os.close(self._file)
         self._file = None
@@ -171,26 +171,26 @@ class ObjectLock(Lock):
                 if written:
                     self._generation = written.generation
                     return
-                found = buckets.read_version(self.path)
-                if found is None:
+                current = buckets.read_version(self.path)
+                if current is None:
                     self._generation = 0
                     continue
-                self._generation = found.generation
-                holder = Holder.from_json(found.data, self.path)
+                self._generation = current.generation
+                holder = Holder.from_json(current.data, self.path)
                 if holder.run == self.holder.run:  # this run wrote it, but the response was lost
                     return
-                self._check_stale(holder, found.updated)
+                self._check_stale(holder, current.updated)
         raise UsageError(
             f"{self.path}: cannot be locked, because other runs keep locking and releasing it; try again"
         )
 
     def _check_stale(self, holder: Holder, updated: datetime) -> None:
         if holder.renewed:
-            silent = buckets.service_time(self.path) - updated
-            if silent < STALE_AFTER:
+            age = buckets.service_time(self.path) - updated
+            if age < STALE_AFTER:
                 self._refuse(
                     holder,
-                    f"it was alive {silent.total_seconds():.0f} s ago; its lock expires {STALE_AFTER} after its last "
+                    f"it was alive {age.total_seconds():.0f} s ago; its lock expires {STALE_AFTER} after its last "
                     f"sign of life; if you know that it has ended, delete {self.path}",
                 )
         if holder.job:
@@ -220,10 +220,10 @@ class ObjectLock(Lock):
             self._write()
 
     def _own_version(self) -> buckets.ObjectVersion:
-        found = buckets.read_version(self.path)
-        if found is None or Holder.from_json(found.data, self.path).run != self.holder.run:
+        current = buckets.read_version(self.path)
+        if current is None or Holder.from_json(current.data, self.path).run != self.holder.run:
             raise LockLost(f"{self.path}: another run has taken this lock over, so this run stops")
-        return found
+        return current
 
     def release(self) -> None:
         with plain_errors(self.path):  # the job may have deleted the lock already

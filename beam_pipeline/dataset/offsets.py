@@ -11,7 +11,7 @@ from beam_pipeline.native import library as native
 
 _LENGTH = struct.Struct("<Q")
 _FRAMING_BYTES = 16
-_BEYOND = 2**62  # more than any file has
+_BEYOND_ANY_FILE = 2**62  # more than any file has
 
 
 def offsets_size(records: int) -> int:
@@ -23,32 +23,32 @@ class OffsetFinder:
     """Finds the records in the bytes of an intact TFRecord file, which it gets in pieces."""
 
     def __init__(self) -> None:
-        self._places = array("Q", [0])
-        self._position = 0  # of the next piece
-        self._rest = b""  # the last bytes before it, if a record's length begins there
+        self._offsets = array("Q", [0])
+        self._position = 0  # of the next piece in the file
+        self._unparsed = b""  # the last bytes before it, if they begin a record's length
 
     def add(self, piece: bytes) -> None:
         """Takes the file's next bytes."""
-        data = self._rest + piece if self._rest else piece
-        base = self._position - len(self._rest)
+        data = self._unparsed + piece if self._unparsed else piece
+        base = self._position - len(self._unparsed)
         self._position += len(piece)
-        place = self._places[-1] - base
+        offset = self._offsets[-1] - base
         library = native.rows_library()
-        ends = _record_ends(data, place) if library is None else native.record_ends(library, data, place)
+        ends = _record_ends(data, offset) if library is None else native.record_ends(library, data, offset)
         if len(ends):
-            self._places.frombytes((ends + base).astype(np.uint64).tobytes())
-            place = int(ends[-1])
-        self._rest = data[place:]
+            self._offsets.frombytes((ends + base).astype(np.uint64).tobytes())
+            offset = int(ends[-1])
+        self._unparsed = data[offset:]
 
     def to_bytes(self) -> bytes:
         """Returns the content of the file with the offsets."""
-        return np.array(self._places, "<u8").tobytes()
+        return np.array(self._offsets, "<u8").tobytes()
 
 
-def _record_ends(data: bytes, place: int) -> np.ndarray:
+def _record_ends(data: bytes, offset: int) -> np.ndarray:
     """`native.record_ends` without compiled code."""
     ends = []
-    while place + _LENGTH.size <= len(data):
-        place += min(_LENGTH.unpack_from(data, place)[0], _BEYOND) + _FRAMING_BYTES
-        ends.append(place)
+    while offset + _LENGTH.size <= len(data):
+        offset += min(_LENGTH.unpack_from(data, offset)[0], _BEYOND_ANY_FILE) + _FRAMING_BYTES
+        ends.append(offset)
     return np.array(ends, np.int64)

@@ -57,20 +57,20 @@ def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bo
             _refuse_damaged(content)
             clear_staging(output, fingerprint)  # it exists if a run was killed right after its last manifest
             return True
-    same = run_folder_name(fingerprint) in content.staged
-    if same and resume:
+    is_same_run = run_folder_name(fingerprint) in content.staged
+    if is_same_run and resume:
         _refuse_in_the_way(content, splits)
         return False
-    used = content.shards or content.finished
-    if not overwrite and not same and (used or content.kept):
-        found = "another run's dataset" if used else "files that prepare did not write"
-        example = "" if used else f", such as {filesystem.join(output, content.kept[0])}"
+    is_dataset = content.shards or content.finished
+    if not overwrite and not is_same_run and (is_dataset or content.protected_files):
+        description = "another run's dataset" if is_dataset else "files that prepare did not write"
+        example = "" if is_dataset else f", such as {filesystem.join(output, content.protected_files[0])}"
         raise UsageError(
-            f"--output {output}: contains {found}{example}; choose an empty folder, or use --overwrite, which deletes "
-            "only files that this program has written"
+            f"--output {output}: contains {description}{example}; choose an empty folder, or use --overwrite, which "
+            "deletes only files that this program has written"
         )
     _refuse_in_the_way(content, splits)
-    delete_own(content)
+    delete_own_files(content)
     return False
 
 
@@ -87,10 +87,13 @@ def is_finished(output: str, splits: Sequence[str], fingerprint: str) -> bool:
         if not filesystem.exists(filesystem.join(folder, MANIFEST)):
             return False
         try:
-            found = manifest.read_manifest(folder)
+            split_manifest = manifest.read_manifest(folder)
         except DataError:  # damaged, or another program's file
             return False
-        if found["fingerprint"] != fingerprint or not listed_sizes(split, found).items() <= sizes.items():
+        if (
+            split_manifest["fingerprint"] != fingerprint
+            or not listed_sizes(split, split_manifest).items() <= sizes.items()
+        ):
             return False
     return True
 
@@ -104,12 +107,12 @@ def clean_up_failed_run(output: str, splits: Sequence[str], fingerprint: str) ->
         the commit has deleted their files.
     """
     content = inspect_output(output)
-    if _has_all(content, splits, fingerprint) and not _damaged(content):
+    if _has_all(content, splits, fingerprint) and not _damaged_files(content):
         clear_staging(output, fingerprint)
         return None
-    units = count_finished([path for path in content.own if path.startswith(f"{STAGING}/")])
+    units = count_finished([path for path in content.own_files if path.startswith(f"{STAGING}/")])
     if not content.shards and not content.finished and not units:
-        delete_own(content, keep=BAD_RECORDS + "/")
+        delete_own_files(content, keep=BAD_RECORDS + "/")
     return units, len(content.shards)
 
 
@@ -120,20 +123,22 @@ def clear_staging(output: str, fingerprint: str) -> None:
 
 def _has_all(content: FolderContent, splits: Sequence[str], fingerprint: str) -> bool:
     """Returns whether the folder has a manifest of this dataset for each split."""
-    return set(splits) <= {name for name, found in content.finished.items() if found == fingerprint}
+    return set(splits) <= {
+        name for name, split_fingerprint in content.finished.items() if split_fingerprint == fingerprint
+    }
 
 
-def _damaged(content: FolderContent) -> list[str]:
+def _damaged_files(content: FolderContent) -> list[str]:
     """Returns the missing or changed files of a finished dataset. Ignores the output of `analyze`."""
     return sorted(path for path in content.missing | content.changed if f"/{TRANSFORM_FN}" not in path)
 
 
 def _refuse_damaged(content: FolderContent) -> None:
     """Refuses to keep a finished dataset with missing or changed files."""
-    damaged = _damaged(content)
+    damaged = _damaged_files(content)
     if damaged:
         raise DataError(
-            f"{content.output}: contains the same dataset, but {_some(damaged)} "
+            f"{content.output}: contains the same dataset, but {_list_first(damaged)} "
             f"{'is' if len(damaged) == 1 else 'are'} missing or changed; `verify` lists all defects; move changed "
             "files away, and use --overwrite to make the dataset again"
         )
@@ -154,42 +159,42 @@ def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
             )
         return folder in (TOKENIZER, INPUTS) or (folder == BAD_RECORDS and name.startswith("unit-"))
 
-    found = [path for path in content.kept if in_the_way(path)]
-    if found:
-        changed = content.changed.intersection(found)
-        what = "changed since an earlier run" if changed else "which prepare did not write"
+    conflicts = [path for path in content.protected_files if in_the_way(path)]
+    if conflicts:
+        changed = content.changed.intersection(conflicts)
+        origin = "changed since an earlier run" if changed else "which prepare did not write"
         raise UsageError(
-            f"--output {content.output}: contains {_some(found)}, {what}, at paths that this run would write; move "
-            "them away, or choose another --output"
+            f"--output {content.output}: contains {_list_first(conflicts)}, {origin}, at paths that this run would "
+            "write; move them away, or choose another --output"
         )
 
 
-def _some(paths: Sequence[str]) -> str:
+def _list_first(paths: Sequence[str]) -> str:
     """Lists the first paths for a message."""
     return ", ".join(paths[:_MAX_NAMED]) + " and more" * (len(paths) > _MAX_NAMED)
 
 
-def delete_own(content: FolderContent, keep: str = "\0") -> None:
+def delete_own_files(content: FolderContent, keep: str = "\0") -> None:
     """Deletes this program's files, except for paths that start with `keep`.
 
     Manifests go first, so an incomplete dataset never has one. The temporary files in the staging folder are next, so
     a leftover process of an earlier run cannot publish them.
     """
     temporary = f"/{TEMPORARY}/"
-    order: tuple[list[str], ...] = ([], [], [], [])
-    for path in sorted(content.own):
+    deletion_order: tuple[list[str], ...] = ([], [], [], [])
+    for path in sorted(content.own_files):
         staged = path.startswith(f"{STAGING}/")
         if path.startswith(keep):
             continue
         if path.endswith("/" + MANIFEST) and not staged:
-            order[0].append(path)
+            deletion_order[0].append(path)
         elif staged and temporary in path:
-            order[1].append(path)
+            deletion_order[1].append(path)
         else:  # the lists in the staging folder after the files they list
-            order[3 if staged else 2].append(path)
-    for paths in order:
+            deletion_order[3 if staged else 2].append(path)
+    for paths in deletion_order:
         filesystem.delete(filesystem.join(content.output, path) for path in paths)
-    folders = {folder for path in (p for paths in order for p in paths) for folder in _folders(path)}
+    folders = {folder for path in (p for paths in deletion_order for p in paths) for folder in _folders(path)}
     for folder in sorted(folders, key=len, reverse=True):
         filesystem.remove_empty(filesystem.join(content.output, folder))
     for name in content.staged:

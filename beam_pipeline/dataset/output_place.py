@@ -1,4 +1,4 @@
-"""Where an output folder may be: not inside of a dataset, and not around anything that the run reads."""
+"""Checks the location of an output folder: not inside a dataset, and not above anything that the run reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME_BYTES = 255  # of a file or folder, on common file systems
 
 
 def check_place(output: str, option: str = "--output") -> None:
-    """Checks that a folder can be written, and is not inside of a dataset, which would not be whole any more.
+    """Checks that a folder can be written, and is not inside a dataset, which its files would damage.
 
     Args:
         output: The folder, absolute.
@@ -38,17 +38,17 @@ def _check_place(output: str, option: str) -> None:
     if filesystem.is_local(output):
         _check_is_folder(output, option)
         output = os.path.realpath(output)
-    above = [*_folders_above(output)]
-    for folder in (output, *above):
+    parents = [*_folders_above(output)]
+    for folder in (output, *parents):
         if _is_split(folder):
-            raise _inside(output, option, f"{folder}, a split of a dataset")
-    for folder in above:
+            raise _inside_error(output, option, f"{folder}, a split of a dataset")
+    for folder in parents:
         if _is_dataset(folder):
-            raise _inside(output, option, f"the dataset {folder}")
+            raise _inside_error(output, option, f"the dataset {folder}")
         staging = filesystem.join(folder, STAGING)
         runs = any(map(is_run_folder, filesystem.list_subfolders(staging)))
         if runs or filesystem.exists(filesystem.join(staging, lock.NAME)):
-            raise _inside(output, option, f"{folder}, where another run writes or has failed")
+            raise _inside_error(output, option, f"{folder}, where another run writes or has failed")
 
 
 def _check_is_folder(output: str, option: str) -> None:
@@ -65,7 +65,7 @@ def _check_is_folder(output: str, option: str) -> None:
             raise UsageError(f"{option} {output}: {path} is not a folder; choose another {option}")
 
 
-def _inside(output: str, option: str, container: str) -> UsageError:
+def _inside_error(output: str, option: str, container: str) -> UsageError:
     return UsageError(
         f"{option} {output}: is inside of {container}; a run must not change what is there; choose another {option}"
     )
@@ -88,7 +88,7 @@ def _is_split(folder: str) -> bool:
 
 def _is_dataset(folder: str) -> bool:
     if not filesystem.exists(filesystem.join(folder, TOKENIZER, "tokenizer.json")):
-        return False  # which avoids to search the folder, since it may be large
+        return False  # without searching the folder, which may be large
     return _has_split(folder)
 
 
@@ -118,18 +118,18 @@ def refuse_overlap(
                 f"--output {output}: the split {name} would be written into {folder}, which contains another dataset; "
                 "choose another --output, or another name of the split"
             )
-    inside = _Inside(
+    is_written = _ContainmentTest(
         [output, *(filesystem.join(output, name) for name in (*splits, TOKENIZER, BAD_RECORDS, STAGING))]
     )
     source = filesystem.absolute(tokenizer) if tokenizer else ""
-    if source and (not filesystem.is_local(source) or _identity(source)) and inside(source):
+    if source and (not filesystem.is_local(source) or _identity(source)) and is_written(source):
         raise UsageError(
             f"--output {output}: contains the folder of --tokenizer {tokenizer}, but a run must not write where it "
             "reads; copy the tokenizer to another place, or choose another --output"
         )
     for path in inputs:
-        if inside(path.rpartition("/")[0]) or (
-            filesystem.is_local(path) and Path(path).is_symlink() and inside(path)
+        if is_written(path.rpartition("/")[0]) or (
+            filesystem.is_local(path) and Path(path).is_symlink() and is_written(path)
         ):
             raise UsageError(
                 f"--output {output}: contains the input file {path}, but a run must not write where it reads; choose "
@@ -137,30 +137,30 @@ def refuse_overlap(
             )
 
 
-class _Inside:
+class _ContainmentTest:
     """Tests whether a path is one of some folders or below one. Local folders are compared by device and inode."""
 
     def __init__(self, folders: Sequence[str]):
         self._prefixes = tuple(folder.rstrip("/") + "/" for folder in folders)
-        self._identities = {found for folder in folders if (found := _identity(folder))}
-        self._known: dict[str, bool] = {}
+        self._identities = {identity for folder in folders if (identity := _identity(folder))}
+        self._answers: dict[str, bool] = {}
 
     def __call__(self, path: str) -> bool:
-        if path not in self._known:
-            self._known[path] = self._find(path)
-        return self._known[path]
+        if path not in self._answers:
+            self._answers[path] = self._is_inside(path)
+        return self._answers[path]
 
-    def _find(self, path: str) -> bool:
+    def _is_inside(self, path: str) -> bool:
         if not filesystem.is_local(path):
             return (path.rstrip("/") + "/").startswith(self._prefixes)
-        above = os.path.realpath(path)
+        folder = os.path.realpath(path)
         while True:
-            if _identity(above) in self._identities:
+            if _identity(folder) in self._identities:
                 return True
-            parent = os.path.dirname(above)  # noqa: PTH120
-            if parent == above:
+            parent = os.path.dirname(folder)  # noqa: PTH120
+            if parent == folder:
                 return False
-            above = parent
+            folder = parent
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -168,7 +168,7 @@ def _identity(path: str) -> tuple[int, int] | None:
     if not filesystem.is_local(path):
         return None
     try:
-        found = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -28,14 +28,14 @@ from tokenmill_reader.format.json_text import parse_own_json
 from tokenmill_reader.format.names import MANIFEST, OFFSETS, REPORT, SHARD_NAME, TOKENIZER, TRANSFORM_FN
 
 _BAD_RECORD_KEYS = {"path", "place", "reason", "content"}
-_SMALL = 64 << 20  # files up to this size are compared by checksum
+_MAX_CHECKED_BYTES = 64 << 20  # files up to this size are compared by checksum
 _READS_AT_ONCE = 32
 # Lists the files of the function that `analyze` saves, in the same folder.
 SAVED_MODEL_RECORD = "tokenmill_files.json"
 
 
 @dataclass(frozen=True)
-class Expected:
+class RecordedFile:
     """A file's size and checksum according to a record; None if the record has none."""
 
     size: int | None = None
@@ -48,7 +48,7 @@ class FolderContent:
 
     output: str
     """The folder."""
-    own: frozenset[str]
+    own_files: frozenset[str]
     """This program's files, unchanged."""
     changed: frozenset[str]
     """Files that differ from the record that lists them."""
@@ -62,41 +62,41 @@ class FolderContent:
     """The names of the runs' folders in the staging folder."""
 
     @property
-    def kept(self) -> list[str]:
+    def protected_files(self) -> list[str]:
         """The files that are never deleted, sorted."""
         return sorted(self.changed | self.foreign)
 
     @property
     def shards(self) -> list[str]:
-        return [path for path in self.own if SHARD_NAME.fullmatch(path.rpartition("/")[2])]
+        return [path for path in self.own_files if SHARD_NAME.fullmatch(path.rpartition("/")[2])]
 
 
 def inspect_output(output: str) -> FolderContent:
     """Compares the files in a folder with the records there. Ignores the lock."""
     sizes = {path[len(output) :].lstrip("/"): size for path, size in filesystem.list_files(output)}
     sizes = {path: size for path, size in sizes.items() if not path.startswith(f"{STAGING}/{lock.NAME}")}
-    expected: dict[str, Expected] = {}
+    recorded: dict[str, RecordedFile] = {}
     finished: dict[str, str] = {}
     missing: set[str] = set()
     for path in sorted(sizes):
         folder, _, name = path.rpartition("/")
         if name == MANIFEST and folder and "/" not in folder:
             try:
-                found = manifest.read_manifest(filesystem.join(output, folder))
+                split_manifest = manifest.read_manifest(filesystem.join(output, folder))
             except DataError:  # damaged, or another program's manifest.json
                 continue
-            finished[folder] = found["fingerprint"]
-            expected |= _of_manifest(output, folder, found, sizes)
-            missing |= _files_of(folder, found).keys() - sizes.keys()
+            finished[folder] = split_manifest["fingerprint"]
+            recorded |= _split_files(output, folder, split_manifest, sizes)
+            missing |= _listed_files(folder, split_manifest).keys() - sizes.keys()
     staged = {name for name in _children(sizes, STAGING) if is_run_folder(name)}
     for name in staged:
-        expected |= dict.fromkeys(
-            (path for path in sizes if path.startswith(f"{STAGING}/{name}/")), Expected()
+        recorded |= dict.fromkeys(
+            (path for path in sizes if path.startswith(f"{STAGING}/{name}/")), RecordedFile()
         )
-        expected |= _of_run(output, f"{STAGING}/{name}", sizes)
-    expected |= _bad_records(output, sizes, unfinished=bool(finished or staged))
-    listed = {path: expected[path] for path in sizes if path in expected}
-    changed = _changed(output, listed, sizes)
+        recorded |= _run_files(output, f"{STAGING}/{name}", sizes)
+    recorded |= _bad_record_files(output, sizes, unfinished=bool(finished or staged))
+    listed = {path: recorded[path] for path in sizes if path in recorded}
+    changed = _changed_files(output, listed, sizes)
     return FolderContent(
         output=output,
         own=frozenset(listed) - changed,
@@ -109,50 +109,52 @@ def inspect_output(output: str) -> FolderContent:
 
 
 def _children(paths: Iterable[str], folder: str) -> set[str]:
-    below = (path[len(folder) + 1 :] for path in paths if path.startswith(folder + "/"))
-    return {rest.partition("/")[0] for rest in below if "/" in rest}
+    subpaths = (path[len(folder) + 1 :] for path in paths if path.startswith(folder + "/"))
+    return {subpath.partition("/")[0] for subpath in subpaths if "/" in subpath}
 
 
-def _of_manifest(
-    output: str, split: str, found: Mapping[str, Any], sizes: Mapping[str, int]
-) -> dict[str, Expected]:
+def _split_files(
+    output: str, split: str, split_manifest: Mapping[str, Any], sizes: Mapping[str, int]
+) -> dict[str, RecordedFile]:
     """Returns the files of a finished split, and of its tokenizer, report and analysis."""
-    expected = {f"{split}/{MANIFEST}": Expected(), **_files_of(split, found)}
+    recorded = {f"{split}/{MANIFEST}": RecordedFile(), **_listed_files(split, split_manifest)}
     for folder in {folder for path in sizes if (folder := _saved_model_folder(path, split))}:
-        expected |= _saved_model(output, folder, sizes)
+        recorded |= _saved_model(output, folder, sizes)
     for report in (REPORT, f"{split}/{REPORT}"):
         if report in sizes and is_own_page(filesystem.read_bytes(filesystem.join(output, report))):
-            expected[report] = Expected()
+            recorded[report] = RecordedFile()
         unfinished = report + ".tmp"
         if unfinished in sizes and is_unfinished_page(
             filesystem.read_bytes(filesystem.join(output, unfinished))
         ):
-            expected[unfinished] = Expected()
-    return expected
+            recorded[unfinished] = RecordedFile()
+    return recorded
 
 
-def _files_of(split: str, found: Mapping[str, Any]) -> dict[str, Expected]:
-    """Returns the files that a manifest lists."""
-    shards = {path: sums for shard in found["shards"] for path, sums in _of_shard(split, shard).items()}
-    others = _entries(split, found["files"]) | _entries("", [inputs_entry(found)])
-    return shards | others | _entries(TOKENIZER, found["tokenizer"]["files"])
+def _listed_files(split: str, split_manifest: Mapping[str, Any]) -> dict[str, RecordedFile]:
+    """Returns the files that a manifest lists, by path."""
+    shards = {
+        path: sums for shard in split_manifest["shards"] for path, sums in _shard_files(split, shard).items()
+    }
+    others = _entries(split, split_manifest["files"]) | _entries("", [inputs_entry(split_manifest)])
+    return shards | others | _entries(TOKENIZER, split_manifest["tokenizer"]["files"])
 
 
-def listed_sizes(split: str, found: Mapping[str, Any]) -> dict[str, int]:
+def listed_sizes(split: str, split_manifest: Mapping[str, Any]) -> dict[str, int]:
     """Returns the sizes of the files that a manifest lists, by their paths below the dataset's folder."""
-    return {path: expected.size for path, expected in _files_of(split, found).items()}
+    return {path: recorded.size for path, recorded in _listed_files(split, split_manifest).items()}
 
 
-def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Expected]:
+def _entries(folder: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, RecordedFile]:
     """Returns the files of a list whose paths are relative to `folder`; "" is the output folder."""
-    above = f"{folder}/" if folder else ""
-    return {above + entry["path"]: Expected(entry["bytes"], entry["crc32c"]) for entry in entries}
+    prefix = f"{folder}/" if folder else ""
+    return {prefix + entry["path"]: RecordedFile(entry["bytes"], entry["crc32c"]) for entry in entries}
 
 
 def _saved_model_folder(path: str, split: str) -> str | None:
     """Returns the folder of the saved function that contains a file; its name has a suffix if a run was killed."""
-    found = re.match(rf"{re.escape(split)}/{TRANSFORM_FN}(\.[0-9a-f]{{32}})?(?=/)", path)
-    return found[0] if found else None
+    match = re.match(rf"{re.escape(split)}/{TRANSFORM_FN}(\.[0-9a-f]{{32}})?(?=/)", path)
+    return match[0] if match else None
 
 
 def own_saved_model(folder: str) -> list[str]:
@@ -162,54 +164,56 @@ def own_saved_model(folder: str) -> list[str]:
     Raises:
         DataError: If the folder contains other files, too.
     """
-    above, _, name = folder.rpartition("/")
-    sizes = {path[len(above) + 1 :]: size for path, size in filesystem.list_files(folder)}
-    listed = {path: own for path, own in _saved_model(above, name, sizes).items() if path in sizes}
-    foreign = (sizes.keys() - listed.keys()) | _changed(above, listed, sizes)
+    parent, _, name = folder.rpartition("/")
+    sizes = {path[len(parent) + 1 :]: size for path, size in filesystem.list_files(folder)}
+    listed = {path: recorded for path, recorded in _saved_model(parent, name, sizes).items() if path in sizes}
+    foreign = (sizes.keys() - listed.keys()) | _changed_files(parent, listed, sizes)
     if foreign:
         raise DataError(
-            f"{above}/{min(foreign)}: `analyze` did not write this file, or it was changed since; move it away"
+            f"{parent}/{min(foreign)}: `analyze` did not write this file, or it was changed since; move it away"
         )
-    return [filesystem.join(above, path) for path in reversed(listed)]
+    return [filesystem.join(parent, path) for path in reversed(listed)]
 
 
-def _saved_model(output: str, folder: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
+def _saved_model(output: str, folder: str, sizes: Mapping[str, int]) -> dict[str, RecordedFile]:
     """Returns the files of the function that `analyze` saved, by its list, which is written before them."""
     record = f"{folder}/{SAVED_MODEL_RECORD}"
-    listed = _listed(output, [record], partial(_entries, folder)) if record in sizes else {}
-    return {record: Expected(), **listed} if listed else {}
+    listed = _read_lists(output, [record], partial(_entries, folder)) if record in sizes else {}
+    return {record: RecordedFile(), **listed} if listed else {}
 
 
-def _of_run(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, Expected]:
+def _run_files(output: str, staging: str, sizes: Mapping[str, int]) -> dict[str, RecordedFile]:
     """Returns the files in the lists in an unfinished run's staging folder."""
     records = [path for path in sizes if path.startswith(f"{staging}/{WRITTEN}/")]
     shards = [path for path in sizes if path.startswith(f"{staging}/{FINISHED}/")]
-    return _listed(output, records, partial(_entries, "")) | _listed(output, shards, _of_record)
+    return _read_lists(output, records, partial(_entries, "")) | _read_lists(
+        output, shards, _recorded_shard_files
+    )
 
 
-def _of_shard(split: str, shard: Mapping[str, Any]) -> dict[str, Expected]:
+def _shard_files(split: str, shard: Mapping[str, Any]) -> dict[str, RecordedFile]:
     """Returns the files of a shard, given its entry in the manifest or its record."""
-    return {f"{split}/{name}": Expected(*sums) for name, sums in files_of_shard(shard).items()}
+    return {f"{split}/{name}": RecordedFile(*sums) for name, sums in files_of_shard(shard).items()}
 
 
-def _of_record(shard: Mapping[str, Any]) -> dict[str, Expected]:
-    return _of_shard(SHARD_NAME.fullmatch(shard["name"])["split"], shard)
+def _recorded_shard_files(shard: Mapping[str, Any]) -> dict[str, RecordedFile]:
+    return _shard_files(SHARD_NAME.fullmatch(shard["name"])["split"], shard)
 
 
-def _listed(
-    output: str, paths: Sequence[str], read: Callable[[Any], dict[str, Expected]]
-) -> dict[str, Expected]:
+def _read_lists(
+    output: str, paths: Sequence[str], read: Callable[[Any], dict[str, RecordedFile]]
+) -> dict[str, RecordedFile]:
     """Merges what `read` returns for the JSON of each file. Reads several files at a time."""
-    listed: dict[str, Expected] = {}
+    listed: dict[str, RecordedFile] = {}
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         for data in pool.map(lambda path: filesystem.read_bytes(filesystem.join(output, path)), paths):
-            # A broken list, from a machine that crashed or another program, lists nothing: nothing is deleted for it.
+            # A broken list, from a machine that crashed or another program, must not cause a deletion.
             with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
                 listed |= read(parse_own_json(data))
     return listed
 
 
-def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> dict[str, Expected]:
+def _bad_record_files(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> dict[str, RecordedFile]:
     """Returns the files of bad records, by their names and the form of their lines.
 
     A failed run leaves these files without a list. Temporary files count only if the folder has other files of a run
@@ -232,27 +236,35 @@ def _bad_records(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> 
             return False
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
-        return {path: Expected() for path, own in zip(paths, pool.map(is_own, paths), strict=True) if own}
+        return {
+            path: RecordedFile()
+            for path, is_ours in zip(paths, pool.map(is_own, paths), strict=True)
+            if is_ours
+        }
 
 
-def _changed(output: str, listed: Mapping[str, Expected], sizes: Mapping[str, int]) -> frozenset[str]:
+def _changed_files(
+    output: str, listed: Mapping[str, RecordedFile], sizes: Mapping[str, int]
+) -> frozenset[str]:
     """Returns the files that differ from their records, by size.
 
     Also compares the checksums of small files, except for shards and their offsets.
     """
 
     def differs(path: str) -> bool:
-        expected = listed[path]
-        if expected.size is None:
+        recorded = listed[path]
+        if recorded.size is None:
             return False
-        if sizes[path] != expected.size:
+        if sizes[path] != recorded.size:
             return True
         folder, _, name = path.rpartition("/")
-        if folder.endswith(f"/{OFFSETS}") or SHARD_NAME.fullmatch(name) or expected.size > _SMALL:
+        if folder.endswith(f"/{OFFSETS}") or SHARD_NAME.fullmatch(name) or recorded.size > _MAX_CHECKED_BYTES:
             return False
         data = filesystem.read_bytes(filesystem.join(output, path))
-        return f"{google_crc32c.value(data):08x}" != expected.crc32c
+        return f"{google_crc32c.value(data):08x}" != recorded.crc32c
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         paths = list(listed)
-        return frozenset(path for path, found in zip(paths, pool.map(differs, paths), strict=True) if found)
+        return frozenset(
+            path for path, is_changed in zip(paths, pool.map(differs, paths), strict=True) if is_changed
+        )

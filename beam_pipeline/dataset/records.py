@@ -16,7 +16,9 @@ from tokenmill_reader.framing import masked_crc
 LENGTH = struct.Struct("<Q")
 CRC = struct.Struct("<I")
 
-_TOGETHER = 1 << 18  # values of a feature that are decoded together: their bytes fit into a core's caches
+_VALUES_PER_CALL = (
+    1 << 18
+)  # values of a feature that are decoded together: their bytes fit into a core's caches
 
 
 class RecordError(ValueError):
@@ -26,15 +28,15 @@ class RecordError(ValueError):
 def feature_names(*, attention_mask: bool, segment_ids: bool, position_ids: bool) -> tuple[str, ...]:
     """Returns the names of a record's features, sorted as they are serialized."""
     optional = {"attention_mask": attention_mask, "position_ids": position_ids, "segment_ids": segment_ids}
-    return tuple(sorted(["input_ids", *(name for name, wanted in optional.items() if wanted)]))
+    return tuple(sorted(["input_ids", *(name for name, enabled in optional.items() if enabled)]))
 
 
 def read_frames(file: BinaryIO, path: str, max_bytes: int | None = None) -> Iterator[bytes]:
     """Yields the records of a TFRecord file, and checks every checksum.
 
     Args:
-        file: At its start.
-        path: Of the file, for error messages.
+        file: The open file, positioned at its start.
+        path: The file's path, for error messages.
         max_bytes: The largest possible size of a record. A larger one is not read.
 
     Raises:
@@ -61,7 +63,7 @@ def read_frames(file: BinaryIO, path: str, max_bytes: int | None = None) -> Iter
 
 
 def max_record_bytes(max_length: int, features: tuple[str, ...]) -> int:
-    """Returns an upper bound of a record's size: varints of up to 10 bytes, and the heads of each feature."""
+    """Returns an upper bound of a record's size: varints of up to 10 bytes, and the headers of each feature."""
     return sum(10 * max_length + len(name) + 100 for name in features)
 
 
@@ -78,7 +80,7 @@ def decode_frames(
             counts from the first one of its batch.
     """
     decoder = ExampleDecoder(max_length=max_length, features=features, only=True)
-    count = max(1, _TOGETHER // max_length)
+    count = max(1, _VALUES_PER_CALL // max_length)
     while batch := list(islice(frames, count)):
         columns = {name: np.empty((len(batch), max_length), np.int32) for name in features}
         try:

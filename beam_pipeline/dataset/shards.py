@@ -62,14 +62,14 @@ class Assembly:
 
     Args:
         records: The number of slots.
-        place: What the slots belong to, for messages.
+        owner: The shards that have these slots, for messages.
     """
 
-    def __init__(self, records: int, place: str):
+    def __init__(self, records: int, owner: str):
         self._records = records
-        self._place = place
+        self._owner = owner
         self._filled = np.zeros(records, np.int64)
-        self._whole: RowBlock | None = None
+        self._assembled: RowBlock | None = None
         self._lock = threading.Lock()
 
     def add(self, block: RowBlock) -> None:
@@ -79,21 +79,21 @@ class Assembly:
             AssertionError: If there is no such slot.
         """
         slots, records = block.slots, self._records
-        wrong = slots[(slots < 0) | (slots >= records)]
-        if wrong.size:
+        invalid_slots = slots[(slots < 0) | (slots >= records)]
+        if invalid_slots.size:
             raise AssertionError(
-                f"{self._place}: a row has slot {int(wrong[0])}, but the shard has {records} slots"
+                f"{self._owner}: a row has slot {int(invalid_slots[0])}, but the shard has {records} slots"
             )
         with self._lock:
             np.add.at(self._filled, slots, 1)  # unlike bincount, takes no time for the other slots
-            if self._whole is None:
-                self._whole = _empty_rows(block, records)
-        whole = self._whole
+            if self._assembled is None:
+                self._assembled = _empty_rows(block, records)
+        assembled = self._assembled
         # Outside of the lock: threads write to different slots, or a slot is filled twice, which `rows` reports.
-        whole.ids[slots] = block.ids
-        whole.lengths[slots] = block.lengths
-        if whole.starts is not None:
-            whole.starts[slots] = block.starts
+        assembled.ids[slots] = block.ids
+        assembled.lengths[slots] = block.lengths
+        if assembled.starts is not None:
+            assembled.starts[slots] = block.starts
 
     def rows(self) -> RowBlock:
         """Returns all rows, in the order of their slots.
@@ -101,13 +101,13 @@ class Assembly:
         Raises:
             AssertionError: If a slot is not filled exactly once, so a row was lost or duplicated.
         """
-        if self._whole is None or (self._filled != 1).any():
-            wrong = np.flatnonzero(self._filled != 1)
+        if self._assembled is None or (self._filled != 1).any():
+            wrong_slots = np.flatnonzero(self._filled != 1)
             raise AssertionError(
-                f"{self._place}: {len(wrong)} of {self._records} slots were not filled exactly once, the first is "
-                f"{int(wrong[0])}, filled {int(self._filled[wrong[0]])} times: rows were lost or duplicated"
+                f"{self._owner}: {len(wrong_slots)} of {self._records} slots were not filled exactly once, the first "
+                f"is {wrong_slots[0]}, filled {self._filled[wrong_slots[0]]} times: rows were lost or duplicated"
             )
-        return self._whole
+        return self._assembled
 
 
 def _empty_rows(like: RowBlock, rows: int) -> RowBlock:
@@ -115,9 +115,9 @@ def _empty_rows(like: RowBlock, rows: int) -> RowBlock:
     return RowBlock(np.zeros((rows, like.ids.shape[1]), like.ids.dtype), np.zeros(rows, np.uint32), starts)
 
 
-def assemble(blocks: Iterable[RowBlock], records: int, place: str) -> RowBlock:
+def assemble(blocks: Iterable[RowBlock], records: int, owner: str) -> RowBlock:
     """Puts the rows of a shard into their slots; see `Assembly`. The blocks may come in any order."""
-    assembly = Assembly(records, place)
+    assembly = Assembly(records, owner)
     for block in blocks:
         assembly.add(block)
     return assembly.rows()
@@ -142,7 +142,7 @@ def write_shard(
         block: The rows.
         encode: Returns the file's bytes in pieces.
         with_offsets: Whether to write the offsets of its records; its format must be TFRecord.
-        path: Of the shard.
+        path: The shard's path.
         temporary: Its path until it is complete.
         split: The index of its split.
         shard: Its number within the split.
@@ -153,7 +153,7 @@ def write_shard(
     """
     finder = OffsetFinder() if with_offsets else None
     checksum = rows_checksum(block.ids, block.lengths)
-    with create_own(path, temporary) as file:
+    with create_shard_file(path, temporary) as file:
         for data in encode(block):
             file.write(data)
             if finder:
@@ -172,7 +172,7 @@ def write_shard(
         before_publishing(info)
     if finder:
         folder = path.rpartition("/")[0]
-        with create_own(filesystem.join(folder, offsets_name(info.name)), temporary) as file:
+        with create_shard_file(filesystem.join(folder, offsets_name(info.name)), temporary) as file:
             file.write(offsets)
     return info
 
@@ -197,7 +197,7 @@ class SummedFile:
 
 
 @contextlib.contextmanager
-def create_own(path: str, temporary: str) -> Iterator[SummedFile]:
+def create_shard_file(path: str, temporary: str) -> Iterator[SummedFile]:
     """Creates a file as `filesystem.create_new` does, unless an earlier attempt has written the same.
 
     Raises:

@@ -118,8 +118,8 @@ class SplitStatistics:
         """The inverse of `to_bytes`. Copies the arrays, so that `merge` can write to them."""
         sums = np.frombuffer(data, np.uint64, len(_SUMS)).tolist()
         counts = np.frombuffer(data, np.int64, offset=8 * len(_SUMS)).copy()
-        fixed = np.cumsum([len(LENGTH_EDGES), len(LENGTH_EDGES), _RATIO_BINS, _FILL_BINS])
-        arrays = np.split(counts, len(counts) - fixed[-1] + np.array([0, *fixed[:-1]]))
+        histogram_ends = np.cumsum([len(LENGTH_EDGES), len(LENGTH_EDGES), _RATIO_BINS, _FILL_BINS])
+        arrays = np.split(counts, len(counts) - histogram_ends[-1] + np.array([0, *histogram_ends[:-1]]))
         return cls(*arrays, **dict(zip(_SUMS, sums, strict=True)))
 
     def totals(self) -> dict[str, int]:
@@ -145,10 +145,10 @@ class SplitStatistics:
         }
 
     def _lengths(self, counts: np.ndarray, longest: int, total: int) -> dict:
-        used = int(np.flatnonzero(counts).max(initial=0)) + 1
-        edges = edges_of("document_tokens", used)
+        num_bins = int(np.flatnonzero(counts).max(initial=0)) + 1
+        edges = edges_of("document_tokens", num_bins)
         mean = total / self.documents if self.documents else 0.0
-        return {"edges": edges, "counts": counts[:used].tolist(), "mean": mean, "max": longest}
+        return {"edges": edges, "counts": counts[:num_bins].tolist(), "mean": mean, "max": longest}
 
 
 _ARRAYS = tuple(field.name for field in fields(SplitStatistics) if field.default is MISSING)
@@ -185,7 +185,7 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
     (array([ 0,  2, 60]),)
     """
     bins = _BINS[np.minimum(lengths, len(_BINS) - 1)].astype(np.int64)
-    long = lengths >= len(_BINS)
-    if long.any():
-        bins[long] = np.searchsorted(LENGTH_EDGES, lengths[long], side="right") - 1
+    is_long = lengths >= len(_BINS)
+    if is_long.any():
+        bins[is_long] = np.searchsorted(LENGTH_EDGES, lengths[is_long], side="right") - 1
     return np.bincount(bins, minlength=len(LENGTH_EDGES))

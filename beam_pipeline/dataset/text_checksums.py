@@ -10,7 +10,7 @@ from beam_pipeline.dataset.sections import read_if_intact
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support.errors import DataError
 
-KEY = "texts"  # of the index of a file of sections
+KEY = "texts"  # in the index of a file of sections
 
 
 class TextChecksums:
@@ -20,8 +20,8 @@ class TextChecksums:
         self.by_name: dict[str, int] = {}
         """File's path below the root → CRC-32C."""
 
-    def of(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """Yields all of the unit's batches, and adds each one."""
+    def add_each(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """Yields all of the unit's batches, and adds the checksum of each."""
         for batch in batches:
             crc = self.by_name.get(batch.name, 0)
             self.by_name[batch.name] = google_crc32c.extend(crc, batch.crc.to_bytes(4, "little"))

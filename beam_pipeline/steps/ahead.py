@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _END = object()
-_SECONDS = 0.05  # between two checks of whether the thread has ended
+_POLL_SECONDS = 0.05  # between two checks whether the thread has ended
 
 
 @contextlib.contextmanager
@@ -31,15 +31,15 @@ def ahead(items: Iterator[T], *, threads: int) -> Iterator[Iterator[T]]:
     stopped = threading.Event()
 
     def work() -> None:
-        end = None
+        failure = None
         try:
             for item in items:
                 pending.put((item, None))
                 if stopped.is_set():
                     return
         except BaseException as error:
-            end = error
-        pending.put((_END, end))
+            failure = error
+        pending.put((_END, failure))
 
     def received() -> Iterator[T]:
         while (received_item := pending.get())[0] is not _END:
@@ -55,5 +55,5 @@ def ahead(items: Iterator[T], *, threads: int) -> Iterator[Iterator[T]]:
         stopped.set()
         while thread.is_alive():  # it may wait until an item is taken
             with contextlib.suppress(queue.Empty):
-                pending.get(timeout=_SECONDS)
+                pending.get(timeout=_POLL_SECONDS)
         thread.join()

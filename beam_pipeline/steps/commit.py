@@ -40,11 +40,11 @@ def commit(
 ) -> None:
     """Turns the shards into a dataset.
 
-    This may run again after a failure at any point, even after its end (the runner may lose a worker before it learns
-    that the work is done). It then writes the same files, or finds that the dataset is already finished.
+    This may run again after a failure at any point, even after its end, because the runner may lose a worker before it
+    learns that the work is done. It then writes the same files, or returns because the dataset is already finished.
 
     Args:
-        uses: What each engine has encoded, sorted by engine.
+        uses: The use of each engine, sorted by engine.
         tail_sizes: int64 [units], the tokens in each unit's tail, by the split's index. Splits without tails may be
             absent.
 
@@ -58,7 +58,7 @@ def commit(
     job.check_lock()
     run = json.loads(filesystem.read_bytes(job.description_path))
     excluded.check(job.config.max_bad_ratio)
-    if not any(counted.documents for counted in statistics.values()):
+    if not any(split_statistics.documents for split_statistics in statistics.values()):
         raise DataError(
             f"the input ({run['inputs']['files']} files) contains no documents, only blank records or none at all"
         )
@@ -67,20 +67,20 @@ def commit(
     files: dict[str, bytes] = {}  # by path below the output folder
     manifests: dict[str, bytes] = {}
     for split, layout in enumerate(layouts):
-        own = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
-        counted = statistics[split]
-        _check(layout, job.config, counted, own)
-        own_files = {
-            STATISTICS: json_bytes(counted.to_json()),
-            UNITS: _units(job, table, split, tail_sizes),
+        split_shards = sorted((info for info in shards if info.split == split), key=lambda info: info.shard)
+        split_statistics = statistics[split]
+        _check_rows(layout, job.config, split_statistics, split_shards)
+        split_files = {
+            STATISTICS: json_bytes(split_statistics.to_json()),
+            UNITS: _units_jsonl(job, table, split, tail_sizes),
             SCHEMA: manifest.schema_pbtxt(features, job.config.max_length, job.vocab_size),
-            **shard_format.split_files([info.to_json() for info in own]),
+            **shard_format.split_files([info.to_json() for info in split_shards]),
         }
-        files |= {f"{layout.split}/{name}": data for name, data in own_files.items()}
+        files |= {f"{layout.split}/{name}": data for name, data in split_files.items()}
         content = {
-            **_description(job, run, layout, counted, own),
+            **_describe_split(job, run, layout, split_statistics, split_shards),
             "features": list(features),
-            "files": [describe_file(name, data) for name, data in sorted(own_files.items())],
+            "files": [describe_file(name, data) for name, data in sorted(split_files.items())],
             "excluded": asdict(excluded),
             "engines": [use.to_json() for use in uses],
         }
@@ -88,10 +88,10 @@ def commit(
     publish(job, shards=shards, files=files, manifests=manifests, copied=copied_files(run))
 
 
-def _description(
-    job: Job, run: Mapping[str, Any], layout: Layout, counted: SplitStatistics, shards: Sequence[ShardInfo]
+def _describe_split(
+    job: Job, run: Mapping[str, Any], layout: Layout, statistics: SplitStatistics, shards: Sequence[ShardInfo]
 ) -> dict[str, Any]:
-    """Returns what a split's manifest has of the run, the split's layout, its counts and its shards."""
+    """Returns the entries of a split's manifest for the run, the split's layout, its counts and its shards."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -102,8 +102,8 @@ def _description(
         "seed": job.config.seed,
         "num_records": layout.num_rows,
         "shards": [info.to_json() for info in shards],
-        "totals": counted.totals(),
-        "rows_checksum": f"{counted.rows_checksum:016x}",
+        "totals": statistics.totals(),
+        "rows_checksum": f"{statistics.rows_checksum:016x}",
         "fingerprint": job.fingerprint,
         **{name: run["config"][name] for name in FORMAT_DEFAULTS if name in run["config"]},
         **run,
@@ -126,8 +126,8 @@ def publish(
         job: The run.
         shards: All shards, which are written already.
         files: The other files of the splits, by their paths below the output folder.
-        manifests: The manifests, likewise.
-        copied: The files that belong to no split, which are written already, likewise.
+        manifests: The manifests, also by path.
+        copied: The paths of the files that belong to no split, which are written already.
     """
     job.write_recorded("splits", files)
     written = [
@@ -141,7 +141,7 @@ def publish(
 
 
 def copied_files(run: Mapping[str, Any]) -> list[str]:
-    """Returns the files beside the folders of the splits that a manifest lists, below the output folder."""
+    """Returns the paths of the files that a manifest lists outside of its split, relative to the output folder."""
     tokenizer = [f"{TOKENIZER}/{file['path']}" for file in run["tokenizer"]["files"]]
     return [*tokenizer, INPUTS]
 
@@ -164,8 +164,8 @@ def is_committed(job: OutputJob) -> bool:
     return True
 
 
-def _check(
-    layout: Layout, config: PrepareConfig, counted: SplitStatistics, shards: Sequence[ShardInfo]
+def _check_rows(
+    layout: Layout, config: PrepareConfig, statistics: SplitStatistics, shards: Sequence[ShardInfo]
 ) -> None:
     """Checks that the shards contain exactly the packed rows and tokens, by count and by checksum.
 
@@ -173,7 +173,7 @@ def _check(
         DataError: If they do not, and a part of them is an earlier run's.
         AssertionError: If they do not, and this run wrote all of them.
     """
-    defect = _defect(layout, config.max_length, counted, shards)
+    defect = _rows_defect(layout, config.max_length, statistics, shards)
     if defect is None:
         return
     if not config.resume:
@@ -184,34 +184,36 @@ def _check(
     )
 
 
-def _defect(
-    layout: Layout, max_length: int | None, counted: SplitStatistics, shards: Sequence[ShardInfo]
+def _rows_defect(
+    layout: Layout, max_length: int | None, statistics: SplitStatistics, shards: Sequence[ShardInfo]
 ) -> str | None:
     split = layout.split
-    times = Counter(info.shard for info in shards)
-    wrong = [shard for shard in range(layout.num_shards) if times[shard] != 1]
-    if wrong or len(shards) != layout.num_shards:
-        return f"{split}: shards {wrong[:10]} of {layout.num_shards} were not written exactly once"
+    times_written = Counter(info.shard for info in shards)
+    wrong_shards = [shard for shard in range(layout.num_shards) if times_written[shard] != 1]
+    if wrong_shards or len(shards) != layout.num_shards:
+        return f"{split}: shards {wrong_shards[:10]} of {layout.num_shards} were not written exactly once"
     written = sum(info.records for info in shards)
-    if not written == layout.num_rows == counted.rows:
-        return f"{split}: {counted.rows} rows packed, {layout.num_rows} ranked, {written} written"
-    slots = counted.rows * max_length if max_length else counted.tokens
-    if counted.tokens + counted.padding != slots:
-        return f"{split}: {counted.tokens} tokens and {counted.padding} padding do not fill {slots}"
+    if not written == layout.num_rows == statistics.rows:
+        return f"{split}: {statistics.rows} rows packed, {layout.num_rows} ranked, {written} written"
+    slots = statistics.rows * max_length if max_length else statistics.tokens
+    if statistics.tokens + statistics.padding != slots:
+        return f"{split}: {statistics.tokens} tokens and {statistics.padding} padding do not fill {slots}"
     checksum = sum(int(info.rows_checksum, 16) for info in shards) % 2**64
-    if checksum != counted.rows_checksum:
-        packed = f"{counted.rows_checksum:016x}"
+    if checksum != statistics.rows_checksum:
+        packed = f"{statistics.rows_checksum:016x}"
         return f"{split}: the written rows have the checksum {checksum:016x}, the packed rows {packed}"
     return None
 
 
-def _units(job: Job, table: RowTable, split: int, tail_sizes: Mapping[int, np.ndarray]) -> bytes:
+def _units_jsonl(job: Job, table: RowTable, split: int, tail_sizes: Mapping[int, np.ndarray]) -> bytes:
     """Returns units.jsonl: the plan's lines, each with the unit's number of rows and of tail tokens in this split."""
     tails = tail_sizes.get(split, np.zeros(job.num_units, np.int64))
     lines = []
     for line in filesystem.read_bytes(job.plan_path).decode().splitlines():
         unit = json.loads(line)
-        number = unit["unit"]
-        lines.append(json.dumps({**unit, "rows": int(table.rows[number, split]), "tail": int(tails[number])}))
+        unit_index = unit["unit"]
+        lines.append(
+            json.dumps({**unit, "rows": int(table.rows[unit_index, split]), "tail": int(tails[unit_index])})
+        )
     lines.append(json.dumps({"unit": job.num_units, "tails": True, "rows": int(table.rows[-1, split])}))
     return ("\n".join(lines) + "\n").encode()

@@ -52,22 +52,22 @@ class ConvertJob(OutputJob):
         return filesystem.join(self.source, self.names[split])
 
 
-def converted(source: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what the manifest of a split would be if `prepare` had written it in this format, but for its shards.
+def converted_manifest(source: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the manifest that `prepare` would have written for a split in this format, except for the shards.
 
     Args:
         source: The manifest of the split.
-        options: Those of the new format, as in a manifest.
+        options: The options of the new format, as in a manifest.
     """
-    left_out = ("checksum", "converted_from", *FORMAT_DEFAULTS)
+    replaced_keys = ("checksum", "converted_from", *FORMAT_DEFAULTS)
     config = {key: value for key, value in source["config"].items() if key not in FORMAT_DEFAULTS}
     config |= options
-    made = {key: value for key, value in source.items() if key not in left_out} | options
-    made["config"] = config
-    made["fingerprint"] = fingerprint_of(
+    target = {key: value for key, value in source.items() if key not in replaced_keys} | options
+    target["config"] = config
+    target["fingerprint"] = fingerprint_of(
         source["bytes_version"], config, source["inputs"], source["tokenizer"]
     )
-    return made
+    return target
 
 
 def list_source_shards(split: int, job: ConvertJob) -> Iterator[tuple[int, int]]:
@@ -85,7 +85,7 @@ class ConvertShard(beam.DoFn):
     def setup(self) -> None:
         self._manifests: dict[int, dict[str, Any]] = {}
         self._reporter = Reporter(self._job.progress)
-        self._kept = Metrics.counter("convert", "shards_kept")
+        self._shards_kept = Metrics.counter("convert", "shards_kept")
         self._records = Metrics.counter("convert", "records_written")
         self._bytes = Metrics.counter("convert", "bytes_written")
 
@@ -103,7 +103,7 @@ class ConvertShard(beam.DoFn):
         if info is None:
             info = self._convert(split, shard, source, name)
         else:
-            self._kept.inc()
+            self._shards_kept.inc()
         self._records.inc(info.records)
         self._bytes.inc(info.bytes)
         self._reporter.add("convert", info.records)
@@ -111,7 +111,7 @@ class ConvertShard(beam.DoFn):
 
     def _convert(self, split: int, shard: int, source: Mapping[str, Any], name: str) -> ShardInfo:
         job, entry = self._job, source["shards"][shard]
-        made = format_of(converted(source, job.format_options))
+        target_format = format_of(converted_manifest(source, job.format_options))
         path = filesystem.join(job.source_folder(split), entry["name"])
 
         def publish(info: ShardInfo) -> None:
@@ -122,15 +122,19 @@ class ConvertShard(beam.DoFn):
                 )
             job.record_shard(info)
 
-        place = job.place_of_shard(split, shard, name) | {"before_publishing": publish}
-        blocks = _read(path, entry, source)
-        if isinstance(made, DocumentFormat):
-            return write_documents(blocks, write=made.write, has_index=made.has_index, **place)
+        destination = job.shard_destination(split, shard, name) | {"before_publishing": publish}
+        blocks = _read_rows(path, entry, source)
+        if isinstance(target_format, DocumentFormat):
+            return write_documents(
+                blocks, write=target_format.write, has_index=target_format.has_index, **destination
+            )
         rows = RowBlock.concatenate([*blocks])
-        return write_shard(rows, encode=made.encode, with_offsets=made.has_offsets, **place)
+        return write_shard(
+            rows, encode=target_format.encode, with_offsets=target_format.has_offsets, **destination
+        )
 
 
-def _read(
+def _read_rows(
     path: str, entry: Mapping[str, Any], source: Mapping[str, Any]
 ) -> Iterator[RowBlock] | Iterator[DocumentBlock]:
     """Yields all rows or documents of a shard.
@@ -143,10 +147,10 @@ def _read(
     # A format does not use the offsets of records.
     sums = {name: sums for name, sums in files_of_shard(entry).items() if "/" not in name}
     try:
-        for name, expected in sums.items():
-            of_file = filesystem.join(path.rpartition("/")[0], name)
-            if file_sums(of_file) != expected:
-                raise DataError(f"{of_file}: its size or CRC-32C differs from the manifest; {remedy}")
+        for name, expected_sums in sums.items():
+            file_path = filesystem.join(path.rpartition("/")[0], name)
+            if file_sums(file_path) != expected_sums:
+                raise DataError(f"{file_path}: its size or CRC-32C differs from the manifest; {remedy}")
         if isinstance(shard_format, DocumentFormat):
             yield from read_documents(shard_format, path)
             return
@@ -171,30 +175,32 @@ class CommitConversion(beam.DoFn):
         job.check_lock()
         files: dict[str, bytes] = {}
         manifests: dict[str, bytes] = {}
-        of_split: list[list[ShardInfo]] = [[] for _ in job.names]
+        shards_by_split: list[list[ShardInfo]] = [[] for _ in job.names]
         for info in shards:
-            of_split[info.split].append(info)
-        for split, infos in enumerate(of_split):
+            shards_by_split[info.split].append(info)
+        for split, infos in enumerate(shards_by_split):
             folder = job.source_folder(split)
             source = manifest.read_manifest(folder)
             infos.sort(key=lambda info: info.shard)
             if [info.shard for info in infos] != list(range(len(source["shards"]))):
                 raise AssertionError(f"{folder}: not every shard was converted exactly once")
-            made = converted(source, job.format_options)
-            made["shards"] = [info.to_json() for info in infos]
-            own = format_of(source).split_files(source["shards"])
-            kept = {
-                file["path"]: read_listed(folder, file) for file in source["files"] if file["path"] not in own
+            target = converted_manifest(source, job.format_options)
+            target["shards"] = [info.to_json() for info in infos]
+            format_files = format_of(source).split_files(source["shards"])
+            split_files = {
+                file["path"]: read_listed(folder, file)
+                for file in source["files"]
+                if file["path"] not in format_files
             }
-            kept |= format_of(made).split_files(made["shards"])
-            made["files"] = [describe_file(name, data) for name, data in sorted(kept.items())]
-            files |= {f"{source['split']}/{name}": data for name, data in kept.items()}
-            made["converted_from"] = {
+            split_files |= format_of(target).split_files(target["shards"])
+            target["files"] = [describe_file(name, data) for name, data in sorted(split_files.items())]
+            files |= {f"{source['split']}/{name}": data for name, data in split_files.items()}
+            target["converted_from"] = {
                 "path": job.source,
                 "output_format": output_format_of(source),
                 "fingerprint": source["fingerprint"],
             }
-            manifests[f"{source['split']}/{MANIFEST}"] = with_checksum(made)
+            manifests[f"{source['split']}/{MANIFEST}"] = with_checksum(target)
         copied = copied_files(manifest.read_manifest(job.source_folder(0)))
         publish(job, shards=shards, files=files, manifests=manifests, copied=copied)
 

@@ -30,9 +30,9 @@ from beam_pipeline.support.hashing import text_hashes
 HASHES, DUPLICATES = "hashes", "duplicates"
 
 # Each unit sends an element to each bucket. With one bucket per 64 MiB of input, a bucket has some hundred thousand
-# hashes. Above 4096 buckets, their number stays and their sizes grow.
+# hashes. There are at most 4096 buckets; for larger inputs, the buckets grow.
 _BYTES_PER_BUCKET = 64 << 20
-_MOST_BUCKETS = 4096
+_MAX_BUCKETS = 4096
 _ENTRIES_PER_PASS = 1 << 22
 
 # A document's hash, as its two halves, and the document's number in its unit.
@@ -44,7 +44,7 @@ UnitEntries = tuple[int, bytes]
 
 def num_buckets(input_bytes: int) -> int:
     """Returns the number of buckets for an input of this size."""
-    return max(1, min(_MOST_BUCKETS, input_bytes // _BYTES_PER_BUCKET))
+    return max(1, min(_MAX_BUCKETS, input_bytes // _BYTES_PER_BUCKET))
 
 
 def first_occurrences(hashes: np.ndarray) -> np.ndarray:
@@ -61,9 +61,9 @@ def first_occurrences(hashes: np.ndarray) -> np.ndarray:
     """
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # a stable sort: equal hashes keep their order
     ordered = hashes[order]
-    first = np.ones(len(hashes), bool)
-    first[order[1:]] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return first
+    is_first = np.ones(len(hashes), bool)
+    is_first[order[1:]] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return is_first
 
 
 def bucket_entries(hashes: np.ndarray, selected: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
@@ -72,8 +72,8 @@ def bucket_entries(hashes: np.ndarray, selected: np.ndarray, buckets: int) -> It
     entries["high"], entries["low"] = hashes[selected].T
     entries["document"] = np.flatnonzero(selected)
     bucket = entries["high"] % np.uint64(buckets)
-    for part in _indices_by_key(bucket):
-        yield int(bucket[part[0]]), entries[part].tobytes()
+    for indices in _indices_by_key(bucket):
+        yield int(bucket[indices[0]]), entries[indices].tobytes()
 
 
 def _indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
@@ -98,12 +98,12 @@ def find_duplicates(
     """
     total = sum(len(data) for _, data in unit_entries) // _ENTRY.itemsize
     passes = -(-total // entries_per_pass)
-    for number in range(passes):
+    for pass_number in range(passes):
         units, entries = [], []
         for unit, data in unit_entries:
             part = np.frombuffer(data, _ENTRY)
             if passes > 1:
-                part = part[part["low"] % np.uint64(passes) == number]
+                part = part[part["low"] % np.uint64(passes) == pass_number]
             units.append(np.full(len(part), unit, np.int64))
             entries.append(part)
         unit, entry = np.concatenate(units), np.concatenate(entries)
@@ -130,12 +130,12 @@ class HashDocuments(beam.DoFn):
 
     def process(self, unit: WorkUnit) -> Iterator[TaggedOutput]:
         hashes = self._hashes(unit)
-        first = first_occurrences(hashes)
-        repeats = np.flatnonzero(~first).astype(np.int64)
+        is_first = first_occurrences(hashes)
+        repeats = np.flatnonzero(~is_first).astype(np.int64)
         if len(repeats):
             self._duplicates.inc(len(repeats))
             yield TaggedOutput(DUPLICATES, (unit.index, repeats.tobytes()))
-        for bucket, entries in bucket_entries(hashes, first, self._buckets):
+        for bucket, entries in bucket_entries(hashes, is_first, self._buckets):
             # The repeats that --mix requests are not duplicates of each other.
             yield TaggedOutput(HASHES, ((unit.repeat, bucket), (unit.index, entries)))
 
@@ -148,7 +148,7 @@ class HashDocuments(beam.DoFn):
             return stored
         checksums = TextChecksums()
         batches = [
-            text_hashes(batch.texts) for batch in checksums.of(read_unit(unit, self._job.config.input))
+            text_hashes(batch.texts) for batch in checksums.add_each(read_unit(unit, self._job.config.input))
         ]
         run_identity = {"fingerprint": self._job.fingerprint, "run": self._job.run}
         checksums.check(unit, path, **run_identity)

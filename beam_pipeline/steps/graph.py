@@ -73,7 +73,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "ReadPlan" >> beam.FlatMap(read_plan)
         | "SpreadUnits" >> beam.Reshuffle()
     )
-    tokenized = _tokenized(units, job)
+    tokenized = _tokenize(units, job)
     splits, max_length = len(job.config.splits), job.config.max_length
     counts = tokenized[COUNTS] | "ListCounts" >> beam.combiners.ToList()
     tail_table = counts | "TailTable" >> beam.Map(build_tail_table, job.num_units, splits)
@@ -96,7 +96,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
         | "MergeStatistics" >> beam.CombinePerKey(MergeStatistics(job.vocab_size))
     )
     shards = (written, kept) | "AllShards" >> beam.Flatten()
-    excluded = tokenized[EXCLUDED] | "SumExcluded" >> beam.CombineGlobally(_sum)
+    excluded = tokenized[EXCLUDED] | "SumExcluded" >> beam.CombineGlobally(_sum_excluded)
     uses = tokenized[USES] | "SumUses" >> beam.CombinePerKey(_sum_uses)
     _ = (
         pipeline
@@ -159,18 +159,18 @@ def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[KeptTable]:
     )
 
 
-def _tokenized(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
+def _tokenize(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
     """Tokenizes the units, after deduplication if the options request it."""
     if job.config.dedup == "exact":
         hashed = units | "HashDocuments" >> beam.ParDo(
             HashDocuments(job, num_buckets(job.input_bytes))
         ).with_outputs(HASHES, DUPLICATES)
-        found = (
+        later_duplicates = (
             hashed[HASHES]
             | "GroupHashes" >> beam.GroupByKey()
             | "FindDuplicates" >> beam.ParDo(FindDuplicates())
         )
-        duplicates = (hashed[DUPLICATES], found) | "AllDuplicates" >> beam.Flatten()
+        duplicates = (hashed[DUPLICATES], later_duplicates) | "AllDuplicates" >> beam.Flatten()
         numbered = units | "NumberUnits" >> beam.Map(lambda unit: (unit.index, unit))
         joined = (
             {"unit": numbered, "duplicates": duplicates}
@@ -194,7 +194,7 @@ def _kept_shards(pipeline: beam.Pipeline, job: Job) -> PCollection[ShardInfo]:
     )
 
 
-def _sum(counts: Iterable[Excluded]) -> Excluded:
+def _sum_excluded(counts: Iterable[Excluded]) -> Excluded:
     return sum(counts, Excluded())
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a run as workers get it: small, frozen and picklable. The launcher creates it once."""
+"""The configuration of a run that workers receive: small, frozen and picklable. The launcher creates it once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OutputJob:
     detached: bool
     """Whether the launcher does not wait for the end of the run, so that the run itself must release the lock."""
     fingerprint: str
-    """Of config, inputs and tokenizer. Equal fingerprints give equal shards."""
+    """Hash of the configuration, inputs and tokenizer. Equal fingerprints give equal shards."""
     progress: Address | None
     """Address to which workers report their progress; None if the run is not local."""
 
@@ -96,8 +96,8 @@ class OutputJob:
         self.write(self.shard_record(info.name), json.dumps(asdict(info)).encode())
         self.check_lock()
 
-    def place_of_shard(self, split: int, shard: int, name: str) -> dict[str, Any]:
-        """Returns the arguments of `write_shard` and `write_documents` that do not depend on what is written."""
+    def shard_destination(self, split: int, shard: int, name: str) -> dict[str, Any]:
+        """Returns the arguments of `write_shard` and `write_documents` that do not depend on the shard's content."""
         return {
             "path": filesystem.join(self.split_folder(split), name),
             "temporary": self.temporary_path(name),

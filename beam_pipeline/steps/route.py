@@ -32,8 +32,8 @@ from tokenmill_reader.format.json_text import parse_own_json
 # Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.
 _OPEN_BLOCKS = 64
 
-# If less than this share of a block is wanted, its rows are read one by one.
-_WORTH_READING = 1 / 16
+# If less than this share of a block's rows is requested, they are read one by one instead of the whole block.
+_MIN_SHARE_READ_WHOLE = 1 / 16
 
 
 def layout_of(job: Job, split: int, table: RowTable) -> Layout:
@@ -56,18 +56,19 @@ class KeptShards(beam.DoFn):
         self._job = job
 
     def setup(self) -> None:
-        self._kept = Metrics.counter("prepare", "shards_kept")
+        self._shards_kept = Metrics.counter("prepare", "shards_kept")
 
     def process(self, path: str) -> Iterator[ShardInfo]:
         info = kept_shard(self._job, path)
         if info is not None:
-            self._kept.inc()
+            self._shards_kept.inc()
             yield info
 
 
 def kept_shard(job: OutputJob, path: str) -> ShardInfo | None:
-    """Returns the ShardInfo in the record `path`. None if the shard's files do not match it; damaged ones are deleted,
-    since the files that this run writes need their place.
+    """Returns the ShardInfo in the record `path`. None if the shard's files do not match it.
+
+    Deletes damaged files, because this run writes others to their paths.
     """
     try:
         info = ShardInfo(**parse_own_json(filesystem.read_bytes(path)))
@@ -88,7 +89,7 @@ def block_path(job: Job, place: BlockPlace) -> str:
     if place.unit < job.num_units:
         return unit_path(job.staging, place.unit)
     block_rows = rows_per_block(job.config.max_length, job.vocab_size)
-    return tails_path(job.staging, place.split, place.first // block_rows)
+    return tails_path(job.staging, place.split, place.first_row // block_rows)
 
 
 class RouteRows(beam.DoFn):
@@ -103,37 +104,37 @@ class RouteRows(beam.DoFn):
     def process(
         self, place: BlockPlace, table: RowTable, kept: KeptTable
     ) -> Iterator[tuple[tuple[int, int], RowBlock]]:
-        rank = table.first_rank(place.unit, place.split) + place.first
+        rank = table.first_rank(place.unit, place.split) + place.first_row
         layout = layout_of(self._job, place.split, table)
         shards, slots = layout.place(np.arange(rank, rank + place.rows))
-        wanted = np.flatnonzero(~np.isin(shards, kept.get(place.split, ())))
-        if not len(wanted):
+        routed_rows = np.flatnonzero(~np.isin(shards, kept.get(place.split, ())))
+        if not len(routed_rows):
             return
         path = block_path(self._job, place)
         with open_sections(path) as file:
             block = RowBlock.from_bytes(read_section(file, place.section, path))
-        order = wanted[np.argsort(shards[wanted], kind="stable")]
+        order = routed_rows[np.argsort(shards[routed_rows], kind="stable")]
         for index in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             yield (place.split, int(shards[index[0]])), block.take(index, slots[index])
 
 
 def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[tuple[int, list[int]]]:
-    """Yields a split and some of its shards, until it has yielded all that must be written: those that are not kept.
+    """Yields (split, some of its shards) until it has yielded all shards but those that are kept.
 
-    Their rows are gathered at the same time.
+    The rows of the shards of an element are gathered at the same time.
     """
     for split in range(len(job.config.splits)):
         layout = layout_of(job, split, table)
         shards = np.setdiff1d(np.arange(layout.num_shards), kept.get(split, ())).tolist()
-        together = _gathered_shards(job, layout)
-        for first in range(0, len(shards), together):
-            yield split, shards[first : first + together]
+        shards_at_once = _shards_at_once(job, layout)
+        for start in range(0, len(shards), shards_at_once):
+            yield split, shards[start : start + shards_at_once]
 
 
-def _gathered_shards(job: Job, layout: Layout) -> int:
+def _shards_at_once(job: Job, layout: Layout) -> int:
     """Returns how many shards a process gathers at a time.
 
-    In a process of one thread it is one, because the runner has other processes for the other shards.
+    A process of one thread gathers one, because the runner has other processes for the other shards.
     """
     if job.threads == 1 or not layout.num_shards:
         return 1
@@ -149,7 +150,7 @@ def find_rows(
     """Finds the rows of shards in the blocks of the units. The slots are numbered through all these shards.
 
     Yields:
-        The place of a block, the numbers of the rows wanted from it, and their slots: int64 [rows wanted].
+        The place of a block, the numbers of the requested rows in it, and their slots: int64 [requested rows].
     """
     layout = layout_of(job, split, table)
     records = np.array([layout.records_in(shard) for shard in shards])
@@ -162,7 +163,7 @@ def find_rows(
 def read_rows(job: Job, place: BlockPlace, rows: np.ndarray, slots: np.ndarray) -> RowBlock:
     """Reads some rows of a block from the local file of its unit."""
     path = block_path(job, place)
-    if len(rows) < _WORTH_READING * place.rows:
+    if len(rows) < _MIN_SHARE_READ_WHOLE * place.rows:
         block = open_block(path, place.section)
     else:
         with open_sections(path) as file:
@@ -173,13 +174,13 @@ def read_rows(job: Job, place: BlockPlace, rows: np.ndarray, slots: np.ndarray) 
 def gather_documents(
     job: Job, split: int, shard: int, *, table: RowTable, blocks: BlockTable
 ) -> Iterator[DocumentBlock]:
-    """Yields the documents of a shard in their order, from the files of the units, wherever these are."""
+    """Yields the documents of a shard in their order, from the units' files, local or remote."""
     layout = layout_of(job, split, table)
-    first = int(layout.rank(np.array(shard), np.array(0)))
-    for place, begin, end in blocks.spans(split, first, first + layout.records_in(shard)):
+    first_rank = int(layout.rank(np.array(shard), np.array(0)))
+    for place, first_row, end_row in blocks.spans(split, first_rank, first_rank + layout.records_in(shard)):
         path = block_path(job, place)
         with open_sections(path) as file:
-            yield DocumentBlock.from_bytes(read_section(file, place.section, path)).cut(begin, end)
+            yield DocumentBlock.from_bytes(read_section(file, place.section, path)).cut(first_row, end_row)
 
 
 @lru_cache(maxsize=_OPEN_BLOCKS)

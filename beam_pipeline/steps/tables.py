@@ -36,9 +36,9 @@ def build_tail_table(counts: list[UnitCounts], num_units: int, num_splits: int) 
     """
     sizes = np.zeros((num_units, num_splits), np.int64)
     times_counted = np.zeros(num_units, np.int64)
-    for counted in counts:
-        sizes[counted.unit] += counted.tails
-        times_counted[counted.unit] += 1
+    for unit_counts in counts:
+        sizes[unit_counts.unit] += unit_counts.tails
+        times_counted[unit_counts.unit] += 1
     if (times_counted != 1).any():
         unit = int(np.flatnonzero(times_counted != 1)[0])
         raise AssertionError(f"work unit {unit} was counted {int(times_counted[unit])} times, not once")
@@ -53,8 +53,8 @@ def build_row_table(
     `max_length` is None if there are no tails.
     """
     rows = np.zeros((num_units + 1, num_splits), np.int64)
-    for counted in counts:
-        rows[counted.unit] = counted.rows
+    for unit_counts in counts:
+        rows[unit_counts.unit] = unit_counts.rows
     rows[num_units] = -(-tails.totals // (max_length or 1))
     return RowTable(rows)
 
@@ -86,23 +86,25 @@ class BlockTable:
         block_index = np.searchsorted(blocks[:, 1], ranks, side="right") - 1
         order = np.argsort(block_index, kind="stable")
         for row_indices in np.split(order, np.flatnonzero(np.diff(block_index[order])) + 1):
-            _, first_rank, unit, first, rows, *section = blocks[block_index[row_indices[0]]].tolist()
-            place = BlockPlace(split, unit, first, rows, Section(*section))
+            _, first_rank, unit, first_row, rows, *section = blocks[block_index[row_indices[0]]].tolist()
+            place = BlockPlace(split, unit, first_row, rows, Section(*section))
             yield place, row_indices, ranks[row_indices] - first_rank
 
-    def spans(self, split: int, first: int, end: int) -> Iterator[tuple[BlockPlace, int, int]]:
-        """Finds the blocks that contain the rows with the ranks from `first` to before `end`, which must not be empty.
+    def spans(self, split: int, first_rank: int, end_rank: int) -> Iterator[tuple[BlockPlace, int, int]]:
+        """Finds the blocks that contain the rows with the ranks from `first_rank` to before `end_rank`.
+
+        There must be at least one such row.
 
         Yields:
             The place of a block, and the numbers in the block of the first of these rows and of the row after the last.
         """
-        begin, stop = np.searchsorted(self._blocks[:, 0], [split, split + 1])
-        blocks = self._blocks[begin:stop]
-        block_index = np.searchsorted(blocks[:, 1], [first, end - 1], side="right") - 1
+        begin, end = np.searchsorted(self._blocks[:, 0], [split, split + 1])
+        blocks = self._blocks[begin:end]
+        block_index = np.searchsorted(blocks[:, 1], [first_rank, end_rank - 1], side="right") - 1
         for block in blocks[block_index[0] : block_index[1] + 1]:
-            _, first_rank, unit, number, rows, *section = block.tolist()
-            place = BlockPlace(split, unit, number, rows, Section(*section))
-            yield place, max(0, first - first_rank), min(rows, end - first_rank)
+            _, block_rank, unit, first_row, rows, *section = block.tolist()
+            place = BlockPlace(split, unit, first_row, rows, Section(*section))
+            yield place, max(0, first_rank - block_rank), min(rows, end_rank - block_rank)
 
 
 def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:
@@ -113,8 +115,15 @@ def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:
     """
     blocks = np.array(
         sorted(
-            (p.split, table.first_rank(p.unit, p.split) + p.first, p.unit, p.first, p.rows, *p.section)
-            for p in places
+            (
+                place.split,
+                table.first_rank(place.unit, place.split) + place.first_row,
+                place.unit,
+                place.first_row,
+                place.rows,
+                *place.section,
+            )
+            for place in places
         ),
         np.int64,
     ).reshape(-1, 8)
@@ -127,9 +136,9 @@ def build_block_table(places: list[BlockPlace], table: RowTable) -> BlockTable:
     return BlockTable(blocks)
 
 
-def build_kept_table(kept: Iterable[tuple[int, int]]) -> KeptTable:
+def build_kept_table(kept_shards: Iterable[tuple[int, int]]) -> KeptTable:
     """Groups (split, shard) pairs of kept shards by split."""
     shards: dict[int, list[int]] = {}
-    for split, shard in sorted(kept):
+    for split, shard in sorted(kept_shards):
         shards.setdefault(split, []).append(shard)
-    return {split: np.array(numbers, np.int64) for split, numbers in shards.items()}
+    return {split: np.array(indices, np.int64) for split, indices in shards.items()}

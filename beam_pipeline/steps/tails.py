@@ -32,8 +32,8 @@ class CutTails(beam.DoFn):
         split, unit, tail = element
         config = self._job.config
         block_tokens = rows_per_block(config.max_length, self._job.vocab_size) * config.max_length
-        for block, piece in cut_tail(tail, table.first_token(unit, split), block_tokens):
-            yield (split, block), piece
+        for block_number, piece in cut_tail(tail, table.first_token(unit, split), block_tokens):
+            yield (split, block_number), piece
 
 
 class PackTails(beam.DoFn):
@@ -50,10 +50,10 @@ class PackTails(beam.DoFn):
     def process(
         self, element: tuple[tuple[int, int], Iterable[TailPiece]], table: TailTable
     ) -> Iterator[TaggedOutput]:
-        job, ((split, number), pieces) = self._job, element
+        job, ((split, block_number), pieces) = self._job, element
         config = job.config
         block_rows = rows_per_block(config.max_length, job.vocab_size)
-        tokens = int(table.totals[split]) - number * block_rows * config.max_length
+        tokens = int(table.totals[split]) - block_number * block_rows * config.max_length
         block = pack_pieces(
             pieces,
             tokens=min(tokens, block_rows * config.max_length),
@@ -64,11 +64,13 @@ class PackTails(beam.DoFn):
         )
         statistics = SplitStatistics.empty(job.vocab_size)
         statistics.add_rows(block)
-        with create_sections(tails_path(job.staging, split, number)) as sections:
+        with create_sections(tails_path(job.staging, split, block_number)) as sections:
             section = sections.add(block.to_bytes())
-            sections.end({"fingerprint": job.fingerprint, "tails": [split, number]})
+            sections.end({"fingerprint": job.fingerprint, "tails": [split, block_number]})
             job.check_lock()  # the file appears at the end of this block
-        yield TaggedOutput(BLOCKS, BlockPlace(split, job.num_units, number * block_rows, len(block), section))
+        yield TaggedOutput(
+            BLOCKS, BlockPlace(split, job.num_units, block_number * block_rows, len(block), section)
+        )
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))
         self._padding.inc(statistics.padding)

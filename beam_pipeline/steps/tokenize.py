@@ -50,11 +50,11 @@ class TokenizeUnit(beam.DoFn):
     def setup(self) -> None:
         job = self._job
         self._tokenizer: DocumentTokenizer | None = None
-        self._choose = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
+        self._choose_split = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
         self._reporter = Reporter(job.progress)
         names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
         self._count = {name: Metrics.counter("prepare", name) for name in names}
-        self._kept = Metrics.counter("prepare", "units_kept")
+        self._units_kept = Metrics.counter("prepare", "units_kept")
         self._misses = Metrics.counter("prepare", "engine_misses")
         self._unit_tokens = Metrics.distribution("prepare", "tokens_per_unit")
 
@@ -81,12 +81,12 @@ class TokenizeUnit(beam.DoFn):
         unit, duplicates = element
         path = unit_path(self._job.staging, unit.index)
         identity = identity_of(self._job.fingerprint, unit, duplicates)
-        done = find_unit(path, identity=identity)
-        if done is None:
-            done = self._tokenize(unit, path, identity, duplicates)
+        finished = find_unit(path, identity=identity)
+        if finished is None:
+            finished = self._tokenize(unit, path, identity, duplicates)
         else:
-            self._kept.inc()
-        yield from self._outputs(unit, done)
+            self._units_kept.inc()
+        yield from self._outputs(unit, finished)
 
     def _tokenize(
         self, unit: WorkUnit, path: str, identity: Mapping[str, Any], duplicates: np.ndarray
@@ -96,12 +96,12 @@ class TokenizeUnit(beam.DoFn):
         if self._tokenizer is None:  # not in `setup`, since an engine takes seconds to start
             self._tokenizer = self._make_tokenizer()
         excluded = Excluded()
-        bad: list[BadRecord] = []
+        bad_records: list[BadRecord] = []
 
         def on_bad(record: BadRecord) -> None:
             if config.on_bad_record == "fail":
                 raise DataError(f"{describe(unit, record)}; --on_bad_record skip leaves such records out")
-            bad.append(record)
+            bad_records.append(record)
 
         packing = {
             "packing": config.packing,
@@ -111,19 +111,19 @@ class TokenizeUnit(beam.DoFn):
         }
         rows = UnitRows(
             tokenizer=self._tokenizer,
-            choose=self._choose,
+            choose_split=self._choose_split,
             packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
             on_bad=on_bad,
         )
-        before = self._tokenizer.use
+        earlier_use = self._tokenizer.use
         checksums = TextChecksums()
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.
-                read = self._documents(unit, duplicates, excluded, checksums)
+                batches = self._documents(unit, duplicates, excluded, checksums)
                 with (
-                    ahead(read, threads=job.threads) as documents,
+                    ahead(batches, threads=job.threads) as documents,
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
                 ):
                     for split, packed in blocks:
@@ -134,37 +134,37 @@ class TokenizeUnit(beam.DoFn):
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
             checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
             checksums.check(unit, hashes_path(job.staging, unit.index), fingerprint=job.fingerprint)
-            excluded.bad_records = len(bad)
+            excluded.bad_records = len(bad_records)
             job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,
                 statistics=rows.statistics,
                 excluded=excluded,
-                use=self._tokenizer.use - before,
-                bad_records=write_bad_records(job.output, unit, bad) if bad else None,
+                use=self._tokenizer.use - earlier_use,
+                bad_records=write_bad_records(job.output, unit, bad_records) if bad_records else None,
                 run=job.run,
                 texts=checksums.by_name,
             )
         return finished
 
-    def _outputs(self, unit: WorkUnit, done: FinishedUnit) -> Iterator[TaggedOutput]:
-        for place in done.blocks:
+    def _outputs(self, unit: WorkUnit, finished: FinishedUnit) -> Iterator[TaggedOutput]:
+        for place in finished.blocks:
             yield TaggedOutput(BLOCKS, place)
-        for split, (tail, statistics) in enumerate(zip(done.tails, done.statistics, strict=True)):
+        for split, (tail, statistics) in enumerate(zip(finished.tails, finished.statistics, strict=True)):
             if tail is not None:
                 yield TaggedOutput(TAILS, (split, unit.index, tail))
             yield TaggedOutput(STATISTICS, (split, statistics))
             for name in ("documents", "bytes", "tokens", "rows"):
                 self._count[name].inc(getattr(statistics, name))
         for name in Excluded.NAMES:
-            self._count[name].inc(getattr(done.excluded, name))
-        self._unit_tokens.update(sum(statistics.tokens for statistics in done.statistics))
-        rows = tuple(map(done.rows, range(len(done.tails))))
-        tails = tuple(0 if tail is None else len(tail.ids) for tail in done.tails)
+            self._count[name].inc(getattr(finished.excluded, name))
+        self._unit_tokens.update(sum(statistics.tokens for statistics in finished.statistics))
+        rows = tuple(map(finished.rows, range(len(finished.tails))))
+        tails = tuple(0 if tail is None else len(tail.ids) for tail in finished.tails)
         yield TaggedOutput(COUNTS, UnitCounts(unit.index, rows, tails))
-        yield TaggedOutput(EXCLUDED, done.excluded)
-        self._misses.inc(done.use.fallbacks.documents)
-        yield TaggedOutput(USES, (done.use.engine, done.use))
+        yield TaggedOutput(EXCLUDED, finished.excluded)
+        self._misses.inc(finished.use.fallbacks.documents)
+        yield TaggedOutput(USES, (finished.use.engine, finished.use))
         self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 
     def _documents(
@@ -174,15 +174,15 @@ class TokenizeUnit(beam.DoFn):
 
         Adds all records but the bad ones to `excluded`, and the texts to `checksums`.
         """
-        first = 0
-        for batch in checksums.of(read_unit(unit, self._job.config.input)):
-            span = np.searchsorted(duplicates, [first, first + len(batch.texts)])
-            within = duplicates[slice(*span)] - first
+        first_document = 0
+        for batch in checksums.add_each(read_unit(unit, self._job.config.input)):
+            span = np.searchsorted(duplicates, [first_document, first_document + len(batch.texts)])
+            batch_duplicates = duplicates[slice(*span)] - first_document
             excluded.records += len(batch.texts) + batch.blank + len(batch.bad)
             excluded.blank_documents += batch.blank
-            excluded.duplicate_documents += len(within)
-            first += len(batch.texts)
-            yield batch.without(within) if len(within) else batch
+            excluded.duplicate_documents += len(batch_duplicates)
+            first_document += len(batch.texts)
+            yield batch.without(batch_duplicates) if len(batch_duplicates) else batch
 
 
 class MergeStatistics(beam.CombineFn):

@@ -18,9 +18,9 @@ class UnitRows:
 
     Args:
         tokenizer: Encodes the documents.
-        choose: Chooses the split of each.
-        packers: Those of the splits.
-        vocab_size: The number of the tokenizer's ids.
+        choose: Chooses the split of each document.
+        packers: The packer of each split.
+        vocab_size: The number of ids in the tokenizer's vocabulary.
         on_bad: Called with each bad record, in order; it may raise.
     """
 
@@ -28,13 +28,13 @@ class UnitRows:
         self,
         *,
         tokenizer: DocumentTokenizer,
-        choose: SplitChooser,
+        choose_split: SplitChooser,
         packers: Sequence[Packer],
         vocab_size: int,
         on_bad: Callable[[BadRecord], None],
     ):
         self._tokenizer = tokenizer
-        self._choose = choose
+        self._choose_split = choose_split
         self._packers = packers
         self._on_bad = on_bad
         self.statistics = [SplitStatistics.empty(vocab_size) for _ in packers]
@@ -48,20 +48,22 @@ class UnitRows:
             batch, documents = self._tokenizer.encode(batch)
             for record in batch.bad:
                 self._on_bad(record)
-            splits = self._choose(batch)
+            splits = self._choose_split(batch)
             for split, packer in enumerate(self._packers):
-                chosen = splits == split
-                if chosen.any():
-                    part = documents.select(chosen)
-                    self.statistics[split].add_documents(part.ids, part.lengths, batch.bytes[chosen])
-                    for block in packer.add(part):
-                        yield from self._counted(split, block)
+                in_split = splits == split
+                if in_split.any():
+                    split_documents = documents.select(in_split)
+                    self.statistics[split].add_documents(
+                        split_documents.ids, split_documents.lengths, batch.bytes[in_split]
+                    )
+                    for block in packer.add(split_documents):
+                        yield from self._add_rows(split, block)
         for split, packer in enumerate(self._packers):
             block, self.tails[split] = packer.finish()
             if block is not None:
-                yield from self._counted(split, block)
+                yield from self._add_rows(split, block)
 
-    def _counted(
+    def _add_rows(
         self, split: int, block: RowBlock | DocumentBlock
     ) -> Iterator[tuple[int, RowBlock | DocumentBlock]]:
         if len(block):

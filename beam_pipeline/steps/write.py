@@ -62,7 +62,7 @@ class WriteShards(beam.DoFn):
 
 def write_grouped(
     job: Job,
-    made: RowFormat,
+    shard_format: RowFormat,
     element: tuple[tuple[int, int], Iterable[RowBlock]],
     table: RowTable,
 ) -> Iterator[ShardInfo]:
@@ -70,60 +70,67 @@ def write_grouped(
     (split, shard), blocks = element
     layout = layout_of(job, split, table)
     rows = assemble(blocks, layout.records_in(shard), f"shard {shard} of {layout.split}")
-    yield _write_rows(job, made, layout, split, shard, rows)
+    yield _write_rows(job, shard_format, layout, split, shard, rows)
 
 
 def write_gathered(
-    job: Job, made: RowFormat, element: tuple[int, list[int]], table: RowTable, blocks: BlockTable
+    job: Job, shard_format: RowFormat, element: tuple[int, list[int]], table: RowTable, blocks: BlockTable
 ) -> Iterator[ShardInfo]:
     """Writes some shards of a split, several at the same time. Their rows are read from the units' local files."""
     split, shards = element
     layout = layout_of(job, split, table)
     ends = np.cumsum([layout.records_in(shard) for shard in shards]).tolist()
     spans = dict(zip(shards, map(slice, [0, *ends], ends), strict=False))
-    gathered = Assembly(ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
+    assembly = Assembly(ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
 
-    def gather(found: tuple[BlockPlace, np.ndarray, np.ndarray]) -> None:
-        gathered.add(read_rows(job, *found))
+    def gather(block_rows: tuple[BlockPlace, np.ndarray, np.ndarray]) -> None:
+        assembly.add(read_rows(job, *block_rows))
 
-    with _threads(job, shards) as threads:
-        for _ in threads.map(gather, find_rows(job, split, shards, table=table, blocks=blocks)):
+    with _thread_pool(job, shards) as pool:
+        for _ in pool.map(gather, find_rows(job, split, shards, table=table, blocks=blocks)):
             pass
-        rows = gathered.rows()
-        yield from threads.map(
-            lambda shard: _write_rows(job, made, layout, split, shard, rows.take(spans[shard])), shards
+        rows = assembly.rows()
+        yield from pool.map(
+            lambda shard: _write_rows(job, shard_format, layout, split, shard, rows.take(spans[shard])),
+            shards,
         )
 
 
 def write_gathered_documents(
-    job: Job, made: DocumentFormat, element: tuple[int, list[int]], table: RowTable, blocks: BlockTable
+    job: Job,
+    shard_format: DocumentFormat,
+    element: tuple[int, list[int]],
+    table: RowTable,
+    blocks: BlockTable,
 ) -> Iterator[ShardInfo]:
-    """Writes some shards of documents, several at the same time, from the units' files, wherever these are."""
+    """Writes some shards of documents, several at the same time, from the units' files, local or remote."""
     split, shards = element
     layout = layout_of(job, split, table)
 
     def write(shard: int) -> ShardInfo:
         documents = gather_documents(job, split, shard, table=table, blocks=blocks)
-        place = _place(job, layout, split, shard)
-        return write_documents(documents, write=made.write, has_index=made.has_index, **place)
+        destination = _destination(job, layout, split, shard)
+        return write_documents(
+            documents, write=shard_format.write, has_index=shard_format.has_index, **destination
+        )
 
-    with _threads(job, shards) as threads:
-        yield from threads.map(write, shards)
+    with _thread_pool(job, shards) as pool:
+        yield from pool.map(write, shards)
 
 
 def _write_rows(
-    job: Job, made: RowFormat, layout: Layout, split: int, shard: int, rows: RowBlock
+    job: Job, shard_format: RowFormat, layout: Layout, split: int, shard: int, rows: RowBlock
 ) -> ShardInfo:
-    place = _place(job, layout, split, shard)
-    return write_shard(rows, encode=made.encode, with_offsets=made.has_offsets, **place)
+    destination = _destination(job, layout, split, shard)
+    return write_shard(rows, encode=shard_format.encode, with_offsets=shard_format.has_offsets, **destination)
 
 
-def _place(job: Job, layout: Layout, split: int, shard: int) -> dict[str, Any]:
+def _destination(job: Job, layout: Layout, split: int, shard: int) -> dict[str, Any]:
     name = shard_name(layout.split, shard, layout.records_in(shard), job.config.output_format)
-    return job.place_of_shard(split, shard, name)
+    return job.shard_destination(split, shard, name)
 
 
-def _threads(job: Job, shards: list[int]) -> ThreadPoolExecutor:
+def _thread_pool(job: Job, shards: list[int]) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(len(shards), job.threads, MOST_THREADS))
 
 

@@ -114,7 +114,7 @@ def estimate(
     for group in ([piece] for piece in pieces) if has_own_rows else [pieces]:
         rows = UnitRows(
             tokenizer=tokenizing,
-            choose=SplitChooser((("all", 1.0),), config.seed, config.split_by),
+            choose_split=SplitChooser((("all", 1.0),), config.seed, config.split_by),
             packers=[Packer(**packing, keep_starts=config.keep_starts)],
             vocab_size=tokenizer.vocab_size,
             on_bad=on_bad,

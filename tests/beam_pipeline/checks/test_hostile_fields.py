@@ -20,7 +20,7 @@ import pytest
 from beam_pipeline.__main__ import run
 from beam_pipeline.checks.split import examine_split
 from beam_pipeline.dataset.own_files import inspect_output
-from beam_pipeline.steps.convert import converted
+from beam_pipeline.steps.convert import converted_manifest
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import convert, inspection, prepare, report, verify
 from beam_pipeline.verbs.analysis import _instances
@@ -114,7 +114,7 @@ def verbs(out: Path) -> list[Callable[[], object]]:
 
     def convert_plan() -> None:
         for split in open_dataset(str(out)):
-            converted(split.manifest, {"output_format": "parquet"})
+            converted_manifest(split.manifest, {"output_format": "parquet"})
 
     def analyze_plan() -> None:
         for split in open_dataset(str(out)):

@@ -123,7 +123,7 @@ def outcome(argv: list[str]) -> tuple[str, tuple]:
     for unit in planned.units:
         rows = UnitRows(
             tokenizer=encoder,
-            choose=SplitChooser(config.splits, config.seed, config.split_by),
+            choose_split=SplitChooser(config.splits, config.seed, config.split_by),
             packers=[Packer(**packing, keep_starts=config.segment_ids) for _ in config.splits],
             vocab_size=tokenizer.vocab_size,
             on_bad=lambda record: None,
