@@ -103,7 +103,7 @@ def clean_up_failed_run(output: str, splits: Sequence[str], fingerprint: str) ->
 
     Returns:
         The number of finished work units, and the number of finished shards. None if the run has finished the dataset
-        all the same: a runner that loses a worker right after the commit may repeat earlier steps, which fail since
+        nevertheless: a runner that loses a worker right after the commit may repeat earlier steps, which fail since
         the commit has deleted their files.
     """
     content = inspect_output(output)

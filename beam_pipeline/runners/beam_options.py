@@ -1,4 +1,4 @@
-"""Beam's options: parsing them, with an error for unknown ones, which Beam ignores; and what follows from them."""
+"""Parses Beam's options, with an error for unknown ones, which Beam ignores; and answers questions about them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
     """Parses Beam's options from the rest of a command line.
 
     Args:
-        argv: The rest.
+        argv: The arguments that the verb's parser does not know.
         flags: The verb's own flags, one of which the user may have misspelt.
 
     Raises:
@@ -63,8 +63,8 @@ def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
     """
     stray = [
         word
-        for before, word in zip(["", *argv], argv, strict=False)
-        if not word.startswith("--") and (not before.startswith("--") or "=" in before)
+        for previous_word, word in zip(["", *argv], argv, strict=False)
+        if not word.startswith("--") and (not previous_word.startswith("--") or "=" in previous_word)
     ]
     options = _Options(list(argv))
     if not argv:
@@ -72,8 +72,8 @@ def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
     unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
     endpoint = options.view_as(PortableOptions).job_endpoint
     if unknown and endpoint:
-        known = _job_service_options(endpoint)
-        unknown = [name for name in unknown if name not in known]
+        known_options = _job_service_options(endpoint)
+        unknown = [name for name in unknown if name not in known_options]
     if unknown:
         raise UsageError(
             f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it"
@@ -84,8 +84,8 @@ def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
 
 def unknown_names(options: PipelineOptions) -> list[str]:
     """Returns the given options that Beam does not know, without their dashes, sorted."""
-    known = PipelineOptions([]).get_all_options()
-    return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
+    known_options = PipelineOptions([]).get_all_options()
+    return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known_options))
 
 
 def _job_service_options(endpoint: str) -> set[str]:
@@ -98,16 +98,18 @@ def _job_service_options(endpoint: str) -> set[str]:
         service = beam_job_api_pb2_grpc.JobServiceStub(channel)
         request = beam_job_api_pb2.DescribePipelineOptionsRequest()
         try:
-            found = service.DescribePipelineOptions(request, timeout=_SECONDS_TO_ANSWER, wait_for_ready=True)
+            response = service.DescribePipelineOptions(
+                request, timeout=_SECONDS_TO_ANSWER, wait_for_ready=True
+            )
         except grpc.RpcError as error:
             raise UsageError(
                 f"--job_endpoint {endpoint}: no job service answers there ({error.details()})"
             ) from error
-    return {f"--{option.name}" for option in found.options}
+    return {f"--{option.name}" for option in response.options}
 
 
 def runs_here(options: PipelineOptions) -> bool:
-    """Returns whether no runner is given, so the pipeline runs on this machine."""
+    """Returns whether no runner is specified, so that the pipeline runs on this machine."""
     return options.view_as(StandardOptions).runner is None
 
 
@@ -117,11 +119,11 @@ def starts_workers_here(options: PipelineOptions) -> bool:
     Prism, which the DirectRunner tries first, has none.
     """
     mode = options.view_as(DirectOptions).direct_running_mode
-    return mode == "multi_processing" and _runner(options) in _RUNNERS_WITH_WORKERS
+    return mode == "multi_processing" and _runner_name(options) in _RUNNERS_WITH_WORKERS
 
 
 def runs_on_dataflow(options: PipelineOptions) -> bool:
-    return "dataflow" in _runner(options)
+    return "dataflow" in _runner_name(options)
 
 
 def process_threads(options: PipelineOptions) -> int:
@@ -139,13 +141,13 @@ def workers_see_local_files(options: PipelineOptions) -> bool:
 
     The workers of local runners can, and so can those that run on this machine for another runner.
     """
-    if _runner(options) in _LOCAL_RUNNERS:
+    if _runner_name(options) in _LOCAL_RUNNERS:
         return True
     if runs_on_dataflow(options):
         return False
     return options.view_as(PortableOptions).environment_type in ("LOOPBACK", "PROCESS", "EXTERNAL")
 
 
-def _runner(options: PipelineOptions) -> str:
-    """Returns the name of the runner's class in lower case; "" if no runner is given."""
+def _runner_name(options: PipelineOptions) -> str:
+    """Returns the name of the runner's class in lower case; "" if none is specified."""
     return (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()

@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Launch:
-    """A verb that is about to run a pipeline; `begin` makes it."""
+    """A verb that is about to run a pipeline; `begin` creates it."""
 
     verb: str
     options: PipelineOptions
-    """Beam's, checked; those of a Dataflow job are complete."""
+    """Beam's options, checked, and completed for Dataflow."""
     output: str
     """The folder that the verb writes, absolute."""
 
@@ -49,9 +49,9 @@ class Launch:
         """
         if config.dataset and config.dataset.cache:
             output_place.check_place(filesystem.absolute(config.dataset.cache), "--dataset_cache")
-        planned = plan(config, local_files=beam_options.workers_see_local_files(self.options))
-        _log.info(describe_plan(planned, config))
-        return planned
+        input_plan = plan(config, local_files=beam_options.workers_see_local_files(self.options))
+        _log.info(describe_plan(input_plan, config))
+        return input_plan
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:
         """Holds the lock in a staging folder. See `lock.hold`."""
@@ -68,12 +68,12 @@ class Launch:
         num_units: int = 0,
     ) -> Iterator[lock.Lock | None]:
         """Claims the output for a dataset: holds its lock, deletes what the run replaces, and cleans up if the block
-        fails. An error is only logged if the dataset is finished all the same.
+        fails. An error is only logged if the dataset is finished nevertheless.
 
         Args:
             config: Has the options `overwrite` and `resume`.
             splits: The names of the splits.
-            fingerprint: Of the dataset.
+            fingerprint: The dataset's fingerprint.
             num_units: The number of work units.
 
         Yields:
@@ -82,24 +82,24 @@ class Launch:
         if config.resume and output_folder.is_finished(self.output, splits, fingerprint):
             yield None
             return
-        with self.hold(filesystem.join(self.output, STAGING), fingerprint) as held:
+        with self.hold(filesystem.join(self.output, STAGING), fingerprint) as held_lock:
             if output_folder.claim(
                 self.output, splits, fingerprint, overwrite=config.overwrite, resume=config.resume
             ):
                 yield None
                 return
             try:
-                yield held
+                yield held_lock
             except StillRunning:
                 raise
             except KeyboardInterrupt as interrupt:
-                if held.holder.job:
-                    interrupt.args = (f"{held.holder.job} may still be active: see `follow`",)
+                if held_lock.holder.job:
+                    interrupt.args = (f"{held_lock.holder.job} may still be active: see `follow`",)
                 else:
                     interrupt.args = ("run the same command with --resume to continue",)
                 raise
             except Exception as error:
-                if not self._clean_up(held, splits, num_units):
+                if not self._clean_up(held_lock, splits, num_units):
                     raise
                 _log.warning("the job failed after it had finished the dataset: %s", error)
 
@@ -108,8 +108,8 @@ class Launch:
         """Shows the progress of a local run.
 
         Args:
-            stages: As `ProgressDisplay` takes them.
-            total: How much the first stage has to do.
+            stages: See `ProgressDisplay`.
+            total: The total of the first stage.
 
         Yields:
             The address that workers report to. None if another runner, with a display of its own, runs the pipeline.
@@ -124,33 +124,35 @@ class Launch:
         self,
         build: Callable[[beam.Pipeline], None],
         *,
-        held: lock.Lock,
+        held_lock: lock.Lock,
         wait: bool = True,
-        finished: Callable[[], str] | None = None,
+        describe_finished: Callable[[], str] | None = None,
     ) -> bool:
         """Runs a pipeline that writes the output. See `run.run`."""
-        return run.run(build, self.options, lock=held, wait=wait, finished=finished)
+        return run.run(build, self.options, lock=held_lock, wait=wait, describe_finished=describe_finished)
 
-    def _clean_up(self, held: lock.Lock, splits: Sequence[str], num_units: int) -> bool:
+    def _clean_up(self, held_lock: lock.Lock, splits: Sequence[str], num_units: int) -> bool:
         """Cleans up after a failed run. Logs a cleanup failure without masking the original error.
 
         Returns:
-            Whether the run has finished the dataset all the same.
+            Whether the run has finished the dataset nevertheless.
         """
         try:
-            held.check()
-            finished = output_folder.clean_up_failed_run(self.output, splits, held.holder.fingerprint)
+            held_lock.check()
+            finished_counts = output_folder.clean_up_failed_run(
+                self.output, splits, held_lock.holder.fingerprint
+            )
         except LockLost:
             return False  # the files may belong to another run
         except OSError as error:
             _log.warning("cannot clean up after the failed run: %s", error)
             return False
-        if finished is None:
+        if finished_counts is None:
             return True
-        units, shards = finished
+        units, shards = finished_counts
         if units or shards:
-            of_units = f"{units} of {num_units} work units and " if num_units else ""
-            _log.info(f"{of_units}{shards} shards are finished; --resume keeps them")
+            finished_units = f"{units} of {num_units} work units and " if num_units else ""
+            _log.info(f"{finished_units}{shards} shards are finished; --resume keeps them")
         return False
 
 
@@ -163,7 +165,7 @@ def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
         output: The folder that the verb writes, as the user gave it.
 
     Raises:
-        UsageError: If an option is unknown, the options of a Dataflow job are wrong, or the folder is inside of a
+        UsageError: If an option is unknown, the options of a Dataflow job are wrong, or the folder is inside a
             dataset.
     """
     options = beam_options.parse(beam_args, flags_of(VERBS[verb]))

@@ -34,14 +34,14 @@ _SECONDS_WITHOUT_SERVER = 30.0
 _SECONDS_FOR_MESSAGES = 10.0
 _SECONDS_TO_CANCEL = 30.0
 # Flink runs a batch pipeline stage by stage. By default, Beam stops the Python workers at the end of each stage and
-# starts new ones for the next, which takes seconds of imports. A worker that died is kept, too, and each attempt to use
-# it renews that, so Flink's restart delay must be longer.
+# starts new ones for the next, which takes seconds of imports. A worker that died stays in this cache, and each
+# attempt to use it renews its entry, so Flink's restart delay must be longer.
 _ENVIRONMENT_CACHE_MILLIS = 10_000
 
 _ENDED = {PipelineResult.runner_api_state_to_pipeline_state(state) for state in TERMINAL_STATES}
 # Beam's Flink runner reports that a job failed, even if someone cancelled it on the cluster.
 _CANCELLED_ON_FLINK = "org.apache.flink.runtime.client.JobCancellationException"
-_SHOWN = {
+_SHOWN_LEVELS = {
     beam_job_api_pb2.JobMessage.JOB_MESSAGE_WARNING: logging.WARNING,
     beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR: logging.ERROR,
 }
@@ -52,12 +52,13 @@ def is_portable(pipeline: beam.Pipeline) -> bool:
     return isinstance(pipeline.runner, PortableRunner)
 
 
-def run(pipeline: beam.Pipeline, *, finished: Callable[[], str] | None = None) -> None:
+def run(pipeline: beam.Pipeline, *, describe_finished: Callable[[], str] | None = None) -> None:
     """Runs a pipeline and waits until it is done. An interrupt cancels the job.
 
     Args:
         pipeline: Its runner is a `PortableRunner`.
-        finished: Describes how much of the output is finished. Beam's Flink runner counts only at the end of a job.
+        describe_finished: Describes how much of the output is finished. Beam's Flink runner counts only at the end of
+            a job.
 
     Raises:
         DataError: If the job failed or was cancelled. The message gives the reason.
@@ -71,27 +72,27 @@ def run(pipeline: beam.Pipeline, *, finished: Callable[[], str] | None = None) -
         raise DataError(f"the job service does not accept the job: {_describe(error)}") from error
     except grpc.FutureTimeoutError as error:
         raise DataError(f"--job_endpoint {options.job_endpoint}: no job service answers there") from error
-    follower = JobFollower(result, finished=finished)
+    follower = JobFollower(result, describe_finished=describe_finished)
     try:
         follower.follow()
     except KeyboardInterrupt:
         follower.cancel()
         raise
     finally:
-        result._cleanup()  # of Beam's own workers, with --environment_type LOOPBACK
+        result._cleanup()  # stops Beam's own workers, with --environment_type LOOPBACK
 
 
 class JobFollower:
     """Follows a job and logs its state, messages, counters and progress.
 
     Args:
-        result: Of the submitted job.
+        result: The result of submitting the job.
         finished: Describes how much of the output is finished.
     """
 
-    def __init__(self, result: PipelineResult, *, finished: Callable[[], str] | None = None):
+    def __init__(self, result: PipelineResult, *, describe_finished: Callable[[], str] | None = None):
         self._result = result
-        self._finished = finished
+        self._describe_finished = describe_finished
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_messages, daemon=True)
         self._state = ""
@@ -101,12 +102,12 @@ class JobFollower:
     def follow(self) -> None:
         """Follows the job until it is done. See `run` for the exceptions."""
         self._reader.start()
-        next_line = 0.0
+        next_line_time = 0.0
         while (state := self._poll()) not in _ENDED:
             self._show_messages(state)
-            if time.monotonic() >= next_line:
+            if time.monotonic() >= next_line_time:
                 self._show_progress()
-                next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+                next_line_time = time.monotonic() + _SECONDS_BETWEEN_LINES
             time.sleep(_POLL_SECONDS)
         self._reader.join(_SECONDS_FOR_MESSAGES)
         self._show_messages(state)
@@ -121,14 +122,14 @@ class JobFollower:
     def cancel(self) -> None:
         """Cancels the job, and waits a while until it has ended.
 
-        Beam's job server for Flink (2.62 to 2.70) only ends the job in its own books, not on the cluster. But the job
-        stops anyway as soon as it misses this run's lock.
+        Beam's job server for Flink (2.62 to 2.70) only marks the job as ended, and does not stop it on the cluster. But
+        the job stops anyway as soon as it misses this run's lock.
         """
         _log.info("job: cancelling it, as requested")
         with contextlib.suppress(grpc.RpcError):
             self._result.cancel()
-            give_up = time.monotonic() + _SECONDS_TO_CANCEL
-            while self._result.state not in _ENDED and time.monotonic() < give_up:
+            deadline = time.monotonic() + _SECONDS_TO_CANCEL
+            while self._result.state not in _ENDED and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
 
     def _read_messages(self) -> None:
@@ -139,13 +140,13 @@ class JobFollower:
 
     def _poll(self) -> str:
         """Returns the job's state, and logs it if it has changed."""
-        give_up = time.monotonic() + _SECONDS_WITHOUT_SERVER
+        deadline = time.monotonic() + _SECONDS_WITHOUT_SERVER
         while True:
             try:
                 state = self._result.state
                 break
             except grpc.RpcError as error:
-                if error.code() == grpc.StatusCode.UNAVAILABLE and time.monotonic() < give_up:
+                if error.code() == grpc.StatusCode.UNAVAILABLE and time.monotonic() < deadline:
                     time.sleep(_POLL_SECONDS)
                     continue
                 raise StillRunning(
@@ -164,13 +165,13 @@ class JobFollower:
             is_error = message.importance == beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR
             if is_error:
                 self._errors.append(message.message_text)
-            level = _SHOWN.get(message.importance)
+            level = _SHOWN_LEVELS.get(message.importance)
             if level is not None and not (is_error and state in _ENDED):
                 text = quoted_message([message.message_text]) or message.message_text.strip()
                 _log.log(level, "job: %s: %s", logging.getLevelName(level), text)
 
     def _show_progress(self) -> None:
-        progress = self._finished() if self._finished else ""
+        progress = self._describe_finished() if self._describe_finished else ""
         if progress and progress != self._progress:
             self._progress = progress
             _log.info("job: %s", progress)
@@ -178,7 +179,7 @@ class JobFollower:
     def _show_counters(self) -> None:
         try:
             counters = self._result.metrics().query()[PortableMetrics.COUNTERS]
-        except grpc.RpcError as error:  # the job is done all the same
+        except grpc.RpcError as error:  # the job is done nevertheless
             _log.warning("job: no counters: %s", _describe(error))
             return
         sums: Counter[str] = Counter()

@@ -29,16 +29,16 @@ def run(
     *,
     lock: Lock | None = None,
     wait: bool = True,
-    finished: Callable[[], str] | None = None,
+    describe_finished: Callable[[], str] | None = None,
 ) -> bool:
     """Builds and runs a pipeline, and waits until it ends.
 
     Args:
         build: Adds the pipeline's steps.
-        options: Beam's.
+        options: Beam's options.
         lock: The lock of the folder that the pipeline writes. On Dataflow, the job is recorded in it.
         wait: Whether to wait for a job on Dataflow.
-        finished: Describes how much of the output is finished, for users who wait for a job.
+        describe_finished: Describes how much of the output is finished, for users who wait for a job.
 
     Returns:
         True if the pipeline is done, False if it was only submitted.
@@ -50,17 +50,17 @@ def run(
     """
     if beam_options.runs_on_dataflow(options):
         return launch.run(build, options, lock=lock, wait=wait)
-    ours = beam_options.runs_here(options) or beam_options.starts_workers_here(options)
-    runner = _local_runner(options) if ours else None
+    uses_local_runner = beam_options.runs_here(options) or beam_options.starts_workers_here(options)
+    runner = _local_runner(options) if uses_local_runner else None
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     if portable.is_portable(pipeline):
         with _errors_reported_once():  # by workers in this process, with --environment_type LOOPBACK
-            portable.run(pipeline, finished=finished)
+            portable.run(pipeline, describe_finished=describe_finished)
         return True
     try:
         with _errors_reported_once():
-            state = _wait(pipeline)
+            state = _run_to_end(pipeline)
     except Exception as error:
         message = user_message(error)
         if message is None:
@@ -71,7 +71,7 @@ def run(
     return True
 
 
-def _wait(pipeline: beam.Pipeline) -> str:
+def _run_to_end(pipeline: beam.Pipeline) -> str:
     """Runs a pipeline and returns its final state.
 
     The pipeline runs in a separate thread, because a worker process of a local run may die (of too little memory, for
@@ -81,40 +81,40 @@ def _wait(pipeline: beam.Pipeline) -> str:
     Raises:
         WorkerDied: If a worker process died.
     """
-    ended: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
 
-    def run_to_end() -> None:
+    def run_pipeline() -> None:
         try:
-            ended.put(pipeline.run().wait_until_finish())
+            outcomes.put(pipeline.run().wait_until_finish())
         except BaseException as error:
-            ended.put(error)
+            outcomes.put(error)
 
-    def notice(failure: threading.ExceptHookArgs) -> None:
+    def handle_thread_failure(failure: threading.ExceptHookArgs) -> None:
         if failure.thread is not None and "run_worker" in failure.thread.name:
-            ended.put(
+            outcomes.put(
                 WorkerDied(
                     f"a worker process died, perhaps of too little memory ({failure.exc_value}); --resume keeps what "
                     "is finished"
                 )
             )
         elif not isinstance(failure.exc_value, grpc.RpcError):  # such an error follows the death of a worker
-            before(failure)
+            previous_hook(failure)
 
-    before, threading.excepthook = threading.excepthook, notice
+    previous_hook, threading.excepthook = threading.excepthook, handle_thread_failure
     try:
-        threading.Thread(target=run_to_end, daemon=True).start()
-        end = ended.get()
-        if isinstance(end, WorkerDied):
-            raise end
+        threading.Thread(target=run_pipeline, daemon=True).start()
+        outcome = outcomes.get()
+        if isinstance(outcome, WorkerDied):
+            raise outcome
     except (KeyboardInterrupt, WorkerDied):
-        # Or the runner would log errors of the killed workers. Our own messages do not reach the root logger.
+        # Otherwise the runner would log errors of the killed workers. Our own messages do not reach the root logger.
         logging.getLogger().handlers = [logging.NullHandler()]
         kill_descendants(os.getpid())
         raise  # Our excepthook stays, because the runner's threads fail while the process ends.
-    threading.excepthook = before
-    if isinstance(end, BaseException):
-        raise end
-    return end
+    threading.excepthook = previous_hook
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 @contextlib.contextmanager
@@ -122,10 +122,10 @@ def _errors_reported_once() -> Iterator[None]:
     """Keeps Beam from logging tracebacks of errors that a user can fix. `run` raises them, and the verb prints them."""
 
     def is_unreported(record: logging.LogRecord) -> bool:
-        raised = record.exc_info[1] if record.exc_info else Exception(record.getMessage())
-        return user_message(raised) is None
+        error = record.exc_info[1] if record.exc_info else Exception(record.getMessage())
+        return user_message(error) is None
 
-    # The last is the launcher's, for what its worker processes log.
+    # In the launcher, the last one logs the messages of its worker processes.
     names = ("common", "worker.sdk_worker", "portability.local_job_service")
     loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in names]
     for logger in loggers:

@@ -64,11 +64,11 @@ def list_items(
 
 def _files_of(path: str, left_out: Counter[str]) -> Sequence[tuple[str, int]]:
     """Returns the files of a glob or below a folder, as (path, size in bytes), sorted by path."""
-    not_followed: list[str] = []
-    matches = filesystem.match(path, not_followed=not_followed)
+    unfollowed_links: list[str] = []
+    matches = filesystem.match(path, unfollowed_links=unfollowed_links)
     if matches:
-        if not_followed:
-            left_out[_LINKS] = len(not_followed)
+        if unfollowed_links:
+            left_out[_LINKS] = len(unfollowed_links)
         return matches
     prefix = path.rstrip("/") + "/"
     chosen = []

@@ -142,7 +142,7 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     with elapsed("listing the input"):
         sizes, chosen = list_items(items, option, exclusive=bool(config.mix))
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
-    for file in tracked(files, len(files), doing="check", unit="files"):
+    for file in tracked(files, len(files), label="check", unit="files"):
         _check(file, option, local_files, config.input_format)
     _check_contents(files, config)
     if config.document != "line" and not any(file.format == "text" for file in files):
@@ -219,7 +219,7 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
             raise UsageError(f"{file.path}: cannot be read: {error}") from error
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        for _ in tracked(pool.map(check, lines), len(lines), doing="look into", unit="files"):
+        for _ in tracked(pool.map(check, lines), len(lines), label="look into", unit="files"):
             pass
 
 
@@ -230,7 +230,7 @@ def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[Fil
         groups_of_files = pool.map(
             lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables
         )
-        groups_of_files = tracked(groups_of_files, len(tables), doing="footers", unit="files")
+        groups_of_files = tracked(groups_of_files, len(tables), label="footers", unit="files")
         groups = dict(zip((file.path for file in tables), groups_of_files, strict=True))
     ranges_of_files = []
     for file in files:

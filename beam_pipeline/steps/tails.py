@@ -74,4 +74,4 @@ class PackTails(beam.DoFn):
         yield TaggedOutput(STATISTICS, (split, statistics))
         self._rows.inc(len(block))
         self._padding.inc(statistics.padding)
-        self._reporter.add("tokenize", 0, of_next=len(block))
+        self._reporter.add("tokenize", 0, for_next_stage=len(block))

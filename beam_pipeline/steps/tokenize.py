@@ -165,7 +165,7 @@ class TokenizeUnit(beam.DoFn):
         yield TaggedOutput(EXCLUDED, finished.excluded)
         self._misses.inc(finished.use.fallbacks.documents)
         yield TaggedOutput(USES, (finished.use.engine, finished.use))
-        self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
+        self._reporter.add("tokenize", unit.bytes, for_next_stage=sum(rows))
 
     def _documents(
         self, unit: WorkUnit, duplicates: np.ndarray, excluded: Excluded, checksums: TextChecksums

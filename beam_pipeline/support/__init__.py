@@ -1,1 +1,1 @@
-"""Files, messages, errors and numbers: what all other packages use."""
+"""Files, messages, errors and numbers for all other packages."""

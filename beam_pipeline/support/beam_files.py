@@ -1,4 +1,4 @@
-"""Files by Beam's file systems: what is neither local nor in Cloud Storage, and patterns of all kinds.
+"""Files on Beam's file systems: all that are neither local nor in Cloud Storage.
 
 Beam is imported when it is first used, because that takes seconds: a verb that reads a local dataset does not need it.
 """
@@ -26,9 +26,9 @@ def check_scheme(url: str) -> None:
     try:
         _file_systems().get_filesystem(url)
     except ValueError as error:
-        scheme, _, rest = url.partition("://")
+        scheme, _, path = url.partition("://")
         if scheme == "file":
-            raise UsageError(f"{url}: write the path alone, {rest}") from error
+            raise UsageError(f"{url}: write the path alone, {path}") from error
         raise UsageError(
             f"{url}: there is no file system for {scheme}://; if this is a path on this machine, write ./{url}"
         ) from error
@@ -44,10 +44,10 @@ def match(pattern: str) -> list[tuple[str, int]]:
     from apache_beam.io.filesystem import BeamIOError
 
     try:
-        found = _file_systems().match([pattern])[0].metadata_list
+        files = _file_systems().match([pattern])[0].metadata_list
     except BeamIOError as error:
         raise FileError(f"{pattern}: {error}") from error
-    return [(file.path, file.size_in_bytes) for file in found]
+    return [(file.path, file.size_in_bytes) for file in files]
 
 
 def size(path: str) -> int:

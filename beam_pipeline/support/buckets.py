@@ -1,6 +1,6 @@
 """Cloud Storage by exact names: listing by prefix, batched deletion, and writes that depend on an object's generation.
 
-Beam's own file system takes names for patterns and has no conditional writes, but its client supports both.
+Beam's own file system treats names as patterns and has no conditional writes, but its client supports both.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from google.cloud import storage
 
 SCHEME = "gs://"
-_PER_BATCH = 100  # the maximum of Cloud Storage
+_URLS_PER_BATCH = 100  # the maximum of Cloud Storage
 _BATCHES_AT_ONCE = 8
 _PIECE_BYTES = 16 << 20
-_CONNECTIONS = 64  # that are kept open; additional ones are closed after one request
+_CONNECTIONS = 64  # kept open; additional ones are closed after one request
 _READ_ATTEMPTS = 10
-_ONE_CLIENT = threading.Lock()
+_CLIENT_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class ObjectVersion:
 
 def list_objects(prefix: str) -> list[tuple[str, int]]:
     """Returns (URL, bytes) of all objects whose URLs start with `prefix`, sorted, without placeholders of folders."""
-    found = _beam().list_files(prefix)
-    return sorted((url, size) for url, size in found if not url.endswith("/"))
+    objects = _beam().list_files(prefix)
+    return sorted((url, size) for url, size in objects if not url.endswith("/"))
 
 
 def list_subfolders(folder: str) -> list[str]:
     """Returns the names of the folders directly below `folder`, sorted."""
     bucket, _, prefix = (folder.rstrip("/") + "/").removeprefix(SCHEME).partition("/")
-    made, retry = client()
-    pages = made.list_blobs(bucket, prefix=prefix, delimiter="/", retry=retry).pages
-    return sorted(found[len(prefix) :].rstrip("/") for page in pages for found in page.prefixes)
+    storage_client, retry = client()
+    pages = storage_client.list_blobs(bucket, prefix=prefix, delimiter="/", retry=retry).pages
+    return sorted(subfolder[len(prefix) :].rstrip("/") for page in pages for subfolder in page.prefixes)
 
 
 def delete_objects(urls: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ def delete_objects(urls: Sequence[str]) -> None:
     Raises:
         OSError: If one cannot be deleted.
     """
-    batches = [urls[first : first + _PER_BATCH] for first in range(0, len(urls), _PER_BATCH)]
+    batches = [urls[start : start + _URLS_PER_BATCH] for start in range(0, len(urls), _URLS_PER_BATCH)]
     if not batches:
         return
     beam = _beam()
@@ -151,9 +151,9 @@ def delete_if(url: str, generation: int) -> bool:
     return True
 
 
-def service_time(beside: str) -> datetime:
+def service_time(url_prefix: str) -> datetime:
     """Returns the time by the service's clock, which sets `ObjectVersion.updated`. Writes and deletes an object."""
-    url = f"{beside}.time-{uuid.uuid4().hex}"
+    url = f"{url_prefix}.time-{uuid.uuid4().hex}"
     probe = write_if(url, b"", 0)
     if probe is None:  # the response to the first attempt was lost, but the object exists
         probe = read_version(url)
@@ -215,7 +215,7 @@ def client() -> tuple[storage.Client, Retry]:
 
     Beam creates a client, and so a connection, for each file that it opens. That takes as long as reading a small file.
     """
-    with _ONE_CLIENT:
+    with _CLIENT_LOCK:
         return _client()
 
 
@@ -227,9 +227,9 @@ def _client() -> tuple[storage.Client, Retry]:
     from requests.adapters import HTTPAdapter
 
     options = _options()
-    made = GcsIO(pipeline_options=options).client
-    made._http.mount(made.api_endpoint, HTTPAdapter(pool_maxsize=_CONNECTIONS))
-    return made, get_retry(options)
+    storage_client = GcsIO(pipeline_options=options).client
+    storage_client._http.mount(storage_client.api_endpoint, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+    return storage_client, get_retry(options)
 
 
 def _options() -> PipelineOptions:
@@ -246,6 +246,6 @@ def _beam() -> GcsIO:
 
 
 def _blob(url: str) -> tuple[storage.Blob, Retry]:
-    made, retry = client()
+    storage_client, retry = client()
     bucket, _, name = url.removeprefix(SCHEME).partition("/")
-    return made.bucket(bucket).blob(name), retry
+    return storage_client.bucket(bucket).blob(name), retry

@@ -1,4 +1,4 @@
-"""What this program writes to stdout: messages above a progress bar, and nothing that native libraries print."""
+"""Output on stdout: messages above a progress bar, and no output of native libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def print_above(line: str) -> None:
 
 @contextlib.contextmanager
 def without_stdout() -> Iterator[None]:
-    """Discards what this process writes to stdout in this block, also what a native library does.
+    """Discards all output of this process on stdout in this block, including that of native libraries.
 
     `tokenizers` prints every gap in a vocabulary: megabytes in one line.
     """
@@ -29,12 +29,12 @@ def without_stdout() -> Iterator[None]:
         yield
         return
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     try:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
+        with Path(os.devnull).open("wb") as devnull:
+            os.dup2(devnull.fileno(), 1)
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)

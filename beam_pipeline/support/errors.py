@@ -82,16 +82,16 @@ def user_message(error: BaseException) -> str | None:
 
     These are `UserError`s, and errors of the operating system that name a file. Returns None for others.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, UserError):
-            return _STEP.sub("", str(seen))
-        if isinstance(seen, OSError) and seen.errno is not None and seen.filename is not None:
-            return str(seen)
-        found = _IN_TRACEBACK.findall(str(seen))
-        if found:  # the last is the outermost: on a full disk only the error of closing the file names it
-            return found[-1].strip()
-        seen = seen.__cause__ or seen.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            return _STEP.sub("", str(cause))
+        if isinstance(cause, OSError) and cause.errno is not None and cause.filename is not None:
+            return str(cause)
+        messages = _IN_TRACEBACK.findall(str(cause))
+        if messages:  # the last is the outermost: on a full disk only the error of closing the file names it
+            return messages[-1].strip()
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
@@ -103,5 +103,5 @@ def quoted_message(errors: Iterable[str]) -> str | None:
 
 def last_error(errors: Sequence[str]) -> str | None:
     """Returns the last traceback among a job's errors, or else the last error; None if there is none."""
-    chosen = [error for error in errors if "Traceback" in error] or errors
-    return chosen[-1].strip() if chosen else None
+    candidates = [error for error in errors if "Traceback" in error] or errors
+    return candidates[-1].strip() if candidates else None

@@ -39,34 +39,34 @@ def join(folder: str, *names: str) -> str:
     return "/".join([folder.rstrip("/"), *names])
 
 
-def match(pattern: str, *, not_followed: list[str] | None = None) -> list[tuple[str, int]]:
+def match(pattern: str, *, unfollowed_links: list[str] | None = None) -> list[tuple[str, int]]:
     """Returns the files that match a path or glob, as (path, size in bytes), sorted by path. See `globs`.
 
-    If nothing matches a name with special characters, it is taken for an exact name.
+    If nothing matches a name with special characters, it is treated as an exact name.
 
     Args:
         pattern: The path or glob.
-        not_followed: Gets the local symbolic links to folders that `**` does not follow.
+        unfollowed_links: Collects the local symbolic links to folders that `**` does not follow.
 
     Raises:
         OSError: If the file system cannot list them.
         ValueError: If there is no such file system.
     """
     if is_local(pattern):
-        paths = globs.local_paths(pattern, [] if not_followed is None else not_followed)
+        paths = globs.local_paths(pattern, [] if unfollowed_links is None else unfollowed_links)
         if not paths and Path(pattern).is_file():
             paths = {pattern}
         return [(path, os.stat(path).st_size) for path in sorted(paths)]  # noqa: PTH116 (as the rest)
     prefix = globs.literal_prefix(pattern)
-    found: list[tuple[str, int]] = []
+    files: list[tuple[str, int]] = []
     with plain_errors(pattern):
         if prefix != pattern:
             is_match = globs.path_regex(pattern).fullmatch
-            found = [entry for entry in _list_prefix(prefix) if is_match(entry[0])]
+            files = [entry for entry in _list_prefix(prefix) if is_match(entry[0])]
     is_whole_bucket = "/" not in pattern.partition("://")[2]
-    if not found and not is_whole_bucket and (size := size_of(pattern)) is not None:
-        found = [(pattern, size)]
-    return found
+    if not files and not is_whole_bucket and (size := size_of(pattern)) is not None:
+        files = [(pattern, size)]
+    return files
 
 
 def _list_prefix(prefix: str) -> list[tuple[str, int]]:
@@ -89,7 +89,7 @@ def list_files(
     Args:
         folder: The folder.
         recursive: Whether to list the folders below it.
-        unreadable: Gets the errors of local folders that cannot be listed, which else are raised.
+        unreadable: Collects the errors of local folders that cannot be listed. If it is None, they are raised.
 
     Raises:
         OSError: If the file system cannot list them.
@@ -98,8 +98,8 @@ def list_files(
         return sorted(local_files.walk(folder, recursive, unreadable))
     prefix = folder.rstrip("/") + "/"
     with plain_errors(folder):
-        found = _list_prefix(prefix)
-    return [(path, size) for path, size in found if recursive or "/" not in path[len(prefix) :]]
+        files = _list_prefix(prefix)
+    return [(path, size) for path, size in files if recursive or "/" not in path[len(prefix) :]]
 
 
 def list_folder(folder: str) -> list[str]:
@@ -115,8 +115,8 @@ def list_subfolders(folder: str) -> list[str]:
         with plain_errors(folder):
             return buckets.list_subfolders(folder)
     prefix = folder.rstrip("/") + "/"
-    below = (path[len(prefix) :] for path in list_folder(folder))
-    return sorted({rest.partition("/")[0] for rest in below if "/" in rest})
+    subpaths = (path[len(prefix) :] for path in list_folder(folder))
+    return sorted({subpath.partition("/")[0] for subpath in subpaths if "/" in subpath})
 
 
 def size_of(path: str) -> int | None:
@@ -189,15 +189,15 @@ def create(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def create_whole(
-    path: str, temporary: str | None = None, *, put: Callable[[str, str], None] | None = None
+    path: str, temporary: str | None = None, *, move: Callable[[str, str], None] | None = None
 ) -> Iterator[BinaryIO]:
     """Creates a file that appears complete when the block ends. If the block raises, it does not appear.
 
     Args:
-        path: Of the file. An existing file is replaced.
+        path: The file's path. An existing file is replaced.
         temporary: The file's path until it is complete; by default `path` with ".tmp" appended. Ignored in Cloud
             Storage, where an object appears only when its upload is finished, and a copy would cost money.
-        put: Moves the temporary file to `path`; `rename` by default.
+        move: Moves the temporary file to `path`; `rename` by default.
     """
     if is_bucket(path):
         with create(path) as file:
@@ -210,7 +210,7 @@ def create_whole(
         with path_in_errors(path, instead_of=temporary):
             with create(temporary) as file:
                 yield file
-            (put or rename)(temporary, path)
+            (move or rename)(temporary, path)
     except BaseException:
         delete([temporary])
         raise
@@ -227,7 +227,7 @@ def create_new(path: str, temporary: str) -> Iterator[BinaryIO]:
         with plain_errors(path), buckets.create_new(path) as file:
             yield file
     else:
-        with create_whole(path, temporary, put=_move_to_new) as file:
+        with create_whole(path, temporary, move=_move_to_new) as file:
             yield file
 
 

@@ -28,16 +28,16 @@ def literal_prefix(pattern: str) -> str:
 def path_regex(pattern: str) -> re.Pattern[str]:
     """Returns the regular expression of the whole paths of files that match."""
     *folders, name = pattern.split("/")
-    folder_regex = "".join(_FOLDERS if part == "**" else f"{_name(part)}/" for part in folders)
-    return re.compile(folder_regex + (f"{_FOLDERS}{_VISIBLE}[^/]+" if name == "**" else _name(name)))
+    folder_regex = "".join(_FOLDERS if part == "**" else f"{_name_pattern(part)}/" for part in folders)
+    return re.compile(folder_regex + (f"{_FOLDERS}{_VISIBLE}[^/]+" if name == "**" else _name_pattern(name)))
 
 
-def local_paths(pattern: str, not_followed: list[str]) -> set[str]:
+def local_paths(pattern: str, unfollowed_links: list[str]) -> set[str]:
     """Returns the local files, pipes and devices that match a pattern.
 
     Args:
         pattern: The pattern.
-        not_followed: Gets the symbolic links to folders that `**` does not follow.
+        unfollowed_links: Collects the symbolic links to folders that `**` does not follow.
 
     Raises:
         OSError: If a folder cannot be read.
@@ -45,7 +45,7 @@ def local_paths(pattern: str, not_followed: list[str]) -> set[str]:
     parts = pattern.split("/")
     if parts[-1] == "**":  # as files, what a final `**` matches is what `**/*` matches
         parts.append("*")
-    return {path for path in _expand("", parts, not_followed) if _is_file(path)}
+    return {path for path in _expand("", parts, unfollowed_links) if _is_file(path)}
 
 
 def _is_file(path: str) -> bool:
@@ -55,15 +55,15 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _expand(above: str, parts: Sequence[str], not_followed: list[str]) -> Iterator[str]:
-    """Yields the paths that match `parts` below the folder whose path with its final `/` is `above`."""
+def _expand(parent: str, parts: Sequence[str], unfollowed_links: list[str]) -> Iterator[str]:
+    """Yields the paths that match `parts` below the folder whose path with its final `/` is `parent`."""
     part, *remaining = parts
     if part == "**":
         if remaining[0] == "**":
-            yield from _expand(above, remaining, not_followed)
+            yield from _expand(parent, remaining, unfollowed_links)
             return
-        for folder in _folders(above, not_followed):
-            yield from _expand(folder, remaining, not_followed)
+        for folder in _folders(parent, unfollowed_links):
+            yield from _expand(folder, remaining, unfollowed_links)
         return
     if not _MAGIC.search(part):
         names = [part]
@@ -71,19 +71,19 @@ def _expand(above: str, parts: Sequence[str], not_followed: list[str]) -> Iterat
         is_match = _name_regex(part).fullmatch
         names = [
             entry.name
-            for entry in _entries(above)
+            for entry in _entries(parent)
             if is_match(entry.name) and (not remaining or entry.is_dir())
         ]
     for name in names:
         if remaining:
-            yield from _expand(f"{above}{name}/", remaining, not_followed)
+            yield from _expand(f"{parent}{name}/", remaining, unfollowed_links)
         else:
-            yield above + name
+            yield parent + name
 
 
-def _folders(above: str, not_followed: list[str]) -> Iterator[str]:
+def _folders(root: str, unfollowed_links: list[str]) -> Iterator[str]:
     """Yields a folder and all below it, except for hidden ones, each with its final `/`."""
-    pending = [above]
+    pending = [root]
     while pending:
         folder = pending.pop()
         yield folder
@@ -91,7 +91,7 @@ def _folders(above: str, not_followed: list[str]) -> Iterator[str]:
             if entry.name.startswith(".") or not entry.is_dir():
                 continue
             if entry.is_symlink():
-                not_followed.append(entry.path)
+                unfollowed_links.append(entry.path)
             else:
                 pending.append(f"{folder}{entry.name}/")
 
@@ -107,10 +107,10 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 @cache
 def _name_regex(part: str) -> re.Pattern[str]:
-    return re.compile(_name(part))
+    return re.compile(_name_pattern(part))
 
 
-def _name(part: str) -> str:
+def _name_pattern(part: str) -> str:
     """Returns the regular expression of the names that a part of a pattern between two `/` matches."""
     if not _MAGIC.search(part):
         return re.escape(part)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 
-_UNUSED = (
+_UNUSED_MODULES = (
     "bson",
     "pymongo",
     "pandas",
@@ -23,24 +23,24 @@ _UNUSED = (
 _ANNOUNCES_ABSENCE = "apache_beam.io.mongodbio"
 
 
-class _Absent(MetaPathFinder):
+class _AbsentModules(MetaPathFinder):
     """Makes imports of the unused libraries fail as if they were not installed."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        if fullname in _UNUSED:
+        if fullname in _UNUSED_MODULES:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
 def import_beam() -> None:
     """Imports Beam for a run on this machine. Afterwards the unused libraries can be imported as usual."""
     if "apache_beam" not in sys.modules:
-        with _unused_absent():
+        with _without_unused_modules():
             import apache_beam  # noqa: F401
 
 
 @contextmanager
-def _unused_absent() -> Iterator[None]:
-    finder, log = _Absent(), logging.getLogger(_ANNOUNCES_ABSENCE)
+def _without_unused_modules() -> Iterator[None]:
+    finder, log = _AbsentModules(), logging.getLogger(_ANNOUNCES_ABSENCE)
     sys.meta_path.insert(0, finder)
     log.disabled = True
     try:

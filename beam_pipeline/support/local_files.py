@@ -1,4 +1,4 @@
-"""Files on local disks, where Python's own functions are too strict, too lax, or lose data with the power."""
+"""Files on local disks, where Python's own functions are too strict, too lax, or lose data in a power failure."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, err
 def walk(folder: str, recursive: bool, unreadable: list[OSError] | None) -> Iterator[tuple[str, int]]:
     """Yields the path and size of each file. See `filesystem.list_files`."""
 
-    def note(error: OSError) -> None:
+    def handle_error(error: OSError) -> None:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return
         if unreadable is None:
             raise error
         unreadable.append(error)
 
-    for above, folders, names in os.walk(folder, onerror=note):
-        paths = [os.path.join(above, name) for name in names]  # noqa: PTH118 (faster for very many files)
+    for parent, folders, names in os.walk(folder, onerror=handle_error):
+        paths = [os.path.join(parent, name) for name in names]  # noqa: PTH118 (faster for very many files)
         if not recursive:
             folders.clear()
-        paths += filter(os.path.islink, (os.path.join(above, name) for name in folders))  # noqa: PTH118
+        paths += filter(os.path.islink, (os.path.join(parent, name) for name in folders))  # noqa: PTH118
         for path in paths:
             with contextlib.suppress(FileNotFoundError):  # deleted after the folder was read
                 yield path, _size(path)

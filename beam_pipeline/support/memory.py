@@ -8,7 +8,7 @@ from pathlib import Path
 
 from beam_pipeline.support.errors import UsageError
 
-_BASE = 400 << 20  # the program, its libraries and a work unit
+_BASE_BYTES = 400 << 20  # the program, its libraries and a work unit
 
 # From docs/preparing.md: the peak memory of a local runner that groups all rows or all documents' hashes.
 _PER_BYTE_OF_ROWS = 6.5
@@ -17,10 +17,10 @@ TEXT_BYTES_PER_TOKEN = 4.2
 _PER_BYTE_OF_DOCUMENT = 14  # its record, its text, pieces and ids, and copies of these; measured with 50 MB
 _COPIES_OF_STATISTICS = 4  # of a unit, its bytes, and sums of two steps
 
-_MOST_FOR_ROWS = 1 << 30
+_MAX_BYTES_FOR_ROWS = 1 << 30
 
 
-def needed(
+def estimate(
     *,
     input_bytes: int,
     id_bytes: int,
@@ -41,11 +41,13 @@ def needed(
         statistics_bytes: Bytes of the statistics of all splits.
         longest_bytes: Bytes of the longest document that is known.
     """
-    rows = input_bytes / TEXT_BYTES_PER_TOKEN * id_bytes
-    for_grouped_rows = rows * _PER_BYTE_OF_ROWS if groups_rows else min(rows, max(for_rows(), shard_bytes))
-    for_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
-    for_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
-    return int(_BASE + for_grouped_rows + for_hashes + for_documents)
+    row_bytes = input_bytes / TEXT_BYTES_PER_TOKEN * id_bytes
+    bytes_for_rows = (
+        row_bytes * _PER_BYTE_OF_ROWS if groups_rows else min(row_bytes, max(bytes_to_gather(), shard_bytes))
+    )
+    bytes_for_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
+    bytes_for_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
+    return int(_BASE_BYTES + bytes_for_rows + bytes_for_hashes + bytes_for_documents)
 
 
 def available(root: str = "/") -> int | None:
@@ -65,13 +67,13 @@ def available(root: str = "/") -> int | None:
     return min([*machine, *_free_in_groups(root)], default=None)
 
 
-def for_rows() -> int:
+def bytes_to_gather() -> int:
     """Returns the number of bytes of rows that this process should gather at a time.
 
     That is an eighth of the available memory, but at most 1 GiB: more saves no time.
     """
     free_bytes = available()
-    return _MOST_FOR_ROWS // 4 if free_bytes is None else min(_MOST_FOR_ROWS, free_bytes // 8)
+    return _MAX_BYTES_FOR_ROWS // 4 if free_bytes is None else min(_MAX_BYTES_FOR_ROWS, free_bytes // 8)
 
 
 def private_bytes() -> int | None:
@@ -109,18 +111,18 @@ def _free_in_groups(root: str) -> Iterator[int]:
     for line in listing.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            top, names = Path(root, "sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+            root_group, names = Path(root, "sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
-            top = Path(root, "sys/fs/cgroup/memory")
+            root_group = Path(root, "sys/fs/cgroup/memory")
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        own_group = top / path.strip("/")
+        own_group = root_group / path.strip("/")
         # In a container, the process's own group is the top.
-        folders = [own_group, *own_group.parents] if own_group.is_dir() else [top]
+        folders = [own_group, *own_group.parents] if own_group.is_dir() else [root_group]
         for folder in folders:
             limit, usage = folder / names[0], folder / names[1]
-            if folder.is_relative_to(top) and limit.exists() and limit.read_text().strip() != "max":
+            if folder.is_relative_to(root_group) and limit.exists() and limit.read_text().strip() != "max":
                 statistics = (folder / "memory.stat").read_text().split()
                 cached = dict(zip(statistics[::2], map(int, statistics[1::2]), strict=True))[names[2]]
                 yield max(0, int(limit.read_text()) - int(usage.read_text()) + cached)

@@ -1,4 +1,4 @@
-"""The running processes of this machine, what is below one of them, and this one's garbage collection."""
+"""The running processes of this machine, the descendants of one, and the garbage collection of this one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def descendants(ancestor: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in _processes():
         children.setdefault(parent, []).append(pid)
-    found = [ancestor]
-    for pid in found:  # grows while it is iterated over
-        found += children.pop(pid, [])
-    return found[1:]
+    pids = [ancestor]
+    for pid in pids:  # grows while it is iterated over
+        pids += children.pop(pid, [])
+    return pids[1:]
 
 
 def kill_descendants(ancestor: int) -> None:
@@ -48,9 +48,11 @@ def _processes() -> list[tuple[int, int]]:
             ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
         ).stdout
         return [(int(pid), int(parent)) for pid, parent in map(str.split, listing.splitlines())]
-    found = []
+    pids_and_parents = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended in the meantime
             # "PID (NAME) STATE PARENT …"; a name may contain any characters, including ")"
-            found.append((int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])))
-    return found
+            pids_and_parents.append(
+                (int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1]))
+            )
+    return pids_and_parents

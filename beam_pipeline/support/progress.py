@@ -29,16 +29,16 @@ NAMESPACES = ("prepare", "convert", "train-tokenizer")
 _SECONDS_BETWEEN_LINES = 10
 _BAR = "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f}{unit} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 _BAR_WITH_TENTHS = _BAR.replace(",.0f", ",.1f")
-_FEW = 10  # of fewer large units, such as MB, tenths are shown
+_MAX_WITH_TENTHS = 10  # of fewer large units, such as MB, tenths are shown
 
 
-def tracked(items: Iterable[Item], total: int, *, doing: str, unit: str) -> Iterator[Item]:
+def tracked(items: Iterable[Item], total: int, *, label: str, unit: str) -> Iterator[Item]:
     """Yields the items, with a bar on a terminal."""
     from tqdm import tqdm
 
     yield from tqdm(
         items,
-        doing,
+        label,
         total,
         unit=f" {unit}",
         bar_format=_BAR,
@@ -60,12 +60,12 @@ class Reporter:
         self._address = address
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if address else None
 
-    def add(self, stage: str, done: int, of_next: int = 0) -> None:
-        """Reports that `done` more units of a stage are done, and that the next stage has `of_next` more to do."""
+    def add(self, stage: str, done: int, for_next_stage: int = 0) -> None:
+        """Reports `done` more finished units of a stage, and `for_next_stage` more to do in the next stage."""
         if self._socket is not None:
             # The launcher may already be gone; the work does not depend on it.
             with contextlib.suppress(OSError):
-                self._socket.sendto(json.dumps([stage, done, of_next]).encode(), self._address)
+                self._socket.sendto(json.dumps([stage, done, for_next_stage]).encode(), self._address)
 
 
 class ProgressDisplay:
@@ -91,9 +91,9 @@ class ProgressDisplay:
         self._done: dict[str, int] = {}
         self._stream = stream or sys.stderr
         self._delay = delay
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         self._bar = None
-        self._shown = ""
+        self._shown_stage = ""
         self._last_line = 0.0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -106,13 +106,15 @@ class ProgressDisplay:
         return self._socket.getsockname()
 
     def __enter__(self) -> ProgressDisplay:
-        first = self._stages[0][0]
-        self._done[first] = 0
-        self._draw(first)
+        first_stage = self._stages[0][0]
+        self._done[first_stage] = 0
+        self._draw(first_stage)
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._socket.sendto(b"null", self.address)
         self._thread.join(timeout=5)
         self._socket.close()
@@ -121,23 +123,23 @@ class ProgressDisplay:
 
     def _listen(self) -> None:
         while (message := json.loads(self._socket.recv(512))) is not None:
-            stage, done, of_next = message
+            stage, done, for_next_stage = message
             self._done[stage] = self._done.get(stage, 0) + done
             names = [name for name, _, _ in self._stages]
-            if of_next and names.index(stage) + 1 < len(names):
-                after = names[names.index(stage) + 1]
-                self._total[after] = self._total.get(after, 0) + of_next
+            if for_next_stage and names.index(stage) + 1 < len(names):
+                next_stage = names[names.index(stage) + 1]
+                self._total[next_stage] = self._total.get(next_stage, 0) + for_next_stage
             if done:
                 self._draw(stage)
 
     def _draw(self, stage: str) -> None:
         _, unit, scale = next(entry for entry in self._stages if entry[0] == stage)
         done, total = self._done[stage] / scale, self._total.get(stage, 0) / scale
-        tenths = scale > 1 and total < _FEW
+        tenths = scale > 1 and total < _MAX_WITH_TENTHS
         if self._stream.isatty():
             from tqdm import tqdm
 
-            if self._shown != stage:
+            if self._shown_stage != stage:
                 if self._bar is not None:
                     self._bar.close()
                 self._bar = tqdm(
@@ -149,15 +151,15 @@ class ProgressDisplay:
                     delay=self._delay,
                     leave=not self._delay,
                 )
-                self._shown = stage
+                self._shown_stage = stage
             self._bar.total = max(total, done)
             self._bar.update(done - self._bar.n)
-        elif time.monotonic() - self._began >= self._delay and (
-            self._shown != stage
+        elif time.monotonic() - self._start_time >= self._delay and (
+            self._shown_stage != stage
             or time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES
             or done >= total
         ):
-            self._shown, self._last_line = stage, time.monotonic()
+            self._shown_stage, self._last_line = stage, time.monotonic()
             share = f" {100 * done / total:.0f}%" if total else ""
             numbers = f"{done:,.1f} of {total:,.1f}" if tenths else f"{done:,.0f} of {total:,.0f}"
             print(f"{stage}: {numbers} {unit}{share}", file=self._stream, flush=True)

@@ -22,7 +22,7 @@ from tokenmill_reader.console import streams
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
-# Beam warns in each worker that it was started without a main session, and with an argument of ours.
+# Beam warns in each worker that it was started without a main session, and with an argument of this program.
 _LOGGERS = ("apache_beam.runners.worker.sdk_worker_main", "apache_beam.options.pipeline_options")
 
 

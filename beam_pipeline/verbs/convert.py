@@ -126,9 +126,9 @@ def _make(
         )
         return launch.run(
             lambda pipeline: build(pipeline, job),
-            held=held,
+            held_lock=held,
             wait=config.wait,
-            finished=job.describe_finished,
+            describe_finished=job.describe_finished,
         )
 
 

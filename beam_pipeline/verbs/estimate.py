@@ -263,7 +263,7 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         longest_bytes: Bytes of the longest document that is known.
     """
     id_bytes = id_dtype(vocab_size).itemsize
-    return memory.needed(
+    return memory.estimate(
         input_bytes=input_bytes,
         id_bytes=id_bytes,
         shard_bytes=likely_records(config, input_bytes) * (config.max_length or 0) * id_bytes,

@@ -220,15 +220,15 @@ def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
             control_ids=tokenizer.control_ids,
             template=checked.template,
             threads=beam_options.process_threads(launch.options),
-            gathered_bytes=memory.for_rows(),
+            gathered_bytes=memory.bytes_to_gather(),
             progress=address,
         )
         _stage(job, checked)
         return launch.run(
             lambda pipeline: graph.build(pipeline, job),
-            held=held,
+            held_lock=held,
             wait=config.wait,
-            finished=job.describe_finished,
+            describe_finished=job.describe_finished,
         )
 
 

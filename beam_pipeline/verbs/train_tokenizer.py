@@ -86,7 +86,7 @@ def _make(
                 progress=address,
             )
             write_plan(job.plan_path, planned.units)
-            launch.run(lambda pipeline: corpus_sample.build(pipeline, job), held=held)
+            launch.run(lambda pipeline: corpus_sample.build(pipeline, job), held_lock=held)
         sample = Sample(staging, job.share, config.sample_bytes)
         if not sample.bytes:
             raise DataError(
@@ -155,7 +155,7 @@ def _shown(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
 
         def texts() -> Iterator[str]:
             training.close()
-            yield from tracked(sample.texts(), sample.documents, doing="count", unit="documents")
+            yield from tracked(sample.texts(), sample.documents, label="count", unit="documents")
             training.enter_context(elapsed("training the model"))
 
         yield texts

@@ -24,7 +24,7 @@ _POLL_SECONDS = 10.0
 # A job's last messages arrive late: after a failure, poll this many more times for the reason.
 _POLLS_FOR_REASON = 6
 ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
-_SHOWN = ("BASIC", "WARNING", "ERROR")  # not DEBUG and DETAILED
+_SHOWN_IMPORTANCES = ("BASIC", "WARNING", "ERROR")  # not DEBUG and DETAILED
 # Dataflow also reports the statistics of distributions as counters.
 _DISTRIBUTION_SUFFIXES = ("_MIN", "_MAX", "_MEAN", "_COUNT")
 _LAUNCHER_LOG = re.compile(r"[Cc]onsole log from launcher will be available at (gs://\S+?)\.?(?:\s|$)")
@@ -45,17 +45,17 @@ class CancelRequest:
         if threading.current_thread() is not threading.main_thread():  # Python handles signals only there
             yield self
             return
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def restore() -> None:
-            for number, handler in previous.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
 
         def request(number: int, frame: FrameType | None) -> None:
             restore()
             self.requested.set()
 
-        for number in previous:
+        for number in previous_handlers:
             signal.signal(number, request)
         try:
             yield self
@@ -72,7 +72,7 @@ class JobFollower:
         self._cancel = cancel
         self._state = ""
         self._shown_messages: set[tuple[str, str]] = set()
-        self._last_time: datetime | None = None
+        self._last_message_time: datetime | None = None
         self._errors: list[str] = []
         self._launcher_log = ""
         self._counters = ""
@@ -134,7 +134,7 @@ class JobFollower:
         return state
 
     def _print_messages(self) -> None:
-        token, start_time = None, self._last_time
+        token, start_time = None, self._last_message_time
         while True:
             messages, token = self._try(
                 lambda token=token: self._client.list_messages(
@@ -145,10 +145,11 @@ class JobFollower:
                 importance = message.message_importance.name.removeprefix("JOB_MESSAGE_")
                 text = message.message_text
                 key = (str(message.time), text)
-                if importance not in _SHOWN or key in self._shown_messages:
+                if importance not in _SHOWN_IMPORTANCES or key in self._shown_messages:
                     continue
                 self._shown_messages.add(key)
-                self._last_time = message.time  # inclusive, because several messages can have the same time
+                # Inclusive, because several messages can have the same time.
+                self._last_message_time = message.time
                 _log.info("Dataflow: %s", text if importance == "BASIC" else f"{importance}: {text}")
                 match = _LAUNCHER_LOG.search(text)
                 if match:

@@ -52,7 +52,7 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
     if not worker.sdk_container_image:
         worker.sdk_container_image = os.environ.get(IMAGE_VARIABLE) or None
     cloud.temp_location = cloud.temp_location or cloud.staging_location
-    problems = [*_missing(cloud, worker), *_malformed(cloud, worker)]
+    problems = [*_missing_options(cloud, worker), *_malformed_options(cloud, worker)]
     if not _BUCKET_PATH.fullmatch(output):
         problems.append(
             f"--output {output}: Dataflow's workers cannot write there; choose a folder in a bucket, gs://…"
@@ -87,11 +87,11 @@ def complete(options: PipelineOptions, *, verb: str, output: str) -> None:
 
 def job_name(verb: str, output: str) -> str:
     """Returns the default name of the job that writes `output`: readable and unique."""
-    last = re.sub(r"[^a-z0-9]+", "-", output.rstrip("/").rpartition("/")[2].lower()).strip("-")[:40]
-    return f"{verb}-{last or 'output'}-{hashlib.sha256(output.encode()).hexdigest()[:8]}"
+    folder_name = re.sub(r"[^a-z0-9]+", "-", output.rstrip("/").rpartition("/")[2].lower()).strip("-")[:40]
+    return f"{verb}-{folder_name or 'output'}-{hashlib.sha256(output.encode()).hexdigest()[:8]}"
 
 
-def _missing(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
+def _missing_options(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
     required = {
         "project": (cloud.project, "the project that pays for the job"),
         "region": (cloud.region, "where it runs, e.g. europe-west4; best where the buckets are"),
@@ -104,7 +104,7 @@ def _missing(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
     return [f"--{name} is missing: {meaning}" for name, (value, meaning) in required.items() if not value]
 
 
-def _malformed(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
+def _malformed_options(cloud: GoogleCloudOptions, worker: WorkerOptions) -> list[str]:
     problems = []
     for name in ("temp_location", "staging_location"):
         path = getattr(cloud, name)

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def job_of(options: PipelineOptions) -> CloudJob:
-    """Returns the job that these options submit. They are complete, see `job_options.complete`."""
+    """Returns the job that these options submit. `job_options.complete` has completed them."""
     cloud = options.view_as(GoogleCloudOptions)
     return CloudJob(project=cloud.project, region=cloud.region, name=cloud.job_name)
 
@@ -57,14 +57,16 @@ def is_active(options: PipelineOptions, job: CloudJob) -> bool:
         options.get_all_options(drop_default=True) | {"project": job.project, "region": job.region}
     )
     jobs = new_client(job_options)._jobs_client  # because Beam's own calls retry for many minutes
-    in_region = {"project_id": job.project, "location": job.region}
+    location = {"project_id": job.project, "location": job.region}
     try:
         if job.id:
-            request = api.GetJobRequest(job_id=job.id, **in_region)
+            request = api.GetJobRequest(job_id=job.id, **location)
             candidates = [_service_answer(lambda: jobs.get_job(request, timeout=_SECONDS_TO_ANSWER))]
         else:
-            active = api.ListJobsRequest(filter=api.ListJobsRequest.Filter.ACTIVE, **in_region)
-            candidates = _service_answer(lambda: list(jobs.list_jobs(active, timeout=_SECONDS_TO_ANSWER)))
+            list_request = api.ListJobsRequest(filter=api.ListJobsRequest.Filter.ACTIVE, **location)
+            candidates = _service_answer(
+                lambda: list(jobs.list_jobs(list_request, timeout=_SECONDS_TO_ANSWER))
+            )
     except OSError as error:
         raise DataError(f"Dataflow does not answer: {error}") from error
     states = [

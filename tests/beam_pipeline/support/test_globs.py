@@ -148,7 +148,7 @@ def test_a_deep_pattern_on_a_cycle_of_links_ends(tmp_path: Path) -> None:
     for link, target in (("a/1", "b"), ("a/2", "a"), ("b/1", "a"), ("b/2", "b"), ("b/3", "..")):
         (tmp_path / link).symlink_to(tmp_path / target)
     links: list[str] = []
-    found = filesystem.match(f"{tmp_path}/**/**/*.txt", not_followed=links)
+    found = filesystem.match(f"{tmp_path}/**/**/*.txt", unfollowed_links=links)
     assert [path for path, _ in found] == [f"{tmp_path}/a/x.txt", f"{tmp_path}/b/x.txt"]
     assert len(links) == 5
 

@@ -53,18 +53,18 @@ def test_this_machine_tells():
 def test_text_alone_needs_little_more_memory_if_the_output_is_local(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(memory, "available", lambda: 4 * GB)
     small, large, largest = (
-        memory.needed(input_bytes=size, id_bytes=2, groups_rows=False, groups_hashes=False)
+        memory.estimate(input_bytes=size, id_bytes=2, groups_rows=False, groups_hashes=False)
         for size in (GB // 10, 10 * GB, 1000 * GB)
     )
     assert small < large == largest < GB
-    grouped = memory.needed(input_bytes=10 * GB, id_bytes=2, groups_rows=True, groups_hashes=False)
+    grouped = memory.estimate(input_bytes=10 * GB, id_bytes=2, groups_rows=True, groups_hashes=False)
     assert 30 * GB < grouped < 35 * GB
 
 
 @pytest.mark.parametrize(("has", "rows"), [(None, 1 << 28), (2 << 30, 1 << 28), (1 << 40, 1 << 30)])
 def test_rows_get_an_eighth_of_the_memory(monkeypatch: pytest.MonkeyPatch, has: int | None, rows: int):
     monkeypatch.setattr(memory, "available", lambda: has)
-    assert memory.for_rows() == rows
+    assert memory.bytes_to_gather() == rows
 
 
 def test_what_does_not_fit_is_refused_with_the_remedy():

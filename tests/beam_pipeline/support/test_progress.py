@@ -50,7 +50,7 @@ def slow(count: int, seconds: float) -> Iterator[int]:
 
 def test_a_long_loop_shows_a_bar_with_rate_and_time_left_that_vanishes() -> None:
     with terminal() as shown:
-        assert list(tracked(slow(5, 0.15), 5, doing="check", unit="files")) == list(range(5))
+        assert list(tracked(slow(5, 0.15), 5, label="check", unit="files")) == list(range(5))
         text = shown()
     assert re.search(r"check +\d+%\|.*\| \d/5 files \[00:00<00:00, +\d+\.\d+ files/s\]", text)
     assert text.endswith("\r")  # the line is cleared
@@ -58,12 +58,12 @@ def test_a_long_loop_shows_a_bar_with_rate_and_time_left_that_vanishes() -> None
 
 def test_short_work_shows_nothing() -> None:
     with terminal() as shown:
-        assert len(list(tracked(range(1000), 1000, doing="check", unit="files"))) == 1000
+        assert len(list(tracked(range(1000), 1000, label="check", unit="files"))) == 1000
         assert shown() == ""
 
 
 def test_a_file_or_pipe_gets_nothing(capsys: pytest.CaptureFixture) -> None:
-    assert list(tracked(slow(3, 0.05), 3, doing="check", unit="files")) == [0, 1, 2]
+    assert list(tracked(slow(3, 0.05), 3, label="check", unit="files")) == [0, 1, 2]
     with ProgressDisplay([("verify", "MB", 1e6)], 1, delay=60.0):
         pass
     assert capsys.readouterr().err == ""

@@ -280,7 +280,7 @@ def test_no_byte_depends_on_threads_or_on_how_rows_are_gathered(run, monkeypatch
     ways = [(1, 1, 1 / 16), (2, 1, 0.0), (3, 1 << 30, 2.0), (3, 1 << 30, 0.0), (2, 60_000, 1 / 16)]
     for number, (threads, gathered, share) in enumerate(ways):
         monkeypatch.setattr(beam_options, "process_threads", lambda _, threads=threads: threads)
-        monkeypatch.setattr(memory, "for_rows", lambda gathered=gathered: gathered)
+        monkeypatch.setattr(memory, "bytes_to_gather", lambda gathered=gathered: gathered)
         monkeypatch.setattr(route, "_WORTH_READING", share)
         made = run("--splits", "train=0.9,test=0.1", output=f"out-{number}")
         assert content(made) == expected
