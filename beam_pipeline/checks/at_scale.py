@@ -76,14 +76,14 @@ def build(pipeline: beam.Pipeline, folders: Sequence[str], result_path: str) -> 
 def shard_groups(folder: str) -> Iterator[Group]:
     """Yields the shards of a split, in groups of about 1 GiB."""
     _, manifest = parse_manifest(folder)
-    first = size = 0
+    first_shard = size = 0
     for number, shard in enumerate(manifest["shards"]):
         if size and size + shard["bytes"] > _GROUP_BYTES:
-            yield folder, first, number - first
-            first, size = number, 0
+            yield folder, first_shard, number - first_shard
+            first_shard, size = number, 0
         size += shard["bytes"]
     if manifest["shards"]:
-        yield folder, first, len(manifest["shards"]) - first
+        yield folder, first_shard, len(manifest["shards"]) - first_shard
 
 
 class CheckGroup(beam.DoFn):
@@ -96,33 +96,35 @@ class CheckGroup(beam.DoFn):
         self._defects = Metrics.counter("verify", "defects")
 
     def process(self, group: Group) -> Iterator[tuple[str, ShardFindings]]:
-        folder, first, count = group
+        folder, first_shard, count = group
         if folder not in self._manifests:
             self._manifests[folder] = parse_manifest(folder)[1]
         manifest = self._manifests[folder]
-        findings = check_shards(folder, manifest, first, manifest["shards"][first : first + count])
+        findings = check_shards(
+            folder, manifest, first_shard, manifest["shards"][first_shard : first_shard + count]
+        )
         self._shards.inc(count)
         self._bytes.inc(findings.bytes)
         self._defects.inc(findings.num_defects)
         yield folder, findings
 
 
-def merge_findings(parts: Iterable[ShardFindings]) -> ShardFindings | None:
+def merge_findings(findings: Iterable[ShardFindings]) -> ShardFindings | None:
     """Merges the findings of one split. Returns None if there are none, because a runner may merge nothing."""
     merged: ShardFindings | None = None
-    for part in parts:
-        if part is not None:
+    for shard_findings in findings:
+        if shard_findings is not None:
             if merged is None:
-                merged = ShardFindings.empty(len(part.statistics.token_counts))
-            merged.merge(part)
+                merged = ShardFindings.empty(len(shard_findings.statistics.token_counts))
+            merged.merge(shard_findings)
     return merged
 
 
 def write_result(_: None, findings: Iterable[tuple[str, ShardFindings]], path: str) -> None:
     """Writes the findings by the splits' folders."""
     result = {
-        folder: {**vars(in_split), "statistics": in_split.statistics.to_bytes().hex()}
-        for folder, in_split in findings
+        folder: {**vars(split_findings), "statistics": split_findings.statistics.to_bytes().hex()}
+        for folder, split_findings in findings
     }
     filesystem.write_bytes(path, json.dumps(result).encode())
 

@@ -27,14 +27,14 @@ def check_folder(
     Returns:
         The defects and the notes.
     """
-    beside = (*splits, TOKENIZER)  # their own checks list them
+    listed_folders = (*splits, TOKENIZER)  # their own checks list them
     unreadable: list[OSError] = []
     paths = [path for path, _ in filesystem.list_files(dataset, unreadable=unreadable)]
-    files = [name for name in _below(dataset, paths) if name.partition("/")[0] not in beside]
+    files = [name for name in _relative_names(dataset, paths) if name.partition("/")[0] not in listed_folders]
     defects = [
         f"{error.filename}: cannot be listed: {error}"
         for error in unreadable
-        if next(_below(dataset, [error.filename])).partition("/")[0] not in beside
+        if next(_relative_names(dataset, [error.filename])).partition("/")[0] not in listed_folders
     ]
     staged = {parts[1] for name in files if (parts := name.split("/"))[0] == STAGING and len(parts) > 2}
     notes = []
@@ -70,7 +70,7 @@ def unknown_notes(paths: Iterable[str]) -> list[str]:
     return notes
 
 
-def _below(folder: str, paths: Iterable[str]) -> Iterator[str]:
+def _relative_names(folder: str, paths: Iterable[str]) -> Iterator[str]:
     yield from (path[len(folder) :].lstrip("/") for path in paths)
 
 

@@ -14,7 +14,7 @@ from tokenmill_reader.format.names import SCHEMA, STATISTICS, UNITS
 def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each contradiction in a manifest, whose form must be correct."""
     yield from manifests.value_defects(manifest)
-    expected = _expected(manifest)
+    expected = _expected_values(manifest)
     for key, value in expected.items():
         if manifest.get(key) != value:
             yield f"{key} is {manifest.get(key)!r}, but {value!r} follows from the rest of the manifest"
@@ -32,8 +32,8 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     documents = documents_read(excluded)
     if totals["documents"] > documents or (len(manifest["splits"]) == 1 and totals["documents"] != documents):
         yield f"totals.documents is {totals['documents']}, but {documents} of the records became documents"
-    named = {file["path"] for file in manifest["files"]}
-    for name in sorted({STATISTICS, UNITS, SCHEMA} - named):
+    listed_names = {file["path"] for file in manifest["files"]}
+    for name in sorted({STATISTICS, UNITS, SCHEMA} - listed_names):
         yield f"files does not name {name}"
     if all(file["path"] != "tokenizer.json" for file in manifest["tokenizer"]["files"]):
         yield "tokenizer.files does not name tokenizer.json"
@@ -46,7 +46,7 @@ def documents_read(excluded: Mapping[str, int]) -> int:
 
 
 def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Checks the counts of what the engines have encoded."""
+    """Checks the engines' counts of encoded documents."""
     engines = manifest["engines"]
     keys = [(engine["name"], engine["version"]) for engine in engines]
     if keys != sorted(set(keys)):
@@ -69,7 +69,7 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"engines[{number}].dropped: {dropped} is impossible for {engine['documents']} documents"
 
 
-def _expected(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _expected_values(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values that follow from other values."""
     config = manifest["config"]
     features = {name: config[name] for name in ("attention_mask", "segment_ids", "position_ids")}

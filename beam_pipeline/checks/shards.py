@@ -71,14 +71,14 @@ def shard_check_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_shards(
-    folder: str, manifest: Mapping[str, Any], first: int, shards: Sequence[Mapping[str, Any]]
+    folder: str, manifest: Mapping[str, Any], first_shard: int, shards: Sequence[Mapping[str, Any]]
 ) -> ShardFindings:
-    """Checks consecutive shards, from number `first` on.
+    """Checks consecutive shards, from number `first_shard` on.
 
     `manifest` is the manifest, or the part of it that `shard_check_fields` returns.
     """
     findings = ShardFindings.empty(manifest["tokenizer"]["vocab_size"])
-    for number, shard in enumerate(shards, first):
+    for number, shard in enumerate(shards, first_shard):
         findings.bytes += shard["bytes"]
         for defect in _check_shard(
             filesystem.join(folder, shard["name"]), shard, manifest, findings.statistics
@@ -185,9 +185,8 @@ def _check_sums(path: str, expected: tuple[int, str]) -> Iterator[str]:
 def _check_size(path: str, expected: int) -> Iterator[str]:
     """Yields a message if a file is missing or too large to be read at all: a sparse file may have exabytes."""
     size = filesystem.size_of(path)
-    if size is None and not filesystem.exists(
-        path
-    ):  # else it is not a regular file, which reading it reports
+    # Something else than a regular file has no size; reading it reports that.
+    if size is None and not filesystem.exists(path):
         yield f"{path}: missing"
     elif size is not None and size > expected:
         yield f"{path}: {size} bytes, the manifest specifies {expected}"
@@ -230,12 +229,12 @@ def _read_once(
 ) -> tuple[int, str, str | None]:
     """Combines `file_sums`, `_check_rows` and finding the offsets, and reads the file only once."""
     with filesystem.open_file(path) as file:
-        summed = _ChecksummedFile(file, finder)
-        reader = io.BufferedReader(summed, _READ_BYTES)
-        wrong = _check_rows(shard_format, reader, path, manifest, statistics)
+        checksummed = _ChecksummedFile(file, finder)
+        reader = io.BufferedReader(checksummed, _READ_BYTES)
+        defect = _check_rows(shard_format, reader, path, manifest, statistics)
         while reader.read(_READ_BYTES):  # the rest after a malformed record, for the checksum
             pass
-    return summed.bytes, f"{summed.crc:08x}", wrong
+    return checksummed.bytes, f"{checksummed.crc:08x}", defect
 
 
 def _check_rows(

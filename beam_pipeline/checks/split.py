@@ -64,17 +64,17 @@ def examine_split(folder: str) -> SplitFindings:
         return SplitFindings(folder, None, [f"{folder}/{MANIFEST}: cannot be read: {error}"])
     path = filesystem.join(folder, MANIFEST)
     findings = SplitFindings(folder, manifest)
-    wrong_checksum = checksum_defect(data, manifest)
-    form = list(form_defects(manifest))
+    checksum_message = checksum_defect(data, manifest)
+    form_messages = list(form_defects(manifest))
     findings.defects += [
-        f"{path}: {defect}" for defect in ([wrong_checksum] if wrong_checksum else []) + form
+        f"{path}: {defect}" for defect in ([checksum_message] if checksum_message else []) + form_messages
     ]
-    if form:
+    if form_messages:
         findings.manifest = None
         return findings
     findings.defects += [f"{path}: {defect}" for defect in manifest_defects(manifest)]
-    if (misnamed := manifests.name_defect(folder, manifest)) is not None:
-        findings.defects.append(f"{folder}: {misnamed}")
+    if (name_message := manifests.name_defect(folder, manifest)) is not None:
+        findings.defects.append(f"{folder}: {name_message}")
     _check_names(findings)
     # Object stores do not resolve `..`.
     tokenizer_folder = manifest["tokenizer"]["path"].removeprefix("../")
@@ -100,10 +100,10 @@ def conclude_split(findings: SplitFindings, shards: ShardFindings) -> list[str]:
     if shards.num_defects:
         return defects  # sums over damaged shards are meaningless
     for name in ("tokens", "padding"):
-        counted = getattr(shards.statistics, name)
-        if counted != manifest["totals"][name]:
+        total = getattr(shards.statistics, name)
+        if total != manifest["totals"][name]:
             defects.append(
-                f"{findings.folder}: {counted} {name} in the shards, {manifest['totals'][name]} in the manifest"
+                f"{findings.folder}: {total} {name} in the shards, {manifest['totals'][name]} in the manifest"
             )
 
     def check(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -115,15 +115,15 @@ def conclude_split(findings: SplitFindings, shards: ShardFindings) -> list[str]:
 def _check_names(findings: SplitFindings) -> None:
     """Finds files that the manifest does not name."""
     folder, manifest = findings.folder, findings.manifest
-    named = {MANIFEST, STATISTICS, UNITS, SCHEMA}
-    named |= {name for shard in manifest["shards"] for name in files_of_shard(shard)}
-    named |= {entry["path"] for entry in manifest["files"]}
-    named.add(REPORT)  # of a split, from the verb `report`
+    known_names = {MANIFEST, STATISTICS, UNITS, SCHEMA}
+    known_names |= {name for shard in manifest["shards"] for name in files_of_shard(shard)}
+    known_names |= {entry["path"] for entry in manifest["files"]}
+    known_names.add(REPORT)  # the output of `report` for a split
     unreadable: list[OSError] = []
     unknown = []
     for path, _ in filesystem.list_files(folder, unreadable=unreadable):
         name = path[len(folder) :].lstrip("/")
-        if name in named or name.startswith(f"{TRANSFORM_FN}/"):
+        if name in known_names or name.startswith(f"{TRANSFORM_FN}/"):
             continue
         if SHARD_NAME.fullmatch(name):
             findings.defects.append(
@@ -166,9 +166,9 @@ def _check_schema(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def _check_units(sources: set[str], data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Checks units.jsonl, and adds the files that it names to `sources`."""
-    *lines, last = data.decode().split("\n")[:-1]
+    *lines, last_line = data.decode().split("\n")[:-1]
     units = [parse_own_json(line) for line in lines]
-    tails = parse_own_json(last)
+    tails = parse_own_json(last_line)
     for number, unit in enumerate(units):
         yield from mismatches(unit, UNIT_FORM, f"line {number + 1}")
     yield from mismatches(tails, TAILS_FORM, "the last line")
@@ -200,9 +200,9 @@ def _check_inputs(folder: str, manifest: Mapping[str, Any], sources: set[str]) -
 
 
 def _check_statistics(
-    recorded: Mapping[str, Any], manifest: Mapping[str, Any], counted: SplitStatistics
+    recorded: Mapping[str, Any], manifest: Mapping[str, Any], shard_statistics: SplitStatistics
 ) -> Iterator[str]:
-    """Recomputes the values that follow from the rows or from other values. Of documents, only sums can be checked."""
+    """Recomputes the values that follow from the rows or from other values. For documents, only sums can be checked."""
     defects = [*mismatches(recorded, STATISTICS_FORM, "")]
     if defects:
         yield from defects
@@ -211,19 +211,19 @@ def _check_statistics(
     histograms = {name: recorded[name] for name in ("document_tokens", "document_bytes")}
     ratios = recorded["document_bytes_per_token"]["counts"]
     expected = SplitStatistics(
-        counted.token_counts,
-        *(_padded(histogram["counts"]) for histogram in histograms.values()),
+        shard_statistics.token_counts,
+        *(_pad_histogram(histogram["counts"]) for histogram in histograms.values()),
         np.array(ratios, np.int64),
-        counted.row_fill,
+        shard_statistics.row_fill,
         *(histogram["max"] for histogram in histograms.values()),
         documents=totals["documents"],
         bytes=totals["bytes"],
-        tokens=counted.tokens,
-        rows=counted.rows,
-        padding=counted.padding,
+        tokens=shard_statistics.tokens,
+        rows=shard_statistics.rows,
+        padding=shard_statistics.padding,
     ).to_json()
     for key in sorted({*expected, *recorded}):
-        if not _equal(recorded.get(key), expected.get(key)):
+        if not _is_close(recorded.get(key), expected.get(key)):
             message = "its token counts differ from those of the shards" if key == "token_counts" else ""
             yield message or f"its {key} does not match the shards and the manifest"
     for name, histogram in histograms.items():
@@ -235,17 +235,17 @@ def _check_statistics(
         yield f"document_bytes_per_token counts {sum(ratios)} documents, but there are {totals['documents']}"
 
 
-def _padded(counts: Sequence[int]) -> np.ndarray:
+def _pad_histogram(counts: Sequence[int]) -> np.ndarray:
     """Returns the counts of a length histogram, extended with zeros to all bins."""
-    whole = SplitStatistics.empty(0).document_tokens
-    whole[: len(counts)] = counts
-    return whole
+    padded = SplitStatistics.empty(0).document_tokens
+    padded[: len(counts)] = counts
+    return padded
 
 
-def _equal(first: Any, second: Any) -> bool:
+def _is_close(first: Any, second: Any) -> bool:
     """Compares values, but ignores the last bits of floats, which may differ between versions of libraries."""
     if isinstance(first, float) and isinstance(second, float):
         return math.isclose(first, second, rel_tol=1e-12, abs_tol=1e-12)
     if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(_equal(first[key], second[key]) for key in first)
+        return first.keys() == second.keys() and all(_is_close(first[key], second[key]) for key in first)
     return type(first) is type(second) and first == second

@@ -67,11 +67,11 @@ def _check_ids(folder: str, recorded: Mapping[str, Any]) -> list[str]:
     ]
     for name in SPECIAL_NAMES:
         token_id, recorded_id = tokenizer.special_token_ids[name], recorded["special_token_ids"][name]
-        allowed = (token_id,)
+        allowed_ids = (token_id,)
         if name == "pad" and token_id is None:  # rows are padded with eos, or 0 without it
             eos = tokenizer.special_token_ids["eos"]
-            allowed = (0 if eos is None else eos,)
-        if recorded_id not in allowed:
+            allowed_ids = (0 if eos is None else eos,)
+        if recorded_id not in allowed_ids:
             defects.append(
                 f"{folder}: its {name} token has the id {token_id}, the manifest specifies {recorded_id}"
             )

@@ -108,9 +108,8 @@ def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str
     """
     path = filesystem.join(dataset, INPUTS)
     size = filesystem.size_of(path)
-    if size is None and not filesystem.exists(
-        path
-    ):  # else it is not a regular file, which reading it reports
+    # Something else than a regular file has no size; reading it reports that.
+    if size is None and not filesystem.exists(path):
         raise DataError(f"{path}: missing; copy the dataset again, or prepare it again")
     if size is not None and size > manifest["inputs"]["bytes"]:  # a sparse file may have exabytes
         raise DataError(f"{path}: {size} bytes, the manifest specifies {manifest['inputs']['bytes']}")

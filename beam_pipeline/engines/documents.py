@@ -127,7 +127,7 @@ class DocumentTokenizer:
             for index, reason in reasons.items()
         ]
         encodable = batch.without(np.array(list(reasons)))
-        return replace(encodable, bad=[*batch.bad, *bad_records]), flat
+        return replace(encodable, bad_records=[*batch.bad_records, *bad_records]), flat
 
     def _count_dropped(self, texts: list[str]) -> None:
         if self._dropped_characters is not None:

@@ -42,14 +42,14 @@ class RowBlock:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def parts(self) -> Iterator[RowBlock]:
+    def divide(self) -> Iterator[RowBlock]:
         """Cuts the block into blocks of at most `rows_per_block` rows."""
         rows = max(1, BLOCK_BYTES // (self.ids.shape[1] * self.ids.itemsize))
-        for first in range(0, len(self), rows):
-            yield self.take(slice(first, first + rows))
+        for start in range(0, len(self), rows):
+            yield self.take(slice(start, start + rows))
 
     def take(self, index: np.ndarray | slice, slots: np.ndarray | None = None) -> RowBlock:
-        """Returns the rows at `index`, with the given slots."""
+        """Returns the rows at `index`, and sets their slots."""
         starts = None if self.starts is None else self.starts[index]
         return RowBlock(self.ids[index], self.lengths[index], starts, slots)
 
@@ -115,11 +115,11 @@ def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:
     """
     multipliers = mix64(np.arange(ids.shape[1], dtype=np.uint64)) | np.uint64(1)
     total = 0
-    step = max(1, CHECKSUM_VALUES // ids.shape[1])
-    for first in range(0, len(ids), step):
-        part = slice(first, first + step)
+    rows_per_step = max(1, CHECKSUM_VALUES // ids.shape[1])
+    for start in range(0, len(ids), rows_per_step):
+        step_rows = slice(start, start + rows_per_step)
         # einsum, because `@` on integers reads memory column by column.
-        hashes = np.einsum("ij,j->i", ids[part].astype(np.uint64), multipliers)
-        hashes = mix64(hashes + (np.asarray(lengths[part], np.uint64) << np.uint64(40)))
+        hashes = np.einsum("ij,j->i", ids[step_rows].astype(np.uint64), multipliers)
+        hashes = mix64(hashes + (np.asarray(lengths[step_rows], np.uint64) << np.uint64(40)))
         total += int(hashes.sum(dtype=np.uint64))
     return total % 2**64

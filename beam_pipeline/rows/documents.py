@@ -24,26 +24,26 @@ class DocumentBlock:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def cut(self, first: int, end: int) -> DocumentBlock:
+    def cut(self, start: int, end: int) -> DocumentBlock:
         """Returns the documents [first, end).
 
         >>> DocumentBlock(np.array([5, 6, 7, 8]), np.array([1, 2, 1], np.uint32)).cut(1, 3)
         DocumentBlock(ids=array([6, 7, 8]), lengths=array([2, 1], dtype=uint32))
         """
-        first_token = int(self.lengths[:first].sum(dtype=np.int64))
-        tokens = int(self.lengths[first:end].sum(dtype=np.int64))
-        return DocumentBlock(self.ids[first_token : first_token + tokens], self.lengths[first:end])
+        first_token = int(self.lengths[:start].sum(dtype=np.int64))
+        tokens = int(self.lengths[start:end].sum(dtype=np.int64))
+        return DocumentBlock(self.ids[first_token : first_token + tokens], self.lengths[start:end])
 
-    def parts(self) -> Iterator[DocumentBlock]:
+    def divide(self) -> Iterator[DocumentBlock]:
         """Cuts the block into blocks of at most `BLOCK_BYTES` of ids, or of one document."""
         tokens = BLOCK_BYTES // self.ids.itemsize
         ends = np.cumsum(self.lengths, dtype=np.int64)
-        first = 0
-        while first < len(self):
-            first_token = int(ends[first - 1]) if first else 0
-            end = max(first + 1, int(np.searchsorted(ends, first_token + tokens, side="right")))
-            yield DocumentBlock(self.ids[first_token : int(ends[end - 1])], self.lengths[first:end])
-            first = end
+        start = 0
+        while start < len(self):
+            first_token = int(ends[start - 1]) if start else 0
+            end = max(start + 1, int(np.searchsorted(ends, first_token + tokens, side="right")))
+            yield DocumentBlock(self.ids[first_token : int(ends[end - 1])], self.lengths[start:end])
+            start = end
 
     def checksum(self) -> int:
         """Returns the sum of the documents' hashes mod 2**64. The hash of a document is that of a row without padding.
@@ -51,21 +51,21 @@ class DocumentBlock:
         See `rows_checksum`.
         """
         ends = np.cumsum(self.lengths, dtype=np.int64)
-        begins = ends - self.lengths
+        document_starts = ends - self.lengths
         hashes = np.zeros(len(self), np.uint64)
-        for first in range(0, len(self.ids), CHECKSUM_VALUES):
-            end = min(first + CHECKSUM_VALUES, len(self.ids))
+        for start in range(0, len(self.ids), CHECKSUM_VALUES):
+            end = min(start + CHECKSUM_VALUES, len(self.ids))
             # The documents that are in this part, and the piece of each.
             inside = slice(
-                np.searchsorted(ends, first, side="right"), np.searchsorted(begins, end, side="left")
+                np.searchsorted(ends, start, side="right"), np.searchsorted(document_starts, end, side="left")
             )
-            starts = np.maximum(begins[inside], first)
+            starts = np.maximum(document_starts[inside], start)
             sizes = np.minimum(ends[inside], end) - starts
-            positions = np.arange(first, end) - np.repeat(begins[inside], sizes)
-            products = self.ids[first:end].astype(np.uint64) * (
+            positions = np.arange(start, end) - np.repeat(document_starts[inside], sizes)
+            products = self.ids[start:end].astype(np.uint64) * (
                 mix64(positions.astype(np.uint64)) | np.uint64(1)
             )
-            hashes[inside] += np.add.reduceat(products, starts - first)
+            hashes[inside] += np.add.reduceat(products, starts - start)
         hashes = mix64(hashes + (self.lengths.astype(np.uint64) << np.uint64(40)))
         return int(hashes.sum(dtype=np.uint64))
 

@@ -2,7 +2,7 @@
 
 There are three ways of packing. `concat` cuts all documents as one stream, and leaves a tail. `best_fit` combines whole
 documents in rows. `pad` gives each document rows of its own. In all of them, every token is in exactly one row. `none`
-leaves the documents as they are, each as one row of its own length; those without tokens are dropped.
+keeps whole documents, each as one row of its own length; those without tokens are dropped.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Packer:
             joined = Documents.join(self._pending)
             ends = np.cumsum(joined.lengths)
             count = int(np.searchsorted(ends, self._GROUP_TOKENS)) + 1
-            cut = int(ends[count - 1])
-            self._pending = [Documents(joined.ids[cut:], joined.lengths[count:])]
-            self._tokens -= cut
-            yield self._pack(Documents(joined.ids[:cut], joined.lengths[:count]))
+            group_tokens = int(ends[count - 1])
+            self._pending = [Documents(joined.ids[group_tokens:], joined.lengths[count:])]
+            self._tokens -= group_tokens
+            yield self._pack(Documents(joined.ids[:group_tokens], joined.lengths[:count]))
 
     def finish(self) -> tuple[RowBlock | DocumentBlock | None, Tail | None]:
         """Returns the last rows and the tail, each None if empty."""
@@ -85,16 +85,16 @@ class Packer:
                 ids = np.concatenate([self._tail.ids, ids])
             block, self._tail = pack_stream(ids, starts, self._max_length, self._keep_starts)
             return block
-        place = best_fit if self._packing == "best_fit" else one_per_row
-        return _pack_whole(documents, place, self._max_length, self._pad_id, self._keep_starts)
+        place_pieces = best_fit if self._packing == "best_fit" else one_per_row
+        return _pack_whole(documents, place_pieces, self._max_length, self._pad_id, self._keep_starts)
 
 
 def _pack_whole(
-    documents: Documents, place: Callable[..., Any], max_length: int, pad_id: int, keep_starts: bool
+    documents: Documents, place_pieces: Callable[..., Any], max_length: int, pad_id: int, keep_starts: bool
 ) -> RowBlock:
-    """Puts each document at the row and offset that `place` returns. Cuts documents longer than a row first."""
+    """Puts each document at the row and offset that `place_pieces` returns. Cuts documents longer than a row first."""
     pieces = _cut_long(documents, max_length)
-    rows, offsets = place(pieces.lengths, max_length)
+    rows, offsets = place_pieces(pieces.lengths, max_length)
     count = int(rows.max(initial=-1)) + 1
     ids = np.full(count * max_length, pad_id, documents.ids.dtype)
     targets = rows * max_length + offsets
@@ -150,37 +150,37 @@ def best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarr
     # Sort the pieces by length, longest first, and find where each length begins.
     order = np.argsort(-lengths, kind="stable")
     ordered = lengths[order]
-    firsts = np.flatnonzero(np.diff(ordered, prepend=max_length + 1))
+    length_starts = np.flatnonzero(np.diff(ordered, prepend=max_length + 1))
     open_rows = _OpenRows()
     count = 0
-    for first, end in pairwise([*firsts.tolist(), len(ordered)]):
-        length, pieces = int(ordered[first]), order[first:end]
+    for start, end in pairwise([*length_starts.tolist(), len(ordered)]):
+        length, pieces = int(ordered[start]), order[start:end]
         while len(pieces):
             # Take the fullest rows with enough space. If there are none, open as many rows as these pieces need.
-            space, chosen = open_rows.pop_fullest(length)
-            if not len(chosen):
+            space, chosen_rows = open_rows.pop_fullest(length)
+            if not len(chosen_rows):
                 space = max_length
-                chosen = np.arange(count, count + -(-len(pieces) // (max_length // length)))
-                count += len(chosen)
+                chosen_rows = np.arange(count, count + -(-len(pieces) // (max_length // length)))
+                count += len(chosen_rows)
             # Fill these rows one after the other until the pieces or the rows run out.
             per_row = space // length
-            used = min(len(chosen), -(-len(pieces) // per_row))
-            placed, pieces = pieces[: used * per_row], pieces[used * per_row :]
-            rows[placed] = np.repeat(chosen[:used], per_row)[: len(placed)]
-            offset_in_space = np.tile(np.arange(per_row) * length, used)[: len(placed)]
+            num_used = min(len(chosen_rows), -(-len(pieces) // per_row))
+            placed, pieces = pieces[: num_used * per_row], pieces[num_used * per_row :]
+            rows[placed] = np.repeat(chosen_rows[:num_used], per_row)[: len(placed)]
+            offset_in_space = np.tile(np.arange(per_row) * length, num_used)[: len(placed)]
             offsets[placed] = max_length - space + offset_in_space
-            # Put the rows back with the space they have left: those with `per_row` pieces, the last one, which may
+            # Put the rows back with their remaining space: those with `per_row` pieces, the last one, which may
             # have fewer pieces, and the unused ones.
-            in_last = len(placed) - (used - 1) * per_row
-            open_rows.add(space - per_row * length, chosen[: used - 1])
-            open_rows.add(space - in_last * length, chosen[used - 1 : used])
-            open_rows.add(space, chosen[used:])
+            pieces_in_last = len(placed) - (num_used - 1) * per_row
+            open_rows.add(space - per_row * length, chosen_rows[: num_used - 1])
+            open_rows.add(space - pieces_in_last * length, chosen_rows[num_used - 1 : num_used])
+            open_rows.add(space, chosen_rows[num_used:])
     # Number the rows in the order of their first piece.
     first_piece = np.full(count, len(lengths), np.int64)
     np.minimum.at(first_piece, rows, np.arange(len(lengths)))
-    new_number = np.empty(count, np.int64)
-    new_number[np.argsort(first_piece, kind="stable")] = np.arange(count)
-    return new_number[rows], offsets
+    row_numbers = np.empty(count, np.int64)
+    row_numbers[np.argsort(first_piece, kind="stable")] = np.arange(count)
+    return row_numbers[rows], offsets
 
 
 class _OpenRows:
@@ -228,13 +228,13 @@ def pack_stream(
         The full rows, and the tail. Together they contain every token once, in order.
     """
     rows = len(ids) // max_length
-    cut = rows * max_length
+    num_packed = rows * max_length
     block = RowBlock(
-        ids=ids[:cut].reshape(rows, max_length),
+        ids=ids[:num_packed].reshape(rows, max_length),
         lengths=np.full(rows, max_length, np.uint32),
-        starts=start_bits(starts[starts < cut], rows, max_length) if keep_starts else None,
+        starts=start_bits(starts[starts < num_packed], rows, max_length) if keep_starts else None,
     )
-    return block, Tail(ids[cut:].copy(), starts[starts >= cut] - cut)
+    return block, Tail(ids[num_packed:].copy(), starts[starts >= num_packed] - num_packed)
 
 
 def start_bits(positions: np.ndarray, rows: int, max_length: int) -> np.ndarray:

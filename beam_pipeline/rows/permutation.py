@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from beam_pipeline.support.hashing import key64, mix64
@@ -42,7 +44,7 @@ class Permutation:
         """Returns the indices whose places are `place`: `inverse(self(i)) == i`."""
         return self._walk(place, self._backward)
 
-    def _walk(self, index: np.ndarray, step) -> np.ndarray:
+    def _walk(self, index: np.ndarray, step: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Applies `step` to each index until the result is below `length`: cycle walking."""
         x = np.asarray(index).astype(np.uint64)
         if x.size and int(x.max()) >= self.length:

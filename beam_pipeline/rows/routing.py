@@ -25,22 +25,22 @@ class RowTable:
 
     def __init__(self, rows: np.ndarray):
         self.rows = np.asarray(rows, np.int64)
-        self._first = np.zeros((len(self.rows) + 1, self.rows.shape[1]), np.int64)
-        np.cumsum(self.rows, axis=0, out=self._first[1:])
+        self._first_ranks = np.zeros((len(self.rows) + 1, self.rows.shape[1]), np.int64)
+        np.cumsum(self.rows, axis=0, out=self._first_ranks[1:])
 
     @property
     def totals(self) -> np.ndarray:
         """int64 [splits]: the number of rows of each split."""
-        return self._first[-1]
+        return self._first_ranks[-1]
 
     def first_rank(self, unit: int, split: int) -> int:
         """Returns the rank of the unit's first row in the split."""
-        return int(self._first[unit, split])
+        return int(self._first_ranks[unit, split])
 
     def unit_of(self, rank: int, split: int) -> tuple[int, int]:
         """Returns the unit that the row with this rank came from, and the row's position in the unit."""
-        unit = int(np.searchsorted(self._first[:, split], rank, side="right")) - 1
-        return unit, rank - int(self._first[unit, split])
+        unit = int(np.searchsorted(self._first_ranks[:, split], rank, side="right")) - 1
+        return unit, rank - int(self._first_ranks[unit, split])
 
     def __reduce__(self) -> tuple[type[RowTable], tuple[np.ndarray]]:
         return RowTable, (self.rows,)
@@ -96,16 +96,16 @@ class Layout:
         # The larger shards come first, so the places from num_large * large on are in the smaller ones.
         large, num_large, small = self._sizes
         beyond_large = places - num_large * large
-        in_small = beyond_large >= 0
-        shard = np.where(in_small, num_large + beyond_large // small, places // large)
-        return shard, np.where(in_small, beyond_large % small, places % large)
+        is_in_small = beyond_large >= 0
+        shard = np.where(is_in_small, num_large + beyond_large // small, places // large)
+        return shard, np.where(is_in_small, beyond_large % small, places % large)
 
     def rank(self, shard: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Returns the ranks (int64) of the rows at these places. Inverts `place`."""
         shard = np.asarray(shard, np.int64)
         large, num_large, small = self._sizes
-        first = np.minimum(shard, num_large) * large + np.maximum(shard - num_large, 0) * small
-        place = first + np.asarray(slot, np.int64)
+        shard_start = np.minimum(shard, num_large) * large + np.maximum(shard - num_large, 0) * small
+        place = shard_start + np.asarray(slot, np.int64)
         return self._permutation().inverse(place).astype(np.int64) if self.shuffle == "global" else place
 
     @property

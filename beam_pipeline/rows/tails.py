@@ -68,8 +68,8 @@ def cut_tail(tail: Tail, first_token: int, block_tokens: int) -> Iterator[tuple[
     for block in range(first_token // block_tokens, -(-end // block_tokens)):
         low = max(0, block * block_tokens - first_token)
         high = min(end, (block + 1) * block_tokens) - first_token
-        inside = starts[(starts >= low) & (starts < high)] - low
-        yield block, (first_token + low - block * block_tokens, Tail(tail.ids[low:high], inside))
+        piece_starts = starts[(starts >= low) & (starts < high)] - low
+        yield block, (first_token + low - block * block_tokens, Tail(tail.ids[low:high], piece_starts))
 
 
 def pack_pieces(
@@ -89,10 +89,10 @@ def pack_pieces(
     rows = -(-tokens // max_length)
     ids = np.full(rows * max_length, pad_id, dtype)
     num_tokens, positions = 0, []
-    for position, part in pieces:
-        ids[position : position + len(part.ids)] = part.ids
-        num_tokens += len(part.ids)
-        positions.append(part.starts + position)
+    for position, piece in pieces:
+        ids[position : position + len(piece.ids)] = piece.ids
+        num_tokens += len(piece.ids)
+        positions.append(piece.starts + position)
     if num_tokens != tokens:
         raise AssertionError(
             f"a block of tails has {num_tokens} tokens instead of {tokens}: tails were lost or duplicated"

@@ -50,9 +50,9 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         if batch is None:
             raise EOFError(f"ends at row {row}, but had at least {part.end} rows when it was listed")
         column = text_column(batch, paths, options.text_separator)
-        first, last = max(part.start - row, 0), min(part.end - row, len(column))
-        first_row = row + first
-        for piece in split_column(column.slice(first, max(0, last - first))):
+        start, end = max(part.start - row, 0), min(part.end - row, len(column))
+        first_row = row + start
+        for piece in split_column(column.slice(start, max(0, end - start))):
             yield column_records(part.name, piece, first_row, options.encoding_errors)
             first_row += len(piece)
         row += len(column)

@@ -32,19 +32,19 @@ def column_paths(source: str, schema: pa.Schema, key: str) -> list[tuple[str, ..
 
 def _column_path(source: str, schema: pa.Schema, key: str) -> tuple[str, ...]:
     path = (key,) if key in schema.names else tuple(key.split("."))
-    kind: pa.DataType = pa.struct(schema)
+    column_type: pa.DataType = pa.struct(schema)
     for name in path:
-        if not pa.types.is_struct(kind) or [field.name for field in kind].count(name) != 1:
+        if not pa.types.is_struct(column_type) or [field.name for field in column_type].count(name) != 1:
             raise UsageError(
                 f"{source}: has no column {key!r} (set by --text_key); its columns are {_join_names(schema.names)}"
             )
-        kind = kind.field(name).type
-    item = kind.value_type if _is_list(kind) else kind
+        column_type = column_type.field(name).type
+    item = column_type.value_type if _is_list(column_type) else column_type
     if not _is_text(item):
         texts = [field.name for field in schema if _is_text(field.type)]
         raise UsageError(
-            f"{source}: its column {key!r} (set by --text_key) has type {kind}, not string; its string columns are "
-            f"{_join_names(texts)}"
+            f"{source}: its column {key!r} (set by --text_key) has type {column_type}, not string; its string columns "
+            f"are {_join_names(texts)}"
         )
     return path
 
@@ -90,12 +90,12 @@ def _join_pairs(separator: str, first: pa.Array, second: pa.Array) -> pa.Array:
     return pc.if_else(has_both, joined, nonempty)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+def _is_list(column_type: pa.DataType) -> bool:
+    return pa.types.is_list(column_type) or pa.types.is_large_list(column_type)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+def _is_text(column_type: pa.DataType) -> bool:
+    value = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
     # A column that holds only nulls, such as an empty table's, may have the type null.
     return any(is_text(value) for is_text in (*_TEXT_TYPES, pa.types.is_null))
 
@@ -119,55 +119,55 @@ def split_column(column: pa.Array) -> Iterator[pa.Array]:
     if values is not column:
         sizes = sizes.take(column.indices)
     ends = np.cumsum(pc.fill_null(sizes, 0).to_numpy(zero_copy_only=False).astype(np.int64))
-    first, begin = 0, 0
-    while first < len(column):
-        last = max(first + 1, int(np.searchsorted(ends, begin + PIECE_BYTES, side="right")))
-        yield column.slice(first, last - first)
-        first, begin = last, int(ends[last - 1])
+    start, start_byte = 0, 0
+    while start < len(column):
+        end = max(start + 1, int(np.searchsorted(ends, start_byte + PIECE_BYTES, side="right")))
+        yield column.slice(start, end - start)
+        start, start_byte = end, int(ends[end - 1])
 
 
-def _needs_cast(kind: pa.DataType) -> bool:
-    return pa.types.is_null(kind) or pa.types.is_string_view(kind)
+def _needs_cast(column_type: pa.DataType) -> bool:
+    return pa.types.is_null(column_type) or pa.types.is_string_view(column_type)
 
 
-def column_records(name: str, column: pa.Array, first: int, errors: str = "strict") -> Records:
+def column_records(name: str, column: pa.Array, first_row: int, errors: str = "strict") -> Records:
     """Converts the values of a text column to records. Nulls and values with invalid UTF-8 are bad records.
 
     Args:
         column: The texts, of a type that `text_column` returns.
-        first: The row number of the column's first value.
+        first_row: The row number of the column's first value.
         errors: See `InputConfig.encoding_errors`.
     """
     column = column.cast(pa.large_string())
-    places = np.arange(first, first + len(column), dtype=np.int64)
+    places = np.arange(first_row, first_row + len(column), dtype=np.int64)
     sizes = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     contents = column.cast(pa.large_binary())
-    crc = google_crc32c.extend(google_crc32c.value(sizes.tobytes()), _joined(contents))
+    crc = google_crc32c.extend(google_crc32c.value(sizes.tobytes()), _concatenate_values(contents))
     try:
         texts = column.to_numpy(zero_copy_only=False).tolist()
         if not column.null_count:
             return Records(texts, places, sizes, crc=crc)
     except (pa.ArrowException, UnicodeDecodeError):
-        texts = [_decoded(value, errors) for value in contents.to_pylist()]
-    bad = []
+        texts = [_decode(value, errors) for value in contents.to_pylist()]
+    bad_records = []
     for index, text in enumerate(texts):
         if text is None:
             content = contents[index].as_py()
             reason = "null instead of a text" if content is None else undecodable(content)
-            bad.append(BadRecord(name, int(places[index]), reason, content or b""))
+            bad_records.append(BadRecord(name, int(places[index]), reason, content or b""))
     has_text = np.array([text is not None for text in texts], bool)
     texts = [text for text in texts if text is not None]
-    return Records(texts, places[has_text], utf8_sizes(texts), bad, crc)
+    return Records(texts, places[has_text], utf8_sizes(texts), bad_records, crc)
 
 
-def _joined(contents: pa.LargeBinaryArray) -> bytes:
+def _concatenate_values(contents: pa.LargeBinaryArray) -> bytes:
     """Returns the bytes of all values."""
     _, offsets, data = contents.buffers()
     bounds = np.frombuffer(offsets, np.int64)[contents.offset :][: len(contents) + 1] if len(contents) else []
     return data[bounds[0] : bounds[-1]].to_pybytes() if data is not None and len(bounds) else b""
 
 
-def _decoded(content: bytes | None, errors: str) -> str | None:
+def _decode(content: bytes | None, errors: str) -> str | None:
     try:
         return None if content is None else content.decode(errors=errors)
     except UnicodeDecodeError:

@@ -34,7 +34,7 @@ def uncompressed_name(path: str) -> str:
     return path.rpartition(".")[0] if codec_of(path) else path
 
 
-class _OtherBytesError(OSError):
+class _TrailingDataError(OSError):
     """A file has other bytes after its compressed data."""
 
 
@@ -48,8 +48,8 @@ class DecompressedFile:
 
     def __init__(self, file: BinaryIO, codec: str, path: str):
         self._file = file
-        if codec in _MEMBERS:
-            self._stream = _MemberStream(file, _MEMBERS[codec])
+        if codec in _MEMBER_FORMATS:
+            self._stream = _MemberStream(file, _MEMBER_FORMATS[codec])
         else:
             self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
         self._codec = codec
@@ -88,7 +88,7 @@ class DecompressedFile:
 
     def _explain(self, error: Exception) -> str:
         message = one_line(error)
-        if isinstance(error, _OtherBytesError):
+        if isinstance(error, _TrailingDataError):
             return message
         if reasons := [reason for part, reason in _REASONS.items() if part in message]:
             return f"{reasons[0]} ({message})"
@@ -113,7 +113,9 @@ class _GzipDecompressor:
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        self._full = False  # whether the last output reached its limit, so there may be further output
+        self._is_output_full = (
+            False  # whether the last output reached its limit, so there may be further output
+        )
 
     @property
     def eof(self) -> bool:
@@ -125,11 +127,11 @@ class _GzipDecompressor:
 
     @property
     def needs_input(self) -> bool:
-        return not self._full and not self._member.unconsumed_tail
+        return not self._is_output_full and not self._member.unconsumed_tail
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         piece = self._member.decompress(self._member.unconsumed_tail + data, max_length)
-        self._full = len(piece) == max_length
+        self._is_output_full = len(piece) == max_length
         return piece
 
 
@@ -146,7 +148,7 @@ class _MemberFormat(NamedTuple):
     """Whether a member may follow the zeros."""
 
 
-_MEMBERS = {
+_MEMBER_FORMATS = {
     "gzip": _MemberFormat("gzip", _GzipDecompressor, b"\x1f\x8b", 1, False),
     "bz2": _MemberFormat("bzip2", bz2.BZ2Decompressor, b"BZh", 1, False),
     "xz": _MemberFormat("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), b"\xfd7zXZ\0", 4, True),
@@ -156,9 +158,9 @@ _MEMBERS = {
 class _MemberStream:
     """Decompresses the members of a file one after the other."""
 
-    def __init__(self, file: BinaryIO, kind: _MemberFormat):
+    def __init__(self, file: BinaryIO, member_format: _MemberFormat):
         self._file = file
-        self._kind = kind
+        self._format = member_format
         self._member: _Decompressor | None = None
 
     def read(self, size: int) -> bytes:
@@ -168,7 +170,7 @@ class _MemberStream:
                 data = self._next_member()
                 if not data:
                     return b""
-                self._member = self._kind.make()
+                self._member = self._format.make()
             elif self._member.needs_input:
                 data = self._file.read(_COMPRESSED_BLOCK)
                 if not data:
@@ -180,21 +182,23 @@ class _MemberStream:
         """Returns the first bytes of the next member; none if the file ends."""
         if self._member is None:
             return self._file.read(_COMPRESSED_BLOCK)
-        kind, zeros, data = self._kind, 0, self._member.unused_data
+        member_format, zeros, data = self._format, 0, self._member.unused_data
         while True:
             stripped = data.lstrip(b"\0")
             zeros += len(data) - len(stripped)
-            if len(stripped) >= len(kind.magic):
+            if len(stripped) >= len(member_format.magic):
                 break
             block = self._file.read(_COMPRESSED_BLOCK)
             if not block:
                 break
             data = stripped + block
-        allowed = zeros % kind.padding == 0 and (kind.continues or not zeros or not stripped)
-        if not allowed or not kind.magic.startswith(stripped[: len(kind.magic)]):
-            raise _OtherBytesError(
-                f"its {kind.tool} data is followed by {'zeros and ' if zeros else ''}other bytes (before byte "
-                f"{self._file.tell()} of the file). {kind.tool} -d does not decompress them; if they are not "
-                f"needed, leave them out: {kind.tool} -dc FILE | {kind.tool} > NEW"
+        is_padding = zeros % member_format.padding == 0 and (
+            member_format.continues or not zeros or not stripped
+        )
+        if not is_padding or not member_format.magic.startswith(stripped[: len(member_format.magic)]):
+            raise _TrailingDataError(
+                f"its {member_format.tool} data is followed by {'zeros and ' if zeros else ''}other bytes (before "
+                f"byte {self._file.tell()} of the file). {member_format.tool} -d does not decompress them; if they are "
+                f"not needed, leave them out: {member_format.tool} -dc FILE | {member_format.tool} > NEW"
             )
         return stripped

@@ -24,7 +24,7 @@ _CONVERT = "convert it to UTF-8, e.g. with iconv -f {} -t UTF-8"
 _PARQUET = "its name must end with .parquet, or use --input_format parquet"
 _ARROW = "convert it to parquet, or read its dataset with --dataset_name"
 _TEXT_FIRST = "convert it to text first"
-_NONE = "leave it out: it contains no text"
+_NO_TEXT = "leave it out: it contains no text"
 _LEGACY_LZ4 = "LZ4 data in its legacy format"
 
 # (offset, magic bytes, kind of file, remedy). No text file begins with any of these.
@@ -55,16 +55,16 @@ _SIGNATURES = (
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", _EXPORT),
     (0, b"Obj\x01", "an Avro file", _EXPORT),
     (0, b"\x93NUMPY", "a NumPy array", _EXPORT),
-    (0, b"\x89PNG\r\n\x1a\n", "a PNG image", _NONE),
-    (0, b"\xff\xd8\xff", "a JPEG image", _NONE),
-    (0, b"\x7fELF", "a program", _NONE),
+    (0, b"\x89PNG\r\n\x1a\n", "a PNG image", _NO_TEXT),
+    (0, b"\xff\xd8\xff", "a JPEG image", _NO_TEXT),
+    (0, b"\x7fELF", "a program", _NO_TEXT),
     (0, b"\xff\xfe\0\0", "UTF-32 text", _CONVERT.format("UTF-32")),
     (0, b"\0\0\xfe\xff", "UTF-32 text", _CONVERT.format("UTF-32")),
     (0, b"\xff\xfe", "UTF-16 text", _CONVERT.format("UTF-16")),
     (0, b"\xfe\xff", "UTF-16 text", _CONVERT.format("UTF-16")),
 )
 
-_BEGINS = {
+_COMPRESSION_MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b"),
     "bz2": re.compile(rb"BZh"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL),
@@ -94,25 +94,27 @@ def open_text(file: BinaryIO, path: str, form: str, options: InputConfig) -> Bin
         DataError: If a compressed file is already corrupt in its first bytes.
     """
     codec = codec_of(path)
-    head = _read(file, HEAD)
+    head = _read_up_to(file, HEAD)
     file.seek(0)
     stream: BinaryIO | DecompressedFile = file
     if codec:
-        if len(head) > 3 and not _BEGINS[codec].match(head):
+        if len(head) > 3 and not _COMPRESSION_MAGIC[codec].match(head):
             kind, remedy = _identify(head) or (f"not {codec} data", "")
             if kind != _LEGACY_LZ4:
                 remedy = "rename it to match its content"
             raise UsageError(f"{path}: its extension means {codec}, but the file is {kind}; {remedy}")
         stream = DecompressedFile(file, codec, path)
         head = stream.peek(HEAD)
-    kind_and_remedy = _identify(head) or (_json(head) if form == "jsonl" else _binary(head, options))
+    kind_and_remedy = _identify(head) or (
+        _identify_json(head) if form == "jsonl" else _identify_binary(head, options)
+    )
     if kind_and_remedy:
         kind, remedy = kind_and_remedy
         raise UsageError(f"{path}: {'contains' if codec else 'is'} {kind}, not lines of {form}; {remedy}")
     return stream
 
 
-def _read(file: _Readable, size: int) -> bytes:
+def _read_up_to(file: _Readable, size: int) -> bytes:
     """Returns the next `size` bytes, fewer only at the end of the file."""
     data = io.BytesIO()
     while data.tell() < size and (piece := file.read(size - data.tell())):
@@ -128,19 +130,19 @@ def _identify(head: bytes) -> tuple[str, str] | None:
     return None
 
 
-def _binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
+def _identify_binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
     """Detects binary data. Returns (kind of data, remedy), or None if the bytes may be text.
 
     Data is binary if it contains NUL bytes and is invalid in its encoding, or if at least a tenth of it is NUL. Text
     may contain a few NUL bytes.
     """
-    nul = head.count(0)
-    if options.input_format != "auto" or not nul:
+    num_nul = head.count(0)
+    if options.input_format != "auto" or not num_nul:
         return None
     try:
         # Incremental, because `head` may end within a character.
         codecs.getincrementaldecoder(options.encoding)().decode(head)
-        if nul * 10 < len(head):
+        if num_nul * 10 < len(head):
             return None
     except UnicodeDecodeError:
         pass  # falls through: binary
@@ -150,7 +152,7 @@ def _binary(head: bytes, options: InputConfig) -> tuple[str, str] | None:
     )
 
 
-def _json(head: bytes) -> tuple[str, str] | None:
+def _identify_json(head: bytes) -> tuple[str, str] | None:
     """Detects files that are one JSON value instead of one per line. Returns (kind of file, remedy), or None."""
     start = head.removeprefix(BOM).lstrip()
     line = start.partition(b"\n")[0].strip()
@@ -159,9 +161,9 @@ def _json(head: bytes) -> tuple[str, str] | None:
     if not line.startswith(b"["):
         return None
     try:
-        first = orjson.loads(line)
+        items = orjson.loads(line)
     except orjson.JSONDecodeError:
-        first = [{}]  # the array continues after this line, or after the bytes read here
-    if any(isinstance(item, dict) for item in first):
+        items = [{}]  # the array continues after this line, or after the bytes read here
+    if any(isinstance(item, dict) for item in items):
         return "one JSON array", "write one record per line: jq -c '.[]' FILE"
     return None

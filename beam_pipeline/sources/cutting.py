@@ -91,12 +91,12 @@ def cut(listed: Sequence[ListedFile], root: str, unit_bytes: int) -> list[WorkUn
     parts: list[Part] = []
     size = 0
     # All parts of a unit have the same (repeat, share, format).
-    kind: tuple[int, float, str] = (0, 1.0, "")
+    unit_kind: tuple[int, float, str] = (0, 1.0, "")
 
     def finish() -> None:
-        repeat, share, name = kind
+        repeat, share, file_format = unit_kind
         if parts:
-            units.append(WorkUnit(len(units), name, root, tuple(parts), size, repeat, share))
+            units.append(WorkUnit(len(units), file_format, root, tuple(parts), size, repeat, share))
             parts.clear()
 
     for repeat in range(max((entry.repeats + 1 for entry in listed), default=0)):
@@ -110,13 +110,13 @@ def cut(listed: Sequence[ListedFile], root: str, unit_bytes: int) -> list[WorkUn
             for file_range in entry.ranges:
                 # A range that continues the last part extends it; any other range is a new part.
                 extends = bool(parts) and parts[-1].name == name and parts[-1].end == file_range.start
-                full = size + file_range.bytes > unit_bytes or (len(parts) == _MAX_PARTS and not extends)
-                if range_kind != kind or full:
+                is_full = size + file_range.bytes > unit_bytes or (len(parts) == _MAX_PARTS and not extends)
+                if range_kind != unit_kind or is_full:
                     finish()
-                    kind, size, extends = range_kind, 0, False
+                    unit_kind, size, extends = range_kind, 0, False
                 if extends:
-                    last = parts.pop()
-                    parts.append(Part(name, last.start, file_range.end, last.batch_start))
+                    last_part = parts.pop()
+                    parts.append(Part(name, last_part.start, file_range.end, last_part.batch_start))
                 else:
                     parts.append(Part(name, file_range.start, file_range.end, file_range.batch_start))
                 size += file_range.bytes

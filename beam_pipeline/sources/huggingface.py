@@ -24,7 +24,10 @@ from beam_pipeline.support.errors import UsageError
 if TYPE_CHECKING:
     import datasets
 
-_SAVED = ("state.json", "dataset_dict.json")  # every folder written by save_to_disk has one of these
+_SAVE_TO_DISK_FILES = (
+    "state.json",
+    "dataset_dict.json",
+)  # every folder written by save_to_disk has one of these
 
 
 def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
@@ -34,7 +37,7 @@ def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
     there unless they are there already.
 
     Args:
-        config: With a `dataset`.
+        config: The input's options, with a `dataset`.
         local_files: Whether the workers can read this machine's files.
 
     Raises:
@@ -57,8 +60,8 @@ def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
             listed[path] = ListedFile(file, [*(listed[path].ranges if path in listed else ()), *pieces])
     if not listed:
         raise UsageError(f"--dataset_name {dataset.name}: its split {dataset.split} has no rows")
-    ordered = [listed[path] for path in sorted(listed)]
-    return _upload(ordered, remote) if remote else ordered
+    listed_files = [listed[path] for path in sorted(listed)]
+    return _upload(listed_files, remote) if remote else listed_files
 
 
 def _load(dataset: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dataset]:
@@ -67,7 +70,7 @@ def _load(dataset: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Da
 
     option = f"--dataset_name {dataset.name}"
     try:
-        if any(Path(dataset.name, name).is_file() for name in _SAVED):
+        if any(Path(dataset.name, name).is_file() for name in _SAVE_TO_DISK_FILES):
             if dataset.config or dataset.revision:
                 raise UsageError(
                     f"{option}: a folder written by save_to_disk has neither configurations nor revisions; leave "

@@ -22,8 +22,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the documents of a byte range. An empty line counts as a blank document."""
-    for position, whole in whole_lines(file, part.start, part.end):
-        offset, block = without_bom(position, whole)
+    for position, raw_block in whole_lines(file, part.start, part.end):
+        offset, block = without_bom(position, raw_block)
         starts, ends = line_bounds(block)
         spans = list(map(slice, starts.tolist(), ends.tolist()))
         texts = _all_texts(block, spans, options)
@@ -32,7 +32,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         else:
             lines = [block[span] for span in spans]
             records = _parse_each(part.name, starts + offset, lines, options)
-        yield replace(records, crc=google_crc32c.value(whole))
+        yield replace(records, crc=google_crc32c.value(raw_block))
 
 
 def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[str] | None:
@@ -52,24 +52,24 @@ def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[s
 def _parse_each(name: str, places: np.ndarray, lines: list[bytes], options: InputConfig) -> Records:
     """Parses line by line, so that every bad line gets a reason."""
     texts: list[str] = []
-    good: list[int] = []
-    bad: list[BadRecord] = []
+    good_indices: list[int] = []
+    bad_records: list[BadRecord] = []
     for index, line in enumerate(lines):
-        text, reason = _text(line, options)
+        text, reason = _parse_text(line, options)
         if reason is None:
             texts.append(text)
-            good.append(index)
+            good_indices.append(index)
         else:
-            bad.append(BadRecord(name, int(places[index]), reason, line))
-    return Records(texts, places[np.array(good, np.int64)], utf8_sizes(texts), bad)
+            bad_records.append(BadRecord(name, int(places[index]), reason, line))
+    return Records(texts, places[np.array(good_indices, np.int64)], utf8_sizes(texts), bad_records)
 
 
-def _text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
+def _parse_text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
     """Returns (text, None), or ("", the reason why the line has no text)."""
     if not line.strip():
         return "", None
     try:
-        record = _record(line, options)
+        record = _parse_record(line, options)
     except ValueError as error:
         return "", undecodable(line, options.encoding) or f"broken JSON ({error}){_line_end_hint(line)}"
     except RecursionError:
@@ -84,7 +84,7 @@ def _text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
     return text, reason
 
 
-def _record(line: bytes, options: InputConfig) -> Any:
+def _parse_record(line: bytes, options: InputConfig) -> Any:
     """Parses a line by orjson, or by Python's json if that accepts it although orjson does not: NaN, for example.
 
     Megatron-LM's script reads with json, and other keys than the text's should not make a record bad.

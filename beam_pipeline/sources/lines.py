@@ -9,8 +9,8 @@ import numpy as np
 
 BOM = b"\xef\xbb\xbf"
 
-_BLOCK = 4 << 20
-_FIRST_PAST_END = 64 << 10  # past the range's end, only the rest of its last record is needed
+_BLOCK_BYTES = 4 << 20
+_FIRST_READ_PAST_END = 64 << 10  # past the range's end, only the rest of its last record is needed
 
 
 def whole_lines(
@@ -48,42 +48,42 @@ def whole_lines(
             return
         file.seek(position)
     pieces: list[bytes] = []  # the beginning of a line whose newline has not been read yet
-    first = position  # offset of the next block: of pieces[0] if there are any
-    past = min(_FIRST_PAST_END, _BLOCK)
+    block_offset = position  # offset of the next block: of pieces[0] if there are any
+    past_end_size = min(_FIRST_READ_PAST_END, _BLOCK_BYTES)
     while True:
         if end is None:
-            read_size = _BLOCK
+            read_size = _BLOCK_BYTES
         elif position < end:
-            read_size = min(_BLOCK, end - position)
+            read_size = min(_BLOCK_BYTES, end - position)
         else:  # the last line crosses `end`: most lines end soon, so the reads start small and grow
-            read_size, past = past, min(2 * past, _BLOCK)
+            read_size, past_end_size = past_end_size, min(2 * past_end_size, _BLOCK_BYTES)
         piece = file.read(read_size)
         if not piece:
             break
-        # Within the range, cut after the last newline that was read. Past `end`, only the line that crosses `end`
-        # belongs to the range, so cut after the first newline.
+        # Within the range, a block ends after the last newline that was read. Past `end`, only the line that crosses
+        # `end` belongs to the range, so the block ends after the first newline.
         crosses_end = end is not None and position >= end and not past_end
-        cut = piece.find(b"\n") + 1 if crosses_end else piece.rfind(b"\n") + 1
+        block_end = piece.find(b"\n") + 1 if crosses_end else piece.rfind(b"\n") + 1
         position += len(piece)
-        if not cut:
+        if not block_end:
             pieces.append(piece)
             continue
-        block = b"".join([*pieces, piece[:cut]]) if pieces else piece[:cut]
-        pieces = [piece[cut:]] if cut < len(piece) else []
-        yield first, block
-        first += len(block)
-        if end is not None and first >= end and not past_end:
+        block = b"".join([*pieces, piece[:block_end]]) if pieces else piece[:block_end]
+        pieces = [piece[block_end:]] if block_end < len(piece) else []
+        yield block_offset, block
+        block_offset += len(block)
+        if end is not None and block_offset >= end and not past_end:
             return
     if end is not None and position < end:
         raise EOFError(f"ends at byte {position}, but had at least {end} bytes when it was listed")
     if pieces:
-        yield first, b"".join(pieces)
+        yield block_offset, b"".join(pieces)
 
 
 def _next_line(file: BinaryIO, position: int, end: int | None) -> int:
     """Returns the offset of the first line that begins after the byte at `position`; `end` if none begins before it."""
     file.seek(position)
-    read_size = min(_FIRST_PAST_END, _BLOCK)
+    read_size = min(_FIRST_READ_PAST_END, _BLOCK_BYTES)
     while end is None or position < end:
         piece = file.read(read_size if end is None else min(read_size, end - position))
         if not piece:
@@ -92,7 +92,7 @@ def _next_line(file: BinaryIO, position: int, end: int | None) -> int:
         if newline >= 0:
             return position + newline + 1
         position += len(piece)
-        read_size = min(2 * read_size, _BLOCK)
+        read_size = min(2 * read_size, _BLOCK_BYTES)
     return position
 
 
@@ -128,7 +128,7 @@ def line_number(file: BinaryIO, offset: int) -> int:
         offset: In bytes.
     """
     number = 1
-    while offset > 0 and (piece := file.read(min(_BLOCK, offset))):
+    while offset > 0 and (piece := file.read(min(_BLOCK_BYTES, offset))):
         number += piece.count(b"\n")
         offset -= len(piece)
     return number

@@ -41,52 +41,52 @@ def list_items(
         UsageError: If an item names no file, or cannot be listed, or a file belongs to several items.
     """
     sizes: dict[str, int] = {}
-    chosen: dict[str, MixItem] = {}
+    item_by_path: dict[str, MixItem] = {}
     for item in items:
-        left_out: Counter[str] = Counter()
+        skipped: Counter[str] = Counter()
         try:
-            files = _files_of(filesystem.absolute(item.pattern), left_out)
+            files = _files_of(filesystem.absolute(item.pattern), skipped)
         except (OSError, ValueError) as error:
             raise UsageError(f"{option} {item.pattern}: cannot be listed: {error}") from error
         if not files:
-            raise UsageError(f"{option} {item.pattern}: {_no_match_reason(item.pattern, left_out)}")
-        if left_out:
-            _log.info(f"{option} {item.pattern}: leaves out {_describe(left_out)}")
+            raise UsageError(f"{option} {item.pattern}: {_no_match_reason(item.pattern, skipped)}")
+        if skipped:
+            _log.info(f"{option} {item.pattern}: leaves out {_describe(skipped)}")
         for path, size in files:
-            if exclusive and path in chosen:
+            if exclusive and path in item_by_path:
                 raise UsageError(
-                    f"{option}: {path} is matched by two items, {chosen[path].pattern} and {item.pattern}; give it "
-                    "one weight only"
+                    f"{option}: {path} is matched by two items, {item_by_path[path].pattern} and {item.pattern}; "
+                    "give it one weight only"
                 )
-            sizes[path], chosen[path] = size, item
-    return sizes, chosen
+            sizes[path], item_by_path[path] = size, item
+    return sizes, item_by_path
 
 
-def _files_of(path: str, left_out: Counter[str]) -> Sequence[tuple[str, int]]:
+def _files_of(path: str, skipped: Counter[str]) -> Sequence[tuple[str, int]]:
     """Returns the files of a glob or below a folder, as (path, size in bytes), sorted by path."""
     unfollowed_links: list[str] = []
     matches = filesystem.match(path, unfollowed_links=unfollowed_links)
     if matches:
         if unfollowed_links:
-            left_out[_LINKS] = len(unfollowed_links)
+            skipped[_LINKS] = len(unfollowed_links)
         return matches
     prefix = path.rstrip("/") + "/"
-    chosen = []
+    files = []
     for name, size in filesystem.list_files(path):
         if any(part.startswith((".", "_")) for part in name[len(prefix) :].split("/")):
-            left_out[_HIDDEN] += 1
+            skipped[_HIDDEN] += 1
         elif filesystem.is_local(name) and os.path.islink(name) and os.path.isdir(name):  # noqa: PTH112, PTH114 (fast)
-            left_out[_LINKS] += 1
+            skipped[_LINKS] += 1
         elif (kind := extension(name)) not in _IN_FOLDERS:
-            left_out[kind] += 1
+            skipped[kind] += 1
         else:
-            chosen.append((name, size))
-    return chosen
+            files.append((name, size))
+    return files
 
 
-def _no_match_reason(pattern: str, left_out: Counter[str]) -> str:
-    if left_out or (filesystem.is_local(pattern) and os.path.isdir(pattern)):  # noqa: PTH112 (a pattern, not a path)
-        content = f" (it has {_describe(left_out)})" if left_out else ""
+def _no_match_reason(pattern: str, skipped: Counter[str]) -> str:
+    if skipped or (filesystem.is_local(pattern) and os.path.isdir(pattern)):  # noqa: PTH112 (a pattern, not a path)
+        content = f" (it has {_describe(skipped)})" if skipped else ""
         return (
             f"is a folder without {', '.join(_IN_FOLDERS)} files{content}; name its files: "
             f"'{pattern.rstrip('/')}/*'"
@@ -94,13 +94,13 @@ def _no_match_reason(pattern: str, left_out: Counter[str]) -> str:
     return "no file matches"
 
 
-def _describe(left_out: Counter[str]) -> str:
+def _describe(skipped: Counter[str]) -> str:
     """Returns the kinds of files that are left out and their numbers: `files of other kinds (2 .py, 1 .csv)`."""
-    kinds = [f"{kind} ({left_out[kind]:,})" for kind in (_LINKS, _HIDDEN) if left_out[kind]]
-    extensions = sorted(left_out.keys() - {_LINKS, _HIDDEN}, key=lambda kind: (-left_out[kind], kind))
+    kinds = [f"{kind} ({skipped[kind]:,})" for kind in (_LINKS, _HIDDEN) if skipped[kind]]
+    extensions = sorted(skipped.keys() - {_LINKS, _HIDDEN}, key=lambda kind: (-skipped[kind], kind))
     if extensions:
         names = [
-            f"{left_out[kind]:,} {kind or 'without an extension'}" for kind in extensions[:_MAX_EXTENSIONS]
+            f"{skipped[kind]:,} {kind or 'without an extension'}" for kind in extensions[:_MAX_EXTENSIONS]
         ]
         names += ["…"] * (len(extensions) > _MAX_EXTENSIONS)
         kinds.append(f"files of other kinds ({', '.join(names)})")

@@ -14,12 +14,12 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support.buckets import RemoteObject
 
 _FILES_AHEAD = 16
-_SMALL = 4 << 20
-_REQUEST = 8 << 20
+_MAX_SMALL_BYTES = 4 << 20
+_MAX_REQUEST_BYTES = 8 << 20
 
 _BYTES_BEFORE = 4 << 10  # read before a range, to see whether the line before it is blank (paragraphs)
 _BYTES_AFTER = 64 << 10  # read after a range: the rest of its last line, or the end of the file
-_FOOTER = 64 << 10  # how much of a parquet file's end Arrow reads first
+_FOOTER_BYTES = 64 << 10  # how much of a parquet file's end Arrow reads first
 
 
 class RangeFile(io.RawIOBase):
@@ -48,7 +48,7 @@ class RangeFile(io.RawIOBase):
         self._remote = remote
         self._start, self._end = start, end
         # The range is divided into equal requests of at most 8 MiB.
-        self._request = -(-(end - start) // max(1, -(-(end - start) // _REQUEST)))
+        self._request_bytes = -(-(end - start) // max(1, -(-(end - start) // _MAX_REQUEST_BYTES)))
         self._read_ahead = read_ahead
         self._size = size
         self._position = 0
@@ -76,7 +76,7 @@ class RangeFile(io.RawIOBase):
     def read(self, size: int) -> bytes:
         """Returns the next `size` bytes, fewer only at the end of the object."""
         pieces = []
-        while size > 0 and (piece := self._read_some(size)):
+        while size > 0 and (piece := self._read_piece(size)):
             self._position += len(piece)
             size -= len(piece)
             pieces.append(piece)
@@ -84,16 +84,16 @@ class RangeFile(io.RawIOBase):
 
     def prefetch(self) -> None:
         """Fetches the range now if it is small."""
-        if 0 < self._end - self._start <= _SMALL:
+        if 0 < self._end - self._start <= _MAX_SMALL_BYTES:
             position, self._position = self._position, self._start
-            self._read_some(1)
+            self._read_piece(1)
             self._position = position
 
-    def _read_some(self, size: int) -> bytes:
+    def _read_piece(self, size: int) -> bytes:
         # From the buffer, if it contains the position.
-        begin = self._position - self._buffer_start
-        if 0 <= begin < len(self._buffer):
-            return self._buffer[begin : begin + size]
+        offset = self._position - self._buffer_start
+        if 0 <= offset < len(self._buffer):
+            return self._buffer[offset : offset + size]
         if self._size is not None and self._position >= self._size:
             return b""
         # Outside of the range: a request of its own.
@@ -103,10 +103,11 @@ class RangeFile(io.RawIOBase):
                 self._buffer, self._buffer_start = data, self._position
             return data[:size]
         # Within the range: fetch the request that contains the position.
-        first = self._position - (self._position - self._start) % self._request
-        self._buffer, self._buffer_start = self._fetch(first, min(self._request, self._end - first)), first
-        begin = self._position - first
-        return self._buffer[begin : begin + size]
+        request_start = self._position - (self._position - self._start) % self._request_bytes
+        request_size = min(self._request_bytes, self._end - request_start)
+        self._buffer, self._buffer_start = self._fetch(request_start, request_size), request_start
+        offset = self._position - request_start
+        return self._buffer[offset : offset + size]
 
     def _fetch(self, start: int, size: int) -> bytes:
         data = self._remote.read(start, start + size)
@@ -125,18 +126,18 @@ def open_parts(unit: WorkUnit) -> Iterator[BinaryIO]:
         yield from (_open(unit, part) for part in unit.parts)
         return
     with ThreadPoolExecutor(_FILES_AHEAD) as pool:
-        coming = deque(pool.submit(_open_ahead, unit, part) for part in unit.parts[:_FILES_AHEAD])
-        for number in range(len(unit.parts)):
-            file = coming.popleft().result()
-            if number + _FILES_AHEAD < len(unit.parts):
-                coming.append(pool.submit(_open_ahead, unit, unit.parts[number + _FILES_AHEAD]))
+        pending = deque(pool.submit(_open_ahead, unit, part) for part in unit.parts[:_FILES_AHEAD])
+        for index in range(len(unit.parts)):
+            file = pending.popleft().result()
+            if index + _FILES_AHEAD < len(unit.parts):
+                pending.append(pool.submit(_open_ahead, unit, unit.parts[index + _FILES_AHEAD]))
             yield file
 
 
 def open_footer(path: str, size: int) -> BinaryIO:
     """Opens a file of known size for reading its footer."""
     if filesystem.is_bucket(path):
-        return RangeFile(RemoteObject(path), start=max(0, size - _FOOTER), end=size, size=size)
+        return RangeFile(RemoteObject(path), start=max(0, size - _FOOTER_BYTES), end=size, size=size)
     return filesystem.open_file(path)
 
 
@@ -153,10 +154,10 @@ def _open(unit: WorkUnit, part: Part) -> BinaryIO:
         return filesystem.open_file(path)
     remote = RemoteObject(path)
     if unit.format == "arrow":
-        return RangeFile(remote, read_ahead=_SMALL)
+        return RangeFile(remote, read_ahead=_MAX_SMALL_BYTES)
     if unit.format == "parquet":
         size = remote.size()
-        return RangeFile(remote, end=size if size <= _SMALL else 0, size=size)
+        return RangeFile(remote, end=size if size <= _MAX_SMALL_BYTES else 0, size=size)
     return RangeFile(remote, start=max(0, part.start - _BYTES_BEFORE), end=part.end + _BYTES_AFTER)
 
 
@@ -167,7 +168,7 @@ def _open_ahead(unit: WorkUnit, part: Part) -> BinaryIO:
         return file
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    if size > _SMALL:
+    if size > _MAX_SMALL_BYTES:
         return file
     with file:
         return io.BytesIO(file.read())

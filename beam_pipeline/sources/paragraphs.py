@@ -13,8 +13,8 @@ from beam_pipeline.sources.lines import BOM, whole_lines, without_bom
 
 _SPACE = b" \t\r\f\v"
 _BLANK_LINES = rb"(?:[ \t\r\f\v]*\n)+"
-_AT_START = re.compile(_BLANK_LINES)
-_BETWEEN = re.compile(rb"\n" + _BLANK_LINES)
+_LEADING_BLANK_LINES = re.compile(_BLANK_LINES)
+_GAP = re.compile(rb"\n" + _BLANK_LINES)
 
 
 def paragraphs(file: BinaryIO, start: int, end: int | None) -> Iterator[list[tuple[int, bytes]]]:
@@ -29,34 +29,34 @@ def paragraphs(file: BinaryIO, start: int, end: int | None) -> Iterator[list[tup
     Raises:
         EOFError: If the file ends before `end`.
     """
-    last = float("inf") if end is None else end
-    skipping: bool | None = None  # whether the position is in a paragraph that began before `start`
+    range_end = float("inf") if end is None else end
+    is_skipping: bool | None = None  # whether the position is in a paragraph that began before `start`
     pieces: list[bytes] = []  # the beginning of a paragraph whose end has not been read yet
-    first = 0  # its offset
-    for block_offset, whole in whole_lines(file, start, end, past_end=True):
-        if skipping is None:
-            skipping = block_offset > 0 and not _follows_blank_line(file, block_offset)
-        offset, block = without_bom(block_offset, whole)
+    paragraph_offset = 0  # of the first byte of `pieces`
+    for block_offset, raw_block in whole_lines(file, start, end, past_end=True):
+        if is_skipping is None:
+            is_skipping = block_offset > 0 and not _follows_blank_line(file, block_offset)
+        offset, block = without_bom(block_offset, raw_block)
         if offset > block_offset:
             # The first line begins at byte 0, with its byte-order mark. So it belongs to this range even if `end` falls
             # within the mark.
-            last = max(last, offset + 1)
+            range_end = max(range_end, offset + 1)
         complete: list[tuple[int, bytes]] = []
         position = 0
         # Blank lines at the start of the block end a paragraph of the previous block.
-        if blank := _AT_START.match(block):
+        if blank := _LEADING_BLANK_LINES.match(block):
             if pieces:
-                complete.append((first, _content(b"".join(pieces))))
+                complete.append((paragraph_offset, _content(b"".join(pieces))))
                 pieces = []
-            skipping, position = False, blank.end()
+            is_skipping, position = False, blank.end()
         # Each gap ends a paragraph: one that began in an earlier block, one to skip, or one within this block.
-        for gap in _BETWEEN.finditer(block, position):
+        for gap in _GAP.finditer(block, position):
             if pieces:
-                complete.append((first, _content(b"".join([*pieces, block[: gap.start()]]))))
+                complete.append((paragraph_offset, _content(b"".join([*pieces, block[: gap.start()]]))))
                 pieces = []
-            elif skipping:
-                skipping = False
-            elif offset + position >= last:
+            elif is_skipping:
+                is_skipping = False
+            elif offset + position >= range_end:
                 break
             else:
                 complete.append((offset + position, _content(block[position : gap.start()])))
@@ -65,17 +65,17 @@ def paragraphs(file: BinaryIO, start: int, end: int | None) -> Iterator[list[tup
         remainder = block[position:]
         if pieces:
             pieces.append(remainder)
-        elif remainder and not skipping and offset + position < last:
-            pieces, first = [remainder], offset + position
+        elif remainder and not is_skipping and offset + position < range_end:
+            pieces, paragraph_offset = [remainder], offset + position
         yield complete
-        if not pieces and offset + len(block) >= last:
+        if not pieces and offset + len(block) >= range_end:
             return
     if pieces:
         text = b"".join(pieces)
         stripped = text.rstrip(_SPACE)  # the file's last line may be white space without a newline
         text = stripped if stripped.endswith(b"\n") else text
         if text.strip(_SPACE):
-            yield [(first, _content(text))]
+            yield [(paragraph_offset, _content(text))]
 
 
 def _content(text: bytes) -> bytes:
@@ -85,16 +85,16 @@ def _content(text: bytes) -> bytes:
 
 def _follows_blank_line(file: BinaryIO, position: int) -> bool:
     """Determines whether the line that ends before `position` is blank. Restores the file's position."""
-    saved = file.tell()
+    saved_position = file.tell()
     end = position - 1
-    blank = True
+    is_blank = True
     while end > 0:
         begin = max(0, end - 4096)
         file.seek(begin)
         stripped = file.read(end - begin).rstrip(_SPACE)
         if stripped:
-            blank = stripped.endswith(b"\n") or (begin == 0 and stripped == BOM)
+            is_blank = stripped.endswith(b"\n") or (begin == 0 and stripped == BOM)
             break
         end = begin
-    file.seek(saved)
-    return blank
+    file.seek(saved_position)
+    return is_blank

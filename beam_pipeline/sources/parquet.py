@@ -18,8 +18,8 @@ from beam_pipeline.support.errors import UsageError, one_line
 _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size instead of as a whole
 
 # DELTA_BYTE_ARRAY stores a text as the length of the prefix that it shares with the previous text, and the rest. A text
-# of any length may take a few bytes, so the column's size says nothing about the size of the decoded rows. The same
-# holds for dictionaries that are decoded.
+# of any length may take a few bytes, so the column's size does not bound the size of the decoded rows. Neither does it
+# for dictionaries that are decoded.
 _MAX_EXPANDING_ROWS = 64
 
 
@@ -110,22 +110,22 @@ def _leaves(source: str, metadata: pq.FileMetaData, text_key: str) -> list[int]:
     schema = metadata.schema.to_arrow_schema()
     leaves = []
     for path in column_paths(source, schema, text_key):
-        first, fields = 0, list(schema)
+        first_leaf, fields = 0, list(schema)
         for name in path:
-            number = [field.name for field in fields].index(name)
-            first += sum(_num_leaves(field.type) for field in fields[:number])
-            kind = fields[number].type
-            fields = list(kind) if pa.types.is_struct(kind) else []
-        leaves.append(first)
+            index = [field.name for field in fields].index(name)
+            first_leaf += sum(_num_leaves(field.type) for field in fields[:index])
+            field_type = fields[index].type
+            fields = list(field_type) if pa.types.is_struct(field_type) else []
+        leaves.append(first_leaf)
     return leaves
 
 
-def _num_leaves(kind: pa.DataType) -> int:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _num_leaves(kind.storage_type)
-    if pa.types.is_dictionary(kind):
+def _num_leaves(field_type: pa.DataType) -> int:
+    if isinstance(field_type, pa.BaseExtensionType):
+        return _num_leaves(field_type.storage_type)
+    if pa.types.is_dictionary(field_type):
         return 1
-    return sum(_num_leaves(kind.field(index).type) for index in range(kind.num_fields)) or 1
+    return sum(_num_leaves(field_type.field(index).type) for index in range(field_type.num_fields)) or 1
 
 
 def _is_nested(metadata: pq.FileMetaData, leaf: int) -> bool:

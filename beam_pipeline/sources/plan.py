@@ -30,7 +30,7 @@ _EXPANSION = 4  # prose is three to four times larger than its compressed file
 _FILES_AT_ONCE = 16
 
 # A unit larger than this many bytes, and this many times --unit_bytes, causes a warning.
-_LARGE = 1 << 30
+_LARGE_UNIT_BYTES = 1 << 30
 _LARGE_FACTOR = 16
 _TEXT_PER_SECOND = 20e6  # of `prepare` as a whole, from docs/benchmarks.md
 _MAX_CHECKED = 256
@@ -95,13 +95,13 @@ def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
     return InputPlan(root, tuple(entry.file for entry in listed), units)
 
 
-def describe_plan(planned: InputPlan, config: InputConfig) -> str:
+def describe_plan(input_plan: InputPlan, config: InputConfig) -> str:
     """Describes the input in one line: its files, its size and its documents."""
-    files, formats = planned.files, {file.format for file in planned.files}
-    size = f"{megabytes(planned.bytes)}{' of text' if formats == {'text'} else ''}"
+    files, formats = input_plan.files, {file.format for file in input_plan.files}
+    size = f"{megabytes(input_plan.bytes)}{' of text' if formats == {'text'} else ''}"
     if any(codec_of(file.path) for file in files):
         size = f"about {size}"
-    if any(unit.repeat for unit in planned.units):
+    if any(unit.repeat for unit in input_plan.units):
         size += ", repeats included"
     choices = " or ".join(kind for kind in get_args(Document) if kind != config.document)
     documents = []
@@ -116,7 +116,7 @@ def describe_plan(planned: InputPlan, config: InputConfig) -> str:
 
 def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
     """Returns a warning about units that will keep one worker busy when all others are done, or None."""
-    large = [unit for unit in units if unit.bytes > max(_LARGE, _LARGE_FACTOR * unit_bytes)]
+    large = [unit for unit in units if unit.bytes > max(_LARGE_UNIT_BYTES, _LARGE_FACTOR * unit_bytes)]
     if not large:
         return None
     longest = max(large, key=lambda unit: unit.bytes)
@@ -140,10 +140,10 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
     items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
     with elapsed("listing the input"):
-        sizes, chosen = list_items(items, option, exclusive=bool(config.mix))
+        sizes, item_by_path = list_items(items, option, exclusive=bool(config.mix))
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in tracked(files, len(files), label="check", unit="files"):
-        _check(file, option, local_files, config.input_format)
+        _check_file(file, option, local_files, config.input_format)
     _check_contents(files, config)
     if config.document != "line" and not any(file.format == "text" for file in files):
         raise UsageError(
@@ -152,7 +152,7 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
         )
     ranges_of_files = _cut_files(files, config)
     return [
-        ListedFile(file, ranges, chosen[file.path].repeats, chosen[file.path].share)
+        ListedFile(file, ranges, item_by_path[file.path].repeats, item_by_path[file.path].share)
         for file, ranges in zip(files, ranges_of_files, strict=True)
     ]
 
@@ -163,7 +163,7 @@ def _format(path: str, input_format: str) -> str:
     return _EXTENSIONS.get(extension(path), "text")
 
 
-def _check(file: InputFile, option: str, local_files: bool, input_format: str) -> None:
+def _check_file(file: InputFile, option: str, local_files: bool, input_format: str) -> None:
     """Checks a file as far as possible without reading it."""
     try:
         file.path.encode()
@@ -205,11 +205,11 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
     If there are many files, checks the first one with each extension and a sample of the others. The rest are checked
     when they are read.
     """
-    lines = [file for file in files if file.format != "parquet" and file.size]
-    if len(lines) > _MAX_CHECKED:
-        first = {extension(file.path): file for file in reversed(lines)}
-        sample = lines[:: -(-2 * len(lines) // _MAX_CHECKED)]
-        lines = [*list(first.values())[: _MAX_CHECKED // 2], *sample]
+    text_files = [file for file in files if file.format != "parquet" and file.size]
+    if len(text_files) > _MAX_CHECKED:
+        first_by_extension = {extension(file.path): file for file in reversed(text_files)}
+        sample = text_files[:: -(-2 * len(text_files) // _MAX_CHECKED)]
+        text_files = [*list(first_by_extension.values())[: _MAX_CHECKED // 2], *sample]
 
     def check(file: InputFile) -> None:
         try:
@@ -219,7 +219,7 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
             raise UsageError(f"{file.path}: cannot be read: {error}") from error
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        for _ in tracked(pool.map(check, lines), len(lines), label="look into", unit="files"):
+        for _ in tracked(pool.map(check, text_files), len(text_files), label="look into", unit="files"):
             pass
 
 

@@ -49,7 +49,7 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
                 if isinstance(stream, DecompressedFile):
                     part = replace(part, end=None)
                 for records in FORMATS[unit.format].read(stream, part, options):
-                    yield _batch(unit, part.name, records, options.seed)
+                    yield _make_batch(unit, part.name, records, options.seed)
         except EOFError as error:
             raise DataError(f"{path}: {error}; the file has changed since") from error
         except Exception as error:
@@ -58,9 +58,9 @@ def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
             raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
 
 
-def describe(unit: WorkUnit, bad: BadRecord) -> str:
+def describe(unit: WorkUnit, record: BadRecord) -> str:
     """Describes a bad record in one sentence: the file, the line and byte or the row, and the reason."""
-    return f"{describe_place(unit, bad.name, bad.place)}: {bad.reason}"
+    return f"{describe_place(unit, record.name, record.place)}: {record.reason}"
 
 
 def describe_place(unit: WorkUnit, name: str, place: int) -> str:
@@ -81,25 +81,27 @@ def describe_place(unit: WorkUnit, name: str, place: int) -> str:
     return f"{path}, {position}"
 
 
-def _batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBatch:
+def _make_batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBatch:
     """Selects the unit's share of the records and leaves out blank ones."""
-    texts, bad = records.texts, records.bad
+    texts, bad_records = records.texts, records.bad_records
     if unit.share == 1 and all(texts) and not any(map(str.isspace, texts)):
-        return DocumentBatch(name, texts, records.places, records.bytes, 0, bad, records.crc)
+        return DocumentBatch(name, texts, records.places, records.bytes, 0, bad_records, records.crc)
     in_share = range(len(texts))
     if unit.share < 1:
         in_share = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
-        places = np.array([record.place for record in bad], np.int64)
-        bad = [bad[index] for index in np.flatnonzero(_in_share(places, unit.share, seed, name))]
+        places = np.array([record.place for record in bad_records], np.int64)
+        bad_records = [
+            bad_records[index] for index in np.flatnonzero(_in_share(places, unit.share, seed, name))
+        ]
     non_blank = [index for index in in_share if texts[index] and not texts[index].isspace()]
-    chosen = np.array(non_blank, np.int64)
+    indices = np.array(non_blank, np.int64)
     return DocumentBatch(
         name,
         [texts[index] for index in non_blank],
-        records.places[chosen],
-        records.bytes[chosen],
+        records.places[indices],
+        records.bytes[indices],
         len(in_share) - len(non_blank),
-        bad,
+        bad_records,
         records.crc,
     )
 

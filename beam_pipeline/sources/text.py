@@ -13,28 +13,28 @@ from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, w
 from beam_pipeline.sources.paragraphs import paragraphs
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 
-_BLOCK = 4 << 20
+_BLOCK_BYTES = 4 << 20
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the documents of a byte range, or of a whole file."""
     if options.document == "line":
         for offset, block in whole_lines(file, part.start, part.end):
-            yield _lines(part.name, *without_bom(offset, block), options)
+            yield _line_records(part.name, *without_bom(offset, block), options)
     elif options.document == "paragraph":
         for documents in paragraphs(file, part.start, part.end):
-            yield _documents(part.name, documents, options)
+            yield _decode_documents(part.name, documents, options)
     else:
         pieces = []
-        while piece := file.read(_BLOCK):
+        while piece := file.read(_BLOCK_BYTES):
             pieces.append(piece)
-        whole = b"".join(pieces)
-        if part.end is not None and len(whole) < part.end:
-            raise EOFError(f"ends at byte {len(whole)}, but had {part.end} bytes when it was listed")
-        yield _documents(part.name, [without_bom(0, whole)], options)
+        content = b"".join(pieces)
+        if part.end is not None and len(content) < part.end:
+            raise EOFError(f"ends at byte {len(content)}, but had {part.end} bytes when it was listed")
+        yield _decode_documents(part.name, [without_bom(0, content)], options)
 
 
-def _lines(name: str, offset: int, block: bytes, options: InputConfig) -> Records:
+def _line_records(name: str, offset: int, block: bytes, options: InputConfig) -> Records:
     """Splits a block into documents with a single decode and a single split."""
     starts, ends = line_bounds(block)
     places = starts + offset
@@ -42,7 +42,7 @@ def _lines(name: str, offset: int, block: bytes, options: InputConfig) -> Record
         texts = block.decode(options.encoding).split("\n")
     except UnicodeDecodeError:  # decode line by line, to find the bad ones
         lines = [block[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return _documents(name, list(zip(places.tolist(), lines, strict=True)), options)
+        return _decode_documents(name, list(zip(places.tolist(), lines, strict=True)), options)
     if not texts[-1]:
         texts.pop()
     crc = google_crc32c.value(block)
@@ -56,11 +56,11 @@ def _lines(name: str, offset: int, block: bytes, options: InputConfig) -> Record
     return Records(texts, places, sizes, crc=crc)
 
 
-def _documents(name: str, documents: Sequence[tuple[int, bytes]], options: InputConfig) -> Records:
+def _decode_documents(name: str, documents: Sequence[tuple[int, bytes]], options: InputConfig) -> Records:
     """Decodes documents one by one: (place, bytes)."""
     texts: list[str] = []
     places: list[int] = []
-    bad: list[BadRecord] = []
+    bad_records: list[BadRecord] = []
     for place, content in documents:
         if b"\r" in content:
             content = content.removesuffix(b"\r").replace(b"\r\n", b"\n")
@@ -68,6 +68,6 @@ def _documents(name: str, documents: Sequence[tuple[int, bytes]], options: Input
             texts.append(content.decode(options.encoding, options.encoding_errors))
             places.append(place)
         except UnicodeDecodeError:
-            bad.append(BadRecord(name, place, undecodable(content, options.encoding), content))
+            bad_records.append(BadRecord(name, place, undecodable(content, options.encoding), content))
     crc = google_crc32c.value(b"\0".join(content for _, content in documents))
-    return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad, crc)
+    return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad_records, crc)

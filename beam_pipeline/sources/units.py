@@ -108,7 +108,7 @@ class Records:
     """int64 [texts]: the place of each text's record, as in `DocumentBatch.places`."""
     bytes: np.ndarray
     """int64 [texts]: the length of each text in UTF-8."""
-    bad: list[BadRecord] = field(default_factory=list)
+    bad_records: list[BadRecord] = field(default_factory=list)
     """The records without a text."""
     crc: int = 0
     """The CRC-32C of the bytes that the records were read from."""
@@ -130,7 +130,7 @@ class DocumentBatch:
     """int64 [documents]: the length of each text in UTF-8."""
     blank: int = 0
     """The number of records that were left out because they contain only white space."""
-    bad: list[BadRecord] = field(default_factory=list)
+    bad_records: list[BadRecord] = field(default_factory=list)
     """The records that cannot become documents."""
     crc: int = 0
     """The CRC-32C of the bytes that the batch was read from."""

@@ -29,9 +29,9 @@ from beam_pipeline.support.hashing import key64
 
 _MIN_WINDOWS = 256
 _MAX_WINDOW = 256 << 10
-_LEAST_WINDOWS = 16  # even if documents are so long that fewer windows would have enough bytes
-_BACK = 64 << 10  # first step of the backward search for the beginning of a document, in bytes
-_PREFIX = 1 << 20  # bytes of a compressed file that are read to measure its compression
+_MIN_READ_WINDOWS = 16  # even if fewer windows of long documents would have enough bytes
+_BACKWARD_STEP = 64 << 10  # first step of the backward search for the beginning of a document, in bytes
+_PREFIX_BYTES = 1 << 20  # bytes of a compressed file that are read to measure its compression
 _PREFIX_BLOCK = 16 << 10
 _TABLES = ("parquet", "arrow")
 _BYTES_AROUND_TEXT = 4  # the length or offset of each text in a table
@@ -45,12 +45,12 @@ class SampleWindow:
     unit: WorkUnit
     pieces: list[tuple[DocumentBatch, float]]
     """The documents, in order, and the share of each that is in the window."""
-    planned: float
+    planned_bytes: float
     """The size in planned bytes."""
     seconds: float
     """The time that it took to read the documents."""
     weight: int = 1
-    """The number of places that the window stands for. It is final when all windows have been read, since a later place
+    """The number of places that the window represents. It is final when all windows have been read, since a later place
     may be in the same document.
     """
 
@@ -61,7 +61,7 @@ class SampleWindow:
 
 
 def windows(
-    planned: InputPlan, config: InputConfig, *, sample_bytes: int, seed: int
+    input_plan: InputPlan, config: InputConfig, *, sample_bytes: int, seed: int
 ) -> Iterator[SampleWindow]:
     """Yields the documents at evenly spaced places of the input, in random order, about `sample_bytes` together.
 
@@ -72,20 +72,20 @@ def windows(
     Raises:
         DataError: If a file can no longer be read, or is broken.
     """
-    if planned.bytes <= sample_bytes:
-        for unit in planned.units:
-            began = time.perf_counter()
+    if input_plan.bytes <= sample_bytes:
+        for unit in input_plan.units:
+            start_time = time.perf_counter()
             pieces = [(batch, 1.0) for batch in read_unit(unit, config)]
-            yield SampleWindow(unit, pieces, max(1, unit.bytes), time.perf_counter() - began)
+            yield SampleWindow(unit, pieces, max(1, unit.bytes), time.perf_counter() - start_time)
         return
     num_places = max(_MIN_WINDOWS, sample_bytes // _MAX_WINDOW)
-    ends = np.cumsum([unit.bytes for unit in planned.units])
-    places = (np.arange(num_places) + key64("windows", seed) / 2**64) * planned.bytes / num_places
-    starts: Counter[_Start] = Counter()  # places with the same start share a larger window
+    ends = np.cumsum([unit.bytes for unit in input_plan.units])
+    places = (np.arange(num_places) + key64("windows", seed) / 2**64) * input_plan.bytes / num_places
+    starts: Counter[_WindowStart] = Counter()  # places with the same start share a larger window
     for place, index in zip(places, np.searchsorted(ends, places, side="right"), strict=True):
-        unit = planned.units[index]
+        unit = input_plan.units[index]
         starts[_locate(unit, place - (ends[index] - unit.bytes), config)] += 1
-    sizes = {file.path: file.size for file in planned.files}
+    sizes = {file.path: file.size for file in input_plan.files}
     order = np.random.default_rng(key64("order of windows", seed)).permutation(len(starts))
     distinct_starts = list(starts.items())
     consumed = 0.0
@@ -93,16 +93,18 @@ def windows(
         tuple[str, str], list[tuple[int, float, SampleWindow]]
     ] = {}  # documents longer than windows, by file
     for count, (start, weight) in enumerate(distinct_starts[index] for index in order):
-        if count >= _LEAST_WINDOWS and consumed > 2 * sample_bytes:
+        if count >= _MIN_READ_WINDOWS and consumed > 2 * sample_bytes:
             return
         path = start.unit.root + start.unit.parts[start.part].name
         containing = [
-            window for begin, last, window in long_documents.get(path, ()) if begin <= start.place <= last
+            window
+            for first_place, last_place, window in long_documents.get(path, ())
+            if first_place <= start.place <= last_place
         ]
         if containing:
             containing[0].weight += weight
             continue
-        window, places = _read(start, sample_bytes / num_places * weight, config, sizes)
+        window, places = _read_window(start, sample_bytes / num_places * weight, config, sizes)
         window.weight = weight
         consumed += window.text_bytes
         if places:
@@ -111,7 +113,7 @@ def windows(
 
 
 @dataclass(frozen=True)
-class _Start:
+class _WindowStart:
     """A place of the input at which a window begins."""
 
     unit: WorkUnit
@@ -121,14 +123,18 @@ class _Start:
     """The place in the part's file: a byte, row or row group."""
 
 
-def _locate(unit: WorkUnit, offset: float, config: InputConfig) -> _Start:
+def _locate(unit: WorkUnit, offset: float, config: InputConfig) -> _WindowStart:
     """Returns the nearest start at or before an offset in planned bytes of the unit."""
     extents = np.array([part.end - part.start for part in unit.parts])
     ends = np.cumsum(extents)
-    within = offset / unit.bytes * int(ends[-1])
-    number = int(np.searchsorted(ends, within, side="right"))
-    skipped = int(within - (ends[number] - extents[number])) if _can_skip(unit, number, config) else 0
-    return _Start(unit, number, unit.parts[number].start + skipped)
+    place_in_unit = offset / unit.bytes * int(ends[-1])
+    part_index = int(np.searchsorted(ends, place_in_unit, side="right"))
+    skipped = (
+        int(place_in_unit - (ends[part_index] - extents[part_index]))
+        if _can_skip(unit, part_index, config)
+        else 0
+    )
+    return _WindowStart(unit, part_index, unit.parts[part_index].start + skipped)
 
 
 def is_at_beginning(unit: WorkUnit) -> bool:
@@ -136,14 +142,14 @@ def is_at_beginning(unit: WorkUnit) -> bool:
     return unit.format == "parquet" or any(codec_of(unit.root + part.name) for part in unit.parts)
 
 
-def _can_skip(unit: WorkUnit, number: int, config: InputConfig) -> bool:
+def _can_skip(unit: WorkUnit, part_index: int, config: InputConfig) -> bool:
     """Returns whether a part can be read from another place than its beginning."""
     whole_file = unit.format == "text" and config.document == "file"
-    return not whole_file and not codec_of(unit.root + unit.parts[number].name)
+    return not whole_file and not codec_of(unit.root + unit.parts[part_index].name)
 
 
-def _read(
-    start: _Start, planned_bytes: float, config: InputConfig, sizes: Mapping[str, int]
+def _read_window(
+    start: _WindowStart, planned_bytes: float, config: InputConfig, sizes: Mapping[str, int]
 ) -> tuple[SampleWindow, tuple[int, float] | None]:
     """Reads a window.
 
@@ -156,47 +162,55 @@ def _read(
     Returns:
         The window. If it is within a single document: the first and the last byte at which such a window begins.
     """
-    began = time.perf_counter()
-    unit, number = start.unit, start.part
-    part = replace(unit.parts[number], start=start.place)
+    start_time = time.perf_counter()
+    unit, part_index = start.unit, start.part
+    part = replace(unit.parts[part_index], start=start.place)
     path = unit.root + part.name
     # Planned bytes per byte of content, or per row.
-    per_place = unit.bytes / sum(sibling.end - sibling.start for sibling in unit.parts)
+    bytes_per_place = unit.bytes / sum(sibling.end - sibling.start for sibling in unit.parts)
     if unit.format == "parquet":
-        per_place = parquet.bytes_per_row(path, sizes[path], config.text_key, part.start)
+        bytes_per_place = parquet.bytes_per_row(path, sizes[path], config.text_key, part.start)
     elif codec_of(path):
-        per_place /= _expansion(path)
-    elif _can_skip(unit, number, config):
+        bytes_per_place /= _expansion(path)
+    elif _can_skip(unit, part_index, config):
         # Blocks that are read are much larger than a window, so the part ends early.
-        part = replace(part, end=min(part.end, start.place + math.ceil(planned_bytes / per_place)))
+        part = replace(part, end=min(part.end, start.place + math.ceil(planned_bytes / bytes_per_place)))
         if unit.format not in _TABLES:
-            part = replace(part, start=_begin_of_document(unit, part, config))
-    offset_in_part = (start.place - part.start) * per_place
-    parts = (part, *unit.parts[number + 1 :])
-    pieces, covered = _take(replace(unit, parts=parts), offset_in_part, planned_bytes, per_place, config)
+            part = replace(part, start=_document_start(unit, part, config))
+    offset_in_part = (start.place - part.start) * bytes_per_place
+    parts = (part, *unit.parts[part_index + 1 :])
+    pieces, covered = _take_pieces(
+        replace(unit, parts=parts), offset_in_part, planned_bytes, bytes_per_place, config
+    )
     if not pieces:  # only blank records are here
-        return SampleWindow(unit, [], planned_bytes, time.perf_counter() - began), None
-    window = SampleWindow(unit, pieces, covered, time.perf_counter() - began)
-    [batch, share], *further = pieces
-    if further or len(batch.texts) > 1 or share == 1 or unit.format in _TABLES or covered < planned_bytes:
+        return SampleWindow(unit, [], planned_bytes, time.perf_counter() - start_time), None
+    window = SampleWindow(unit, pieces, covered, time.perf_counter() - start_time)
+    [batch, share], *other_pieces = pieces
+    if (
+        other_pieces
+        or len(batch.texts) > 1
+        or share == 1
+        or unit.format in _TABLES
+        or covered < planned_bytes
+    ):
         return window, None
-    return window, (part.start, part.start + (covered / share - planned_bytes) / per_place)
+    return window, (part.start, part.start + (covered / share - planned_bytes) / bytes_per_place)
 
 
-def _begin_of_document(unit: WorkUnit, part: Part, config: InputConfig) -> int:
+def _document_start(unit: WorkUnit, part: Part, config: InputConfig) -> int:
     """Returns the byte at which the document at the part's start begins; the part's start if only blanks precede it."""
-    distance = _BACK
+    distance = _BACKWARD_STEP
     while True:
-        first = max(0, part.start - distance)
-        preceding = replace(unit, parts=(replace(part, start=first, end=part.start + 1),))
+        start = max(0, part.start - distance)
+        preceding = replace(unit, parts=(replace(part, start=start, end=part.start + 1),))
         places = [int(batch.places[-1]) for batch in read_unit(preceding, config) if batch.texts]
-        if places or not first:
+        if places or not start:
             return places[-1] if places else part.start
         distance *= 8
 
 
-def _take(
-    unit: WorkUnit, window_start: float, planned_bytes: float, per_place: float, config: InputConfig
+def _take_pieces(
+    unit: WorkUnit, window_start: float, planned_bytes: float, bytes_per_place: float, config: InputConfig
 ) -> tuple[list[tuple[DocumentBatch, float]], float]:
     """Returns a window's pieces, and its size.
 
@@ -204,7 +218,7 @@ def _take(
         unit: The documents. The first one begins at or before the window.
         window_start: The start of the window, in planned bytes from the first document.
         planned_bytes: The size of the window, if the unit does not end before.
-        per_place: Planned bytes per byte of content, or per row.
+        bytes_per_place: Planned bytes per byte of content, or per row.
         config: The input's options.
     """
     pieces: list[tuple[DocumentBatch, float]] = []
@@ -212,21 +226,21 @@ def _take(
     for batch in read_unit(unit, config):
         if not batch.texts:
             continue
-        ends = position + per_place * _ends(batch, unit, per_place)
+        ends = position + bytes_per_place * _document_ends(batch, unit, bytes_per_place)
         begins = np.append(position, ends[:-1])
         inside = np.flatnonzero((ends > window_start) & (begins < end))
         shares = ((np.minimum(ends, end) - np.maximum(begins, window_start)) / (ends - begins))[inside]
-        for chosen in np.split(inside, np.flatnonzero(np.diff(shares)) + 1):
-            if len(chosen):
-                outside = np.setdiff1d(np.arange(len(ends)), chosen)
-                pieces.append((batch.without(outside), float(shares[chosen[0] - inside[0]])))
+        for indices in np.split(inside, np.flatnonzero(np.diff(shares)) + 1):
+            if len(indices):
+                outside = np.setdiff1d(np.arange(len(ends)), indices)
+                pieces.append((batch.without(outside), float(shares[indices[0] - inside[0]])))
         position = float(ends[-1])
         if position >= end:
             break
     return pieces, min(position, end) - window_start
 
 
-def _ends(batch: DocumentBatch, unit: WorkUnit, per_row: float) -> np.ndarray:
+def _document_ends(batch: DocumentBatch, unit: WorkUnit, per_row: float) -> np.ndarray:
     """Returns the end of each document of a batch, counted from the beginning of the first: floats [documents].
 
     The unit is a byte of the file, or a row of the average size `per_row`. It is simply a row if many texts are
@@ -242,16 +256,16 @@ def _ends(batch: DocumentBatch, unit: WorkUnit, per_row: float) -> np.ndarray:
     if len(starts) > 1:
         size *= int(starts[-1]) / int(batch.bytes[:-1].sum())
     elif unit.format == "jsonl" and not codec_of(path):
-        begin = int(batch.places[0])
+        place = int(batch.places[0])
         with filesystem.open_file(path) as file:
-            size = sum(len(block) for _, block in whole_lines(file, begin, begin + 1))
+            size = sum(len(block) for _, block in whole_lines(file, place, place + 1))
     return np.append(starts[1:], starts[-1] + size).astype(float)
 
 
 def _expansion(path: str) -> float:
     """Returns the bytes of content per byte of a compressed file, at its beginning."""
     with filesystem.open_file(path) as file:
-        prefix = io.BytesIO(file.read(_PREFIX))
+        prefix = io.BytesIO(file.read(_PREFIX_BYTES))
     stream = DecompressedFile(prefix, codec_of(path), path)
     content = 0
     with contextlib.suppress(DataError):  # the prefix ends within the compressed data

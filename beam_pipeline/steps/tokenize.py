@@ -127,7 +127,7 @@ class TokenizeUnit(beam.DoFn):
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
                 ):
                     for split, packed in blocks:
-                        for block in packed.parts():
+                        for block in packed.divide():
                             writer.add(split, block)
             except EngineMismatch as error:
                 place = describe_place(unit, error.name, error.place)
@@ -178,7 +178,7 @@ class TokenizeUnit(beam.DoFn):
         for batch in checksums.add_each(read_unit(unit, self._job.config.input)):
             span = np.searchsorted(duplicates, [first_document, first_document + len(batch.texts)])
             batch_duplicates = duplicates[slice(*span)] - first_document
-            excluded.records += len(batch.texts) + batch.blank + len(batch.bad)
+            excluded.records += len(batch.texts) + batch.blank + len(batch.bad_records)
             excluded.blank_documents += batch.blank
             excluded.duplicate_documents += len(batch_duplicates)
             first_document += len(batch.texts)

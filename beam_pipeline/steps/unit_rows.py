@@ -46,7 +46,7 @@ class UnitRows:
         """Packs the unit's documents, given in order; yields (the split's index, its next rows)."""
         for batch in batches:
             batch, documents = self._tokenizer.encode(batch)
-            for record in batch.bad:
+            for record in batch.bad_records:
                 self._on_bad(record)
             splits = self._choose_split(batch)
             for split, packer in enumerate(self._packers):

@@ -90,9 +90,9 @@ class SampleUnit(beam.DoFn):
         hashes: list[np.ndarray] = []
         texts: list[bytes] = []
         for batch in read_unit(unit, job.read_options):
-            if batch.bad and not job.skip_bad:
-                raise DataError(describe(unit, batch.bad[0]))
-            self._bad.inc(len(batch.bad))
+            if batch.bad_records and not job.skip_bad:
+                raise DataError(describe(unit, batch.bad_records[0]))
+            self._bad.inc(len(batch.bad_records))
             self._documents.inc(len(batch.texts))
             hashed = place_hashes("sample", job.seed, batch.name, batch.places)  # equal for repeats of --mix
             chosen = np.flatnonzero(_below(hashed, job.share))

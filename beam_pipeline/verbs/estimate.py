@@ -142,7 +142,7 @@ def estimate(
         encoded_rows, encoded_bytes = 1, config.max_length * (2 + config.attention_mask)
     encoding = time.perf_counter() - began
     whole = sample_bytes >= planned.bytes
-    planned_bytes = np.array([sums.window.planned for sums in window_sums])
+    planned_bytes = np.array([sums.window.planned_bytes for sums in window_sums])
     weights = np.array([sums.window.weight for sums in window_sums])
 
     def total(values: list[float]) -> tuple[float, float]:

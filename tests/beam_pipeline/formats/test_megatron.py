@@ -93,7 +93,7 @@ def test_a_checksum_is_that_of_full_rows_and_does_not_depend_on_the_cut(lengths,
 def test_blocks_are_cut_at_documents(monkeypatch):
     monkeypatch.setattr("beam_pipeline.rows.documents.BLOCK_BYTES", 10)
     block = block_of([[1], [2, 2], [3, 3], [4] * 9, [5]], 9)
-    parts = list(block.parts())
+    parts = list(block.divide())
     assert [part.lengths.tolist() for part in parts] == [[1, 2, 2], [9], [1]]
     assert np.concatenate([part.ids for part in parts]).tolist() == block.ids.tolist()
     second = DocumentBlock.from_bytes(parts[0].to_bytes())

@@ -33,7 +33,7 @@ class Corpus:
                 assert batch.bytes.tolist() == [len(text.encode()) for text in batch.texts]
                 places = batch.places.tolist()
                 self.documents += zip([batch.name] * len(places), places, batch.texts, strict=True)
-                self.bad += batch.bad
+                self.bad += batch.bad_records
                 self.blank += batch.blank
 
     @property

@@ -151,7 +151,7 @@ def test_a_dictionary_that_stands_for_much_text_is_decoded_piece_by_piece(tmp_pa
         assert pa.total_allocated_bytes() - before < 32 << 20
         for place, text in zip(batch.places.tolist(), batch.texts, strict=True):
             assert text == texts[numbers[place]] != texts[1]
-        row += len(batch.texts) + len(batch.bad)
+        row += len(batch.texts) + len(batch.bad_records)
     assert row == len(numbers)
 
 

@@ -281,6 +281,6 @@ def test_no_byte_depends_on_threads_or_on_how_rows_are_gathered(run, monkeypatch
     for number, (threads, gathered, share) in enumerate(ways):
         monkeypatch.setattr(beam_options, "process_threads", lambda _, threads=threads: threads)
         monkeypatch.setattr(memory, "bytes_to_gather", lambda gathered=gathered: gathered)
-        monkeypatch.setattr(route, "_WORTH_READING", share)
+        monkeypatch.setattr(route, "_MIN_SHARE_READ_WHOLE", share)
         made = run("--splits", "train=0.9,test=0.1", output=f"out-{number}")
         assert content(made) == expected
