@@ -185,7 +185,7 @@ def _check_sums(path: str, expected: tuple[int, str]) -> Iterator[str]:
 def _check_size(path: str, expected: int) -> Iterator[str]:
     """Yields a message if a file is missing or too large to be read at all: a sparse file may have exabytes."""
     size = filesystem.size_of(path)
-    # Something else than a regular file has no size; reading it reports that.
+    # Only a regular file has a size; reading anything else reports that.
     if size is None and not filesystem.exists(path):
         yield f"{path}: missing"
     elif size is not None and size > expected:

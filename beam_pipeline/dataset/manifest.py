@@ -108,7 +108,7 @@ def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str
     """
     path = filesystem.join(dataset, INPUTS)
     size = filesystem.size_of(path)
-    # Something else than a regular file has no size; reading it reports that.
+    # Only a regular file has a size; reading anything else reports that.
     if size is None and not filesystem.exists(path):
         raise DataError(f"{path}: missing; copy the dataset again, or prepare it again")
     if size is not None and size > manifest["inputs"]["bytes"]:  # a sparse file may have exabytes

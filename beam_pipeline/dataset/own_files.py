@@ -99,7 +99,7 @@ def inspect_output(output: str) -> FolderContent:
     changed = _changed_files(output, listed, sizes)
     return FolderContent(
         output=output,
-        own=frozenset(listed) - changed,
+        own_files=frozenset(listed) - changed,
         changed=changed,
         foreign=frozenset(sizes) - frozenset(listed),
         missing=frozenset(missing),

@@ -63,12 +63,14 @@ class ArrayRecord(RowFormat):
         self, file: BinaryIO, path: str, first: int = 0, count: int | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
         shape = {"max_length": self.form.max_length, "features": self.form.features}
-        with _local(file) as local:
-            yield from decode_frames(_read(local, path, max_record_bytes(**shape), first, count), **shape)
+        with _local_copy(file) as local_path:
+            yield from decode_frames(
+                _read_records(local_path, path, max_record_bytes(**shape), first, count), **shape
+            )
 
 
 @contextmanager
-def _local(file: BinaryIO) -> Iterator[str]:
+def _local_copy(file: BinaryIO) -> Iterator[str]:
     """Yields the path of a local file with the same content."""
     name = getattr(file, "name", None)
     if isinstance(name, str) and Path(name).is_file():
@@ -80,11 +82,13 @@ def _local(file: BinaryIO) -> Iterator[str]:
         yield copy.name
 
 
-def _read(local: str, path: str, max_bytes: int, first: int, count: int | None) -> Iterator[bytes]:
+def _read_records(
+    local_path: str, path: str, max_bytes: int, first: int, count: int | None
+) -> Iterator[bytes]:
     """Yields records, and checks their checksums.
 
     Args:
-        local: The path of the local file.
+        local_path: The path of the local file.
         path: The path of the shard, for messages.
         max_bytes: The largest possible size of a record.
         first: The number of records to skip.
@@ -94,13 +98,13 @@ def _read(local: str, path: str, max_bytes: int, first: int, count: int | None) 
 
     batch_size = max(1, _PIECE_BYTES // max_bytes)
     try:
-        reader = ArrayRecordReader(local, "readahead_buffer_size:0,max_parallelism:0")
+        reader = ArrayRecordReader(local_path, "readahead_buffer_size:0,max_parallelism:0")
         if not reader.ok():
             reader.close()  # raises the error
         total = reader.num_records()
         end = total if count is None else min(total, first + count)
-        for begin in range(first, end, batch_size):
-            for number, record in enumerate(reader.read(begin, min(end, begin + batch_size)), begin):
+        for start in range(first, end, batch_size):
+            for number, record in enumerate(reader.read(start, min(end, start + batch_size)), start):
                 if len(record) > max_bytes:
                     raise RecordError(
                         f"{path}: record {number} has {len(record)} bytes; the maximum is {max_bytes}"

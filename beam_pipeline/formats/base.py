@@ -56,16 +56,16 @@ class Format:
         """
         return {}
 
-    def most_records(self) -> int:
+    def max_records(self) -> int:
         """Returns the largest number of records that a shard can have."""
         return MOST_RECORDS
 
     def check_records(self, records: int) -> None:
         """Raises UsageError if a shard cannot have so many records."""
-        if records > self.most_records():
+        if records > self.max_records():
             raise UsageError(
                 f"--output_format {self.name}: a shard would have about {records:,} records, but can have at most "
-                f"{self.most_records():,}; use a smaller --shard_size, or more --num_shards"
+                f"{self.max_records():,}; use a smaller --shard_size, or more --num_shards"
             )
 
     @classmethod

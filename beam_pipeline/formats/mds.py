@@ -27,22 +27,22 @@ class MDS(RowFormat):
 
     name = "mds"
 
-    def most_records(self) -> int:
+    def max_records(self) -> int:
         return (MOST_MDS_BYTES - 8 - len(self._config())) // (4 + self._row_bytes())
 
     def encode(self, block: RowBlock) -> Iterator[bytes]:
         config, size = self._config(), self._row_bytes()
-        if len(block) > self.most_records():
+        if len(block) > self.max_records():
             raise DataError(
-                f"--output_format mds: a shard can have at most {self.most_records():,} of these rows, not "
+                f"--output_format mds: a shard can have at most {self.max_records():,} of these rows, not "
                 f"{len(block):,}; use a smaller --shard_size, or more --num_shards"
             )
-        head_bytes = 4 * (len(block) + 2) + len(config)
-        places = head_bytes + size * np.arange(len(block) + 1, dtype=np.int64)
+        header_bytes = 4 * (len(block) + 2) + len(config)
+        places = header_bytes + size * np.arange(len(block) + 1, dtype=np.int64)
         yield np.uint32(len(block)).tobytes() + places.astype("<u4").tobytes() + config
         rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
-        for first in range(0, len(block), rows):
-            batch = block.take(slice(first, first + rows))
+        for start in range(0, len(block), rows):
+            batch = block.take(slice(start, start + rows))
             columns = feature_columns(batch, self.form.features)
             arrays = [
                 np.ascontiguousarray(columns[name], self._type(name)).view(np.uint8).reshape(len(batch), -1)
@@ -58,37 +58,39 @@ class MDS(RowFormat):
         if len(head) < 4:
             raise RecordError(f"{path}: the file is truncated to {len(head)} bytes")
         total = int(np.frombuffer(head, "<u4")[0])
-        head_bytes = 4 * (total + 2) + len(config)
+        header_bytes = 4 * (total + 2) + len(config)
         table = file.read(4 * (total + 1))
         if len(table) < 4 * (total + 1):  # before memory for so many rows is allocated
             raise RecordError(f"{path}: the file ends within the places of {total} rows")
         places = np.frombuffer(table, "<u4").astype(np.int64)
         if (
-            not np.array_equal(places, head_bytes + size * np.arange(total + 1))
+            not np.array_equal(places, header_bytes + size * np.arange(total + 1))
             or file.read(len(config)) != config
         ):
             raise RecordError(f"{path}: the file's head does not describe {total} rows of these features")
         end = total if count is None else min(total, first + count)
         rows = max(1, _VALUES_PER_PIECE // self.form.max_length)
-        file.seek(head_bytes + min(first, total) * size)
-        for begin in range(first, end, rows):
-            num_rows = min(rows, end - begin)
+        file.seek(header_bytes + min(first, total) * size)
+        for start in range(first, end, rows):
+            num_rows = min(rows, end - start)
             data = file.read(num_rows * size)
             if len(data) < num_rows * size:
-                raise RecordError(f"{path}: the file ends within row {begin + len(data) // size}")
+                raise RecordError(f"{path}: the file ends within row {start + len(data) // size}")
             values = np.frombuffer(data, np.uint8).reshape(num_rows, size)
             columns, column = {}, 0
             for name in self._features().values():
                 width = self.form.max_length * self._type(name).itemsize
-                part = np.ascontiguousarray(values[:, column : column + width]).view(self._type(name))
-                columns[name] = part.astype(np.int64)
+                feature_values = np.ascontiguousarray(values[:, column : column + width]).view(
+                    self._type(name)
+                )
+                columns[name] = feature_values.astype(np.int64)
                 column += width
             yield {name: columns[name] for name in self.form.features}
         if end == total and file.read(1):
             raise RecordError(f"{path}: the file continues after its {total} rows")
 
     def split_files(self, shards: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-        described = [
+        entries = [
             {
                 **self._columns(),
                 "raw_data": {"basename": shard["name"], "bytes": shard["bytes"], "hashes": {}},
@@ -97,7 +99,7 @@ class MDS(RowFormat):
             }
             for shard in shards
         ]
-        return {INDEX: json.dumps({"shards": described, "version": 2}, sort_keys=True).encode()}
+        return {INDEX: json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()}
 
     def _type(self, name: str) -> np.dtype:
         return value_type(name, self.form)

@@ -21,7 +21,7 @@ from beam_pipeline.rows.documents import DocumentBlock
 _VALUES_PER_GROUP = 1 << 21  # per column: 4096 rows of 512 tokens, which take 8 MiB decoded
 _DOCUMENTS_PER_GROUP = 1 << 17
 _DICTIONARY_BYTES = 1 << 20  # Arrow's default
-_MOST_DICTIONARY_BYTES = 1 << 30  # a page's size is an int32
+_MAX_DICTIONARY_BYTES = 1 << 30  # a page's size is an int32
 
 
 class Parquet(RowFormat):
@@ -30,11 +30,11 @@ class Parquet(RowFormat):
     name = "parquet"
 
     def encode(self, block: RowBlock) -> Iterator[bytes]:
-        file = _Pieces()
+        file = _PieceFile()
         rows = max(1, _VALUES_PER_GROUP // self.form.max_length)
         with _writer(file, self.form) as writer:
-            for first in range(0, len(block), rows):
-                writer.write_table(self._table(block.take(slice(first, first + rows)), writer.schema))
+            for start in range(0, len(block), rows):
+                writer.write_table(self._table(block.take(slice(start, start + rows)), writer.schema))
                 yield file.take()
         yield file.take()
 
@@ -54,8 +54,10 @@ class Parquet(RowFormat):
         """Returns a column as int64 [rows, max_length]."""
         values, lengths = _column(table, name, path, self.form)
         if (lengths != self.form.max_length).any():
-            wrong = lengths[lengths != self.form.max_length][0]
-            raise RecordError(f"{path}: a row has {wrong} values of {name}, not {self.form.max_length}")
+            wrong_length = lengths[lengths != self.form.max_length][0]
+            raise RecordError(
+                f"{path}: a row has {wrong_length} values of {name}, not {self.form.max_length}"
+            )
         return values.astype(np.int64).reshape(-1, self.form.max_length)
 
 
@@ -65,7 +67,7 @@ class ParquetDocuments(DocumentFormat):
     name = "parquet"
 
     def write(self, blocks: Iterable[DocumentBlock], file: BinaryIO, index: BinaryIO | None) -> None:
-        pieces = _Pieces()
+        pieces = _PieceFile()
         with _writer(pieces, self.form) as writer:
             for group in _groups(blocks):
                 offsets = np.append(0, np.cumsum(group.lengths, dtype=np.int32))
@@ -95,24 +97,24 @@ def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:
             )
             block = DocumentBlock(ids, lengths)
         ends = np.cumsum(block.lengths, dtype=np.int64)
-        first = 0
+        start = 0
         while True:
-            first_value = int(ends[first - 1]) if first else 0
+            first_value = int(ends[start - 1]) if start else 0
             end = min(
                 int(np.searchsorted(ends, first_value + _VALUES_PER_GROUP, "right")),
-                first + _DOCUMENTS_PER_GROUP,
+                start + _DOCUMENTS_PER_GROUP,
             )
             if end == len(block):  # the next block may have more documents of this group
                 break
-            end = max(end, first + 1)
-            yield DocumentBlock(block.ids[first_value : int(ends[end - 1])], block.lengths[first:end])
-            first = end
-        remainder = block.cut(first, len(block))
+            end = max(end, start + 1)
+            yield DocumentBlock(block.ids[first_value : int(ends[end - 1])], block.lengths[start:end])
+            start = end
+        remainder = block.cut(start, len(block))
     if remainder is not None and len(remainder):
         yield remainder
 
 
-def _writer(file: _Pieces, form: RowForm) -> pq.ParquetWriter:
+def _writer(file: _PieceFile, form: RowForm) -> pq.ParquetWriter:
     schema = pa.schema([pa.field(name, _type(name, form), nullable=False) for name in form.features])
     return pq.ParquetWriter(
         file,
@@ -122,7 +124,7 @@ def _writer(file: _Pieces, form: RowForm) -> pq.ParquetWriter:
         compression="zstd",
         # All ids in a dictionary: each value then takes as many bits as the vocabulary needs.
         use_dictionary=True,
-        dictionary_pagesize_limit=max(_DICTIONARY_BYTES, min(4 * form.vocab_size, _MOST_DICTIONARY_BYTES)),
+        dictionary_pagesize_limit=max(_DICTIONARY_BYTES, min(4 * form.vocab_size, _MAX_DICTIONARY_BYTES)),
         write_statistics=False,
         write_page_checksum=True,
         store_schema=False,
@@ -138,13 +140,13 @@ def _tables(file: BinaryIO, path: str, form: RowForm, first: int, count: int | N
                 f"{path}: the columns are {parquet.schema_arrow.names}, not {list(form.features)}"
             )
         end = parquet.metadata.num_rows if count is None else first + count
-        begin = 0  # the number of the group's first record
+        group_start = 0  # the number of the group's first record
         for group in range(parquet.num_row_groups):
             records = parquet.metadata.row_group(group).num_rows
-            start, stop = max(0, first - begin), min(records, end - begin)
+            start, stop = max(0, first - group_start), min(records, end - group_start)
             if start < stop:
                 yield parquet.read_row_group(group).slice(start, stop - start)
-            begin += records
+            group_start += records
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, RecordError):
             raise
@@ -156,9 +158,9 @@ def _column(table: pa.Table, name: str, path: str, form: RowForm) -> tuple[np.nd
     column = table.column(name).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    expected = _type(name, form)
-    if not pa.types.is_list(column.type) or column.type.value_type != expected.value_type:
-        raise RecordError(f"{path}: {name} has the type {column.type}, not {expected}")
+    expected_type = _type(name, form)
+    if not pa.types.is_list(column.type) or column.type.value_type != expected_type.value_type:
+        raise RecordError(f"{path}: {name} has the type {column.type}, not {expected_type}")
     values = column.flatten()
     if column.null_count or values.null_count:
         raise RecordError(f"{path}: {name} has null values")
@@ -170,23 +172,25 @@ def _type(name: str, form: RowForm) -> pa.ListType:
     return pa.list_(pa.field("element", value, nullable=False))
 
 
-def _lists(offsets: np.ndarray, values: np.ndarray, kind: pa.ListType) -> pa.ListArray:
-    values = np.ascontiguousarray(values).reshape(-1).astype(kind.value_type.to_pandas_dtype(), copy=False)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
+def _lists(offsets: np.ndarray, values: np.ndarray, list_type: pa.ListType) -> pa.ListArray:
+    values = (
+        np.ascontiguousarray(values).reshape(-1).astype(list_type.value_type.to_pandas_dtype(), copy=False)
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=list_type)
 
 
-class _Pieces(io.RawIOBase):
+class _PieceFile(io.RawIOBase):
     """A file that collects the bytes that are written, until they are taken."""
 
     def __init__(self):
-        self._parts: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._position = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
+        self._pieces.append(bytes(data))
         self._position += len(data)
         return len(data)
 
@@ -197,7 +201,7 @@ class _Pieces(io.RawIOBase):
         """Does nothing: the writer closes its file before the last part is taken."""
 
     def take(self) -> bytes:
-        data, self._parts = b"".join(self._parts), []
+        data, self._pieces = b"".join(self._pieces), []
         return data
 
 

@@ -28,9 +28,9 @@ class TFRecord(RowFormat):
         has_positions = not {"segment_ids", "position_ids"}.isdisjoint(form.features)
         max_value = max(form.vocab_size - 1, form.max_length if has_positions else 1)
         rows = max(1, _VALUES_PER_PIECE // form.max_length)
-        for first in range(0, len(block), rows):
-            some = block.take(slice(first, first + rows))
-            yield encode_rows(some, features=form.features, max_value=max_value)
+        for start in range(0, len(block), rows):
+            piece = block.take(slice(start, start + rows))
+            yield encode_rows(piece, features=form.features, max_value=max_value)
 
     def decode(
         self, file: BinaryIO, path: str, first: int = 0, count: int | None = None

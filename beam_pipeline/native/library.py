@@ -19,8 +19,8 @@ _INTERFACE = 3  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
-_LEAST_VALUE_BYTES = 3  # of a varint; the compiled functions are fastest with these
-_UNUSED_BYTES = 3  # that are written after the last varint
+_MIN_VALUE_BYTES = 3  # of a varint; the compiled functions are fastest with these
+_UNUSED_BYTES = 3  # written after the last varint
 
 
 class _Feature(ctypes.Structure):
@@ -40,12 +40,12 @@ def rows_library() -> ctypes.CDLL | None:
 
 def load(path: str) -> ctypes.CDLL:
     """Loads the compiled functions from a file. Raises what `rows_library` raises."""
-    # Without a compiler, an installation leaves an older file as it is.
+    # Without a compiler, an installation does not replace an older file.
     remedy = "delete it, and install again: pip install -e ."
     try:
         library = ctypes.CDLL(path)
         interface = library.tokenmill_initialize()
-    except (OSError, AttributeError) as error:  # of another platform, or damaged
+    except (OSError, AttributeError) as error:  # the library is damaged, or built for another platform
         raise UsageError(f"{path} cannot be loaded; {remedy} ({error})") from error
     if interface != _INTERFACE:  # before the functions are looked up, since another version may lack some
         raise UsageError(f"{path} is of another version; {remedy}")
@@ -93,7 +93,7 @@ def encode_rows(
     """
     rows = len(lengths)
     features = (_Feature * len(columns))()
-    arrays = [np.ascontiguousarray(lengths, np.uint32)]  # what the library reads must not be freed before
+    arrays = [np.ascontiguousarray(lengths, np.uint32)]  # keeps the copies alive while the library reads them
     for feature, (name, values) in zip(features, columns, strict=True):
         feature.name = name.encode()
         if values is not None:
@@ -104,7 +104,7 @@ def encode_rows(
             feature.values, feature.itemsize = values.ctypes.data, values.itemsize
     if len(columns) > _MOST_FEATURES:
         raise ValueError(f"{len(columns)} features are more than {_MOST_FEATURES}")
-    value_bytes = max(_LEAST_VALUE_BYTES, -(-max_value.bit_length() // 7))
+    value_bytes = max(_MIN_VALUE_BYTES, -(-max_value.bit_length() // 7))
     record = _FRAME_BYTES + sum(_FEATURE_BYTES + len(name) + value_bytes * max_length for name, _ in columns)
     buffer = np.empty(rows * record + _UNUSED_BYTES, np.uint8)
     size = library.tokenmill_encode(
@@ -117,17 +117,17 @@ def encode_rows(
     return buffer[:size].tobytes()
 
 
-def record_ends(library: ctypes.CDLL, data: bytes, place: int) -> np.ndarray:
+def record_ends(library: ctypes.CDLL, data: bytes, offset: int) -> np.ndarray:
     """Follows the lengths of framed records as far as `data` contain them.
 
     Args:
         data: The beginning of a file, or a part of it.
-        place: The offset of the first record in `data`, 0 or more.
+        offset: The offset of the first record in `data`, 0 or more.
 
     Returns:
         int64 [records]: the end of each record. The last end can be beyond the data.
     """
-    if place < 0:
-        raise ValueError(f"a record cannot begin at {place}")
+    if offset < 0:
+        raise ValueError(f"a record cannot begin at {offset}")
     ends = np.empty(len(data) // 16 + 1, np.int64)
-    return ends[: library.tokenmill_record_ends(data, len(data), place, len(ends), ends.ctypes.data)]
+    return ends[: library.tokenmill_record_ends(data, len(data), offset, len(ends), ends.ctypes.data)]

@@ -97,7 +97,7 @@ def _analyze_split(split: FinishedSplit) -> str:
                 _ = analyzed | "Write" >> tft_beam.WriteTransformFn(str(Path(folder, "out")))
 
         run(build, beam_options.parse([]))
-        lengths = _look_up(tf, tft, str(Path(folder, "out")))
+        lengths = _look_up_lengths(tf, tft, str(Path(folder, "out")))
         _publish(Path(folder, "out", TRANSFORM_FN), split.folder)
     medians = ", ".join(
         f"{median:,.0f} {name.rpartition('_')[2]} (mean {mean:,.1f})"
@@ -111,17 +111,17 @@ def _instances(statistics: Mapping[str, Any], features: Sequence[str]) -> Iterat
     empty: dict[str, list] = {name: [] for name in features}
     counts = np.array(statistics["token_counts"], np.int64)
     ids = np.flatnonzero(counts)
-    for first in range(0, len(ids), _IDS_PER_INSTANCE):
-        batch = ids[first : first + _IDS_PER_INSTANCE]
+    for start in range(0, len(ids), _IDS_PER_INSTANCE):
+        batch = ids[start : start + _IDS_PER_INSTANCE]
         yield {**empty, "input_ids": batch.tolist(), "input_ids_count": counts[batch].tolist()}
     for name in _LENGTHS:
-        values, weights = _points(statistics[name])
+        values, weights = _histogram_points(statistics[name])
         total = statistics["tokens" if name == "document_tokens" else "bytes"]
         # The sum of the lengths is exact; a sum over the histogram's points would not be.
         yield {**empty, name: values, f"{name}_count": weights, f"{name}_sum": [total]}
 
 
-def _points(histogram: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+def _histogram_points(histogram: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     """Approximates a histogram by weighted points: spreads the documents of each bin evenly over it.
 
     Returns:
@@ -163,7 +163,7 @@ def _preprocessing_fn(tf: Any, tft: Any) -> Callable[[Mapping[str, Any]], dict[s
     return preprocessing_fn
 
 
-def _look_up(tf: Any, tft: Any, folder: str) -> dict[str, tuple[float, float]]:
+def _look_up_lengths(tf: Any, tft: Any, folder: str) -> dict[str, tuple[float, float]]:
     """Returns (mean, median) of each length from the saved function. This also proves that it can be loaded."""
     lengths = {name: tf.ragged.constant([[1]], tf.int64) for name in _LENGTHS}
     outputs = tft.TFTransformOutput(folder).transform_raw_features(lengths)
@@ -180,7 +180,7 @@ def _publish(saved_model: Path, split_folder: str) -> None:
         DataError: If the target contains files that this program did not write.
     """
     target = filesystem.join(split_folder, TRANSFORM_FN)
-    old = own_saved_model(target)
+    old_files = own_saved_model(target)
     files = sorted(
         filter(Path.is_file, saved_model.rglob("*")), key=lambda path: path.name == "saved_model.pb"
     )
@@ -199,7 +199,7 @@ def _publish(saved_model: Path, split_folder: str) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         return
-    filesystem.delete(old)
+    filesystem.delete(old_files)
     # saved_model.pb is written last, since without it nothing can be loaded.
     for file in [saved_model / SAVED_MODEL_RECORD, *files]:
         filesystem.write_bytes(

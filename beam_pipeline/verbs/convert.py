@@ -19,7 +19,7 @@ from beam_pipeline.steps.convert import (
     CommitConversion,
     ConvertJob,
     ConvertShard,
-    converted,
+    converted_manifest,
     list_source_shards,
     read_listed,
 )
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     source = filesystem.absolute(config.dataset)
     splits = _check(config, source, launch)
     names = tuple(split.name for split in splits)
-    fingerprint = converted(splits[0].manifest, config.format_options())["fingerprint"]
+    fingerprint = converted_manifest(splits[0].manifest, config.format_options())["fingerprint"]
     is_done = True
     with launch.claim(config, names, fingerprint) as held:
         if held is not None:
@@ -60,8 +60,8 @@ def main(argv: Sequence[str]) -> None:
             write_report(launch.output)
     for split in splits:
         shards = counted(len(split.manifest["shards"]), "shard")
-        of_documents = split.manifest["max_length"] is None
-        records = counted(split.manifest["num_records"], "document" if of_documents else "row")
+        has_documents = split.manifest["max_length"] is None
+        records = counted(split.manifest["num_records"], "document" if has_documents else "row")
         print(f"{split.name}: {records}, {shards} of {config.output_format}")
 
 
@@ -72,19 +72,19 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedS
     splits = open_dataset(source)
     for split in splits:
         source_format = output_format_of(split.manifest)
-        if converted(split.manifest, config.format_options())["config"] == split.manifest["config"]:
+        if converted_manifest(split.manifest, config.format_options())["config"] == split.manifest["config"]:
             raise UsageError(f"{config.dataset}: already has the format {source_format}; copy the folder")
-        of_documents = split.manifest["max_length"] is None
-        if config.output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
+        has_documents = split.manifest["max_length"] is None
+        if config.output_format not in (DOCUMENT_FORMATS if has_documents else ROW_FORMATS):
             raise UsageError(
                 f"{config.dataset}: --output_format {config.output_format}: a dataset of rows cannot become one of "
                 "documents, nor the reverse; prepare it with that format"
             )
-        target_format = format_class(config.output_format, of_documents=of_documents)
+        target_format = format_class(config.output_format, of_documents=has_documents)
         target_format.check_packages()
         largest = max((shard["records"] for shard in split.manifest["shards"]), default=0)
         try:
-            format_of(converted(split.manifest, config.format_options())).check_records(largest)
+            format_of(converted_manifest(split.manifest, config.format_options())).check_records(largest)
         except UsageError as error:
             raise UsageError(f"{split.folder}: {error}, when you prepare it") from error
         if split.manifest["fingerprint"] != splits[0].manifest["fingerprint"]:

@@ -25,8 +25,8 @@ from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.hashing import place_hashes
 from beam_pipeline.support.progress import Address, Reporter
 
-# The largest number of files of a sample, however many work units there are.
-_FILES = 64
+# The largest number of files of a sample, for any number of work units.
+_MAX_FILES = 64
 
 # The sizes of some files, such as compressed ones, are only estimates, so the sample may be larger than requested. It
 # is thinned if it exceeds the requested size by more than this factor.
@@ -70,7 +70,7 @@ def build(pipeline: beam.Pipeline, job: SampleJob) -> None:
     )
 
 
-def _below(hashes: np.ndarray, share: float) -> np.ndarray:
+def _is_sampled(hashes: np.ndarray, share: float) -> np.ndarray:
     return np.ones(len(hashes), bool) if share >= 1 else hashes < np.uint64(int(share * 2**64))
 
 
@@ -83,7 +83,7 @@ class SampleUnit(beam.DoFn):
     def setup(self) -> None:
         self._reporter = Reporter(self._job.progress)
         self._documents = Metrics.counter("train-tokenizer", "documents")
-        self._bad = Metrics.counter("train-tokenizer", "bad_records")
+        self._bad_records = Metrics.counter("train-tokenizer", "bad_records")
 
     def process(self, unit: WorkUnit) -> Iterator[tuple[int, tuple[int, pa.RecordBatch]]]:
         job = self._job
@@ -92,27 +92,27 @@ class SampleUnit(beam.DoFn):
         for batch in read_unit(unit, job.read_options):
             if batch.bad_records and not job.skip_bad:
                 raise DataError(describe(unit, batch.bad_records[0]))
-            self._bad.inc(len(batch.bad_records))
+            self._bad_records.inc(len(batch.bad_records))
             self._documents.inc(len(batch.texts))
             hashed = place_hashes("sample", job.seed, batch.name, batch.places)  # equal for repeats of --mix
-            chosen = np.flatnonzero(_below(hashed, job.share))
-            hashes.append(hashed[chosen])
+            indices = np.flatnonzero(_is_sampled(hashed, job.share))
+            hashes.append(hashed[indices])
             # UTF-8 cannot encode lone surrogates, which jsonl may contain, and a tokenizer cannot learn from them.
-            texts += (batch.texts[index].encode(errors="ignore") for index in chosen.tolist())
+            texts += (batch.texts[index].encode(errors="ignore") for index in indices.tolist())
         if texts:
             sampled = pa.record_batch([np.concatenate(hashes), texts], schema=_SCHEMA)
-            yield unit.index * _FILES // job.num_units, (unit.index, sampled)
+            yield unit.index * _MAX_FILES // job.num_units, (unit.index, sampled)
         self._reporter.add("sample", unit.bytes)
 
 
 def write_file(element: tuple[int, Iterable[tuple[int, pa.RecordBatch]]], folder: str) -> None:
     """Writes the documents of neighbouring units, in order, to one file."""
-    number, units = element
+    file_number, units = element
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, _SCHEMA) as writer:
         for _, sampled in sorted(units, key=itemgetter(0)):
             writer.write_batch(sampled)
-    path = filesystem.join(folder, f"sample-{number:02d}.arrow")
+    path = filesystem.join(folder, f"sample-{file_number:02d}.arrow")
     filesystem.write_bytes(path, stream.getvalue().to_pybytes())
 
 
@@ -147,4 +147,4 @@ class Sample:
         """Yields the sampled documents of each unit."""
         for path in self._paths:
             for unit in pa.ipc.open_stream(filesystem.read_bytes(path)):
-                yield unit["text"].filter(_below(unit["hash"].to_numpy(), self._share))
+                yield unit["text"].filter(_is_sampled(unit["hash"].to_numpy(), self._share))

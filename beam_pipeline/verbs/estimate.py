@@ -31,7 +31,7 @@ from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.template import Template
 
 _SAMPLED_SHARE = 1 / 200
-_LEAST, _MOST = 8 << 20, 64 << 20  # bytes
+_MIN_SAMPLE_BYTES, _MAX_SAMPLE_BYTES = 8 << 20, 64 << 20  # bytes
 _ENCODED_ROWS = 4096
 
 
@@ -48,7 +48,7 @@ class Estimate:
     document_error: float
     """Standard error of `documents`, as a share of them. 0 if the sample is the whole input."""
     token_error: float
-    """Standard error of `tokens`, likewise."""
+    """Standard error of `tokens`, as a share of them."""
     rows: float
     record_bytes: float
     """Average size of a row's record in its file."""
@@ -66,7 +66,7 @@ class Estimate:
 
 def estimate(
     config: PrepareConfig,
-    planned: InputPlan,
+    input_plan: InputPlan,
     tokenizer: TokenizerDescription,
     *,
     template: Template,
@@ -77,7 +77,7 @@ def estimate(
 
     Args:
         config: The run's options.
-        planned: The run's input.
+        input_plan: The run's input.
         tokenizer: The run's tokenizer.
         template: The ids around each document.
         pad_id: The id that pads rows.
@@ -97,8 +97,8 @@ def estimate(
     )
     shard_format = format_for(config, tokenizer.vocab_size)
     packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
-    sample_bytes = min(max(int(planned.bytes * _SAMPLED_SHARE), _LEAST), _MOST)
-    sample = windows(planned, config.input, sample_bytes=sample_bytes, seed=config.seed)
+    sample_bytes = min(max(int(input_plan.bytes * _SAMPLED_SHARE), _MIN_SAMPLE_BYTES), _MAX_SAMPLE_BYTES)
+    sample = windows(input_plan, config.input, sample_bytes=sample_bytes, seed=config.seed)
     window_sums: list[_Sums] = []
     encoded: list[RowBlock | DocumentBlock] = []
     encoded_rows = 0
@@ -120,45 +120,45 @@ def estimate(
             on_bad=on_bad,
         )
         [statistics] = rows.statistics
-        for _, block in rows.blocks(_counted(group, statistics)):
+        for _, block in rows.blocks(_add_increments(group, statistics)):
             if encoded_rows < _ENCODED_ROWS:
                 num_missing = _ENCODED_ROWS - encoded_rows
-                part = (
+                sample_block = (
                     block.take(slice(num_missing))
                     if isinstance(block, RowBlock)
                     else block.cut(0, num_missing)
                 )
-                encoded.append(part)
-                encoded_rows += len(part)
+                encoded.append(sample_block)
+                encoded_rows += len(sample_block)
         if has_own_rows:
             [(sums, _, share)] = group
             sums.rows += share * statistics.rows
     if not any(sums.tokens for sums in window_sums):
         raise DataError("the sample contains no documents, only blank records or none at all")
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     if encoded:
         encoded_bytes = _encoded_size(shard_format, encoded)
     else:  # less than a row
         encoded_rows, encoded_bytes = 1, config.max_length * (2 + config.attention_mask)
-    encoding = time.perf_counter() - began
-    whole = sample_bytes >= planned.bytes
+    encoding_seconds = time.perf_counter() - start_time
+    is_whole_input = sample_bytes >= input_plan.bytes
     planned_bytes = np.array([sums.window.planned_bytes for sums in window_sums])
     weights = np.array([sums.window.weight for sums in window_sums])
 
     def total(values: list[float]) -> tuple[float, float]:
         """Returns the sum of these sums over windows, extrapolated to the input, and its standard error as a share."""
-        if whole:
+        if is_whole_input:
             return sum(values), 0.0
         per_byte = np.array(values) / planned_bytes
         mean = np.average(per_byte, weights=weights)
         if len(window_sums) == 1:
-            return planned.bytes * mean, 0.0
+            return input_plan.bytes * mean, 0.0
         deviation = np.sqrt(
             (weights**2 * (per_byte - mean) ** 2).sum() * len(window_sums) / (len(window_sums) - 1)
         )
-        return planned.bytes * mean, deviation / weights.sum() / mean
+        return input_plan.bytes * mean, deviation / weights.sum() / mean
 
-    has_beginnings = not whole and any(is_at_beginning(sums.window.unit) for sums in window_sums)
+    has_beginnings = not is_whole_input and any(is_at_beginning(sums.window.unit) for sums in window_sums)
     seconds, second_error = total([sums.seconds for sums in window_sums])
     tokens, token_error = total([sums.tokens for sums in window_sums])
     documents, document_error = total([sums.documents for sums in window_sums])
@@ -177,11 +177,11 @@ def estimate(
         token_error=token_error,
         rows=num_rows,
         record_bytes=encoded_bytes / encoded_rows,
-        seconds=seconds + encoding / encoded_rows * num_rows,
+        seconds=seconds + encoding_seconds / encoded_rows * num_rows,
         second_error=second_error,
-        longest_bytes=max(sums.longest for sums in window_sums),
+        longest_bytes=max(sums.longest_bytes for sums in window_sums),
         has_beginnings=has_beginnings,
-        has_one_place=not whole and len(window_sums) == 1,
+        has_one_place=not is_whole_input and len(window_sums) == 1,
     )
 
 
@@ -193,7 +193,7 @@ class _Sums:
     seconds: float
     """The time of reading, tokenizing and packing, for the shares of the documents that are in the window."""
     bytes: int = 0
-    longest: int = 0
+    longest_bytes: int = 0
     """Bytes of the longest document."""
     documents: float = 0
     tokens: float = 0
@@ -212,18 +212,18 @@ def _pieces(sample: Iterable[SampleWindow], window_sums: list[_Sums]) -> Iterato
         sums = _Sums(window, window.seconds * (bytes_in_window / size if size else 1.0), size)
         window_sums.append(sums)
         for batch, share in window.pieces:
-            sums.longest = max(sums.longest, int(batch.bytes.max(initial=0)))
+            sums.longest_bytes = max(sums.longest_bytes, int(batch.bytes.max(initial=0)))
             yield sums, batch, share
         window.pieces.clear()
 
 
-def _counted(pieces: Iterable[_Piece], statistics: SplitStatistics) -> Iterator[DocumentBatch]:
+def _add_increments(pieces: Iterable[_Piece], statistics: SplitStatistics) -> Iterator[DocumentBatch]:
     """Yields the documents, and adds the increments of `statistics` to their windows' sums."""
     for sums, batch, share in pieces:
         documents, tokens = statistics.documents, statistics.tokens
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         yield batch
-        sums.seconds += share * (time.perf_counter() - began)
+        sums.seconds += share * (time.perf_counter() - start_time)
         sums.documents += share * (statistics.documents - documents)
         sums.tokens += share * (statistics.tokens - tokens)
 

@@ -22,51 +22,51 @@ _GIGABYTES_PER_VCPU = 4
 
 
 def describe_estimate(
-    result: Estimate, config: PrepareConfig, planned: InputPlan, vocab_size: int
+    estimated: Estimate, config: PrepareConfig, input_plan: InputPlan, vocab_size: int
 ) -> Iterator[str]:
     """Yields the lines of the estimate for the user.
 
     Args:
-        result: The estimate.
+        estimated: The estimate.
         config: The run's options.
-        planned: The run's input.
+        input_plan: The run's input.
         vocab_size: The number of the tokenizer's ids.
     """
-    tokens, size = _margin(result.token_error), human_bytes(result.rows * result.record_bytes)
+    tokens, size = _margin(estimated.token_error), human_bytes(estimated.rows * estimated.record_bytes)
     yield (
-        f"sample: {megabytes(result.sample_bytes)} of text from {counted(result.windows, 'place')} of the input's "
-        f"{megabytes(planned.bytes)}"
+        f"sample: {megabytes(estimated.sample_bytes)} of text from {counted(estimated.windows, 'place')} of the input's"
+        f" {megabytes(input_plan.bytes)}"
     )
     yield (
-        f"all splits: about {counted(round(result.documents), 'document')}{_margin(result.document_error)}, "
-        f"{result.tokens:,.0f} tokens{tokens}, {size}{tokens}"
+        f"all splits: about {counted(round(estimated.documents), 'document')}{_margin(estimated.document_error)}, "
+        f"{estimated.tokens:,.0f} tokens{tokens}, {size}{tokens}"
     )
-    if result.has_beginnings:
+    if estimated.has_beginnings:
         yield (
             "compressed files and row groups are sampled from their beginning only: if the rest of them differs, so do "
             "all figures, by more than the margins given here"
         )
-    elif result.has_one_place:
+    elif estimated.has_one_place:
         yield "the sample is from one place only, so the margins are unknown"
-    yield from _split_lines(result, config)
+    yield from _split_lines(estimated, config)
     if config.dedup == "exact":
         yield "duplicates, which --dedup exact leaves out, are counted here: a sample does not show them"
     id_bytes = id_dtype(vocab_size).itemsize
-    staged_bytes = (result.rows * config.max_length if config.max_length else result.tokens) * id_bytes
-    text_bytes = max(planned.bytes, result.tokens * memory.TEXT_BYTES_PER_TOKEN)
-    peak = needed_memory(config, int(text_bytes), vocab_size, longest_bytes=result.longest_bytes)
-    seconds = f"{_duration(result.seconds + _SECONDS_TO_START)}{_margin(result.second_error)}"
+    staged_bytes = (estimated.rows * config.max_length if config.max_length else estimated.tokens) * id_bytes
+    text_bytes = max(input_plan.bytes, estimated.tokens * memory.TEXT_BYTES_PER_TOKEN)
+    peak = needed_memory(config, int(text_bytes), vocab_size, longest_bytes=estimated.longest_bytes)
+    seconds = f"{_duration(estimated.seconds + _SECONDS_TO_START)}{_margin(estimated.second_error)}"
     yield (
         f"on this machine: about {seconds}, {human_bytes(peak)} of memory (the longest document of the sample has "
-        f"{human_bytes(result.longest_bytes)}; a longer one needs more), and while it runs "
+        f"{human_bytes(estimated.longest_bytes)}; a longer one needs more), and while it runs "
         f"{human_bytes(staged_bytes)}{tokens} more in the output folder"
     )
-    yield _dataflow_line(planned.bytes, staged_bytes, PRICES | dict(config.prices))
+    yield _dataflow_line(input_plan.bytes, staged_bytes, PRICES | dict(config.prices))
 
 
-def _split_lines(result: Estimate, config: PrepareConfig) -> Iterator[str]:
+def _split_lines(estimated: Estimate, config: PrepareConfig) -> Iterator[str]:
     for name, share in config.splits:
-        rows = math.ceil(result.rows * share)
+        rows = math.ceil(estimated.rows * share)
         layout = Layout(
             split=name,
             num_rows=rows,
@@ -79,8 +79,8 @@ def _split_lines(result: Estimate, config: PrepareConfig) -> Iterator[str]:
         if config.max_length:
             records = f"{counted(rows, 'row')} of {config.max_length}"
         yield (
-            f"{name}: about {result.tokens * share:,.0f} tokens, {records}, "
-            f"{counted(layout.num_shards, 'shard')}, {human_bytes(rows * result.record_bytes)}"
+            f"{name}: about {estimated.tokens * share:,.0f} tokens, {records}, "
+            f"{counted(layout.num_shards, 'shard')}, {human_bytes(rows * estimated.record_bytes)}"
         )
 
 

@@ -33,31 +33,31 @@ def main(argv: Sequence[str]) -> None:
     config, _ = parse(InspectConfig, argv)
     splits = open_dataset(filesystem.absolute(config.dataset))
     if config.record:
-        lines = _record(config, splits)
+        lines = _record_lines(config, splits)
     elif config.grep is not None:
-        lines = _grep(config, splits)
+        lines = _grep_lines(config, splits)
     else:
-        lines = _summary(splits)
+        lines = _summary_lines(splits)
     for line in lines:
         print(line, flush=True)
 
 
-def _summary(splits: Sequence[FinishedSplit]) -> Iterator[str]:
+def _summary_lines(splits: Sequence[FinishedSplit]) -> Iterator[str]:
     """Yields the lines of the summary."""
-    first = splits[0].manifest
-    tokenizer = first["tokenizer"]
-    inputs = first["inputs"]
+    first_manifest = splits[0].manifest
+    tokenizer = first_manifest["tokenizer"]
+    inputs = first_manifest["inputs"]
     yield f"inputs     {counted(inputs['files'], 'file')}, {inputs['input_bytes']:,} bytes"
     yield f"tokenizer  {splits[0].tokenizer_folder}, {tokenizer['vocab_size']:,} tokens"
-    if first["max_length"] is None:
+    if first_manifest["max_length"] is None:
         yield "rows       whole documents, in the order of the input"
     else:
-        yield f"rows       {first['max_length']} tokens: {', '.join(first['features'])}"
-    yield f"format     {output_format_of(first)}"
-    excluded = {name.replace("_", " "): count for name, count in first["excluded"].items()}
+        yield f"rows       {first_manifest['max_length']} tokens: {', '.join(first_manifest['features'])}"
+    yield f"format     {output_format_of(first_manifest)}"
+    excluded = {name.replace("_", " "): count for name, count in first_manifest["excluded"].items()}
     records = excluded.pop("records")
-    left_out = ", ".join(f"{count:,} {name}" for name, count in excluded.items() if count)
-    yield f"records    {records:,} read, left out: {left_out or 'none'}"
+    exclusions = ", ".join(f"{count:,} {name}" for name, count in excluded.items() if count)
+    yield f"records    {records:,} read, left out: {exclusions or 'none'}"
     yield ""
     header = (
         "split",
@@ -94,7 +94,7 @@ def _figures(split: FinishedSplit) -> tuple[str, ...]:
     )
 
 
-def _record(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
+def _record_lines(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
     """Yields the lines for one record: its place, its origin and its content."""
     name, shard, record = config.record
     split = next((split for split in splits if split.name == name), None)
@@ -123,7 +123,7 @@ def _record(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[
             yield f"traced  only to its work unit: {visible(str(reason), one_line=True)}{hint}"
     yield ""
     stretches = stretches_of(row, parts, tracer.starts(origin, row))
-    yield from _content(row, stretches, decoder, config.tokens)
+    yield from _content_lines(row, stretches, decoder, config.tokens)
 
 
 def _source_lines(origin: Origin) -> Iterator[str]:
@@ -133,24 +133,24 @@ def _source_lines(origin: Origin) -> Iterator[str]:
         yield f"{'source' if number == 0 else '':<6}  {line}"
 
 
-def _content(
+def _content_lines(
     row: Row, stretches: Sequence[tuple[int, int, str]], decoder: TextDecoder, tokens: bool
 ) -> Iterator[str]:
     """Yields the row's text or tokens, for each stretch in turn."""
-    for first, end, description in stretches:
+    for start, end, description in stretches:
         remark = f"; {visible(description, one_line=True)}" if description else ""
-        yield f"── tokens {first} to {end - 1}{remark}"
+        yield f"── tokens {start} to {end - 1}{remark}"
         if tokens:
-            for piece in decoder.pieces(row.ids[first:end].tolist()):
-                for position in range(first + piece.first, first + piece.end):
+            for piece in decoder.pieces(row.ids[start:end].tolist()):
+                for position in range(start + piece.first, start + piece.end):
                     token = decoder.token(int(row.ids[position]))
-                    text = repr(piece.text) if position == first + piece.end - 1 else "…"
+                    text = repr(piece.text) if position == start + piece.end - 1 else "…"
                     yield f"{position:>6}  {int(row.ids[position]):>7}  {visible(token, one_line=True):<24} {text}"
         else:
-            yield visible("".join(piece.text for piece in decoder.pieces(row.ids[first:end].tolist())))
+            yield visible("".join(piece.text for piece in decoder.pieces(row.ids[start:end].tolist())))
 
 
-def _grep(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
+def _grep_lines(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
     """Yields a line for each record whose text matches.
 
     Raises:
@@ -170,7 +170,7 @@ def _grep(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[st
                         if num_matches == config.most:
                             yield f"… and perhaps more: these are the first {num_matches} (--most)"
                             return
-                        yield f"{split.name}:{shard}:{record}  {_around(text, *match.span())}"
+                        yield f"{split.name}:{shard}:{record}  {_excerpt(text, *match.span())}"
                         num_matches += 1
     if not num_matches:
         raise DataError(
@@ -178,8 +178,8 @@ def _grep(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[st
         )
 
 
-def _around(text: str, first: int, end: int) -> str:
+def _excerpt(text: str, match_start: int, match_end: int) -> str:
     """Returns a match with the text around it, as one line."""
-    start, stop = max(0, first - _CONTEXT), min(len(text), end + _CONTEXT)
-    shown = visible(text[start:stop], one_line=True)
-    return f"{'…' * (start > 0)}{shown}{'…' * (stop < len(text))}"
+    excerpt_start, excerpt_end = max(0, match_start - _CONTEXT), min(len(text), match_end + _CONTEXT)
+    shown = visible(text[excerpt_start:excerpt_end], one_line=True)
+    return f"{'…' * (excerpt_start > 0)}{shown}{'…' * (excerpt_end < len(text))}"

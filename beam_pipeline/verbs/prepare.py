@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Checked:
+class _CheckedRun:
     """The inputs and options of a run, read and checked before anything is written."""
 
     config: PrepareConfig
@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> None:
     print_summary(config, output, None if held is None else seconds)
 
 
-def _check(config: PrepareConfig, launch: Launch) -> _Checked:
+def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
     """Reads the tokenizer and plans the input.
 
     Raises:
@@ -147,21 +147,21 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
             f"{MOST_IDS:,}; use a tokenizer with smaller ids"
         )
     template = tokenizer.template_of(config.append_eos)
-    slow = check_engine(
+    slow_reason = check_engine(
         config.engine,
         tokenizer.json,
         parse_special_tokens=config.parse_special_tokens,
         control_ids=tokenizer.control_ids,
     )
     check_copy(tokenizer, config.tokenizer)
-    if slow is not None:
+    if slow_reason is not None:
         _log.warning(
             f"--tokenizer {config.tokenizer}: Hugging Face's tokenizers encodes all text, at about {HF_SPEED} per "
-            f"core, since no faster engine gives its ids exactly: {slow}"
+            f"core, since no faster engine gives its ids exactly: {slow_reason}"
         )
-    unknown = describe_unknown(load_tokenizer(tokenizer.json).parsed)
-    if unknown is not None:
-        _log.warning(f"--tokenizer {config.tokenizer}: {unknown}")
+    unknown_text = describe_unknown(load_tokenizer(tokenizer.json).parsed)
+    if unknown_text is not None:
+        _log.warning(f"--tokenizer {config.tokenizer}: {unknown_text}")
     if native.rows_library() is None:
         _log.info(
             "records are encoded without compiled code, more slowly: tokenmill was installed without a C compiler"
@@ -172,21 +172,21 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     planned = launch.plan(config.input)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
-        ends = (
+        eos_hint = (
             "--append_eos ends each with the eos token"
             if tokenizer.special_token_ids["eos"] is not None
             else None
         )
         _log.info(
             "rows join documents with nothing between them, since the tokenizer adds no special tokens; "
-            f"{ends or '--segment_ids records the beginning of each'}"
+            f"{eos_hint or '--segment_ids records the beginning of each'}"
         )
     if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
-    return _Checked(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
+    return _CheckedRun(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
 
 
-def _show_estimate(launch: Launch, checked: _Checked) -> None:
+def _show_estimate(launch: Launch, checked: _CheckedRun) -> None:
     """Prints an estimate of the run's output and cost, from a sample of the input."""
     config, planned, tokenizer = checked.config, checked.planned, checked.tokenizer
     with elapsed("preparing a sample"):
@@ -202,7 +202,7 @@ def _show_estimate(launch: Launch, checked: _Checked) -> None:
         print(line)
 
 
-def _make(launch: Launch, held: Lock, checked: _Checked) -> bool:
+def _make(launch: Launch, held: Lock, checked: _CheckedRun) -> bool:
     """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
     written = "documents" if config.packing == "none" else "rows"
@@ -279,8 +279,8 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
 
 def _joins_silently(config: PrepareConfig, template: Template) -> bool:
     """Determines whether rows contain several documents, and nothing in the records marks their boundaries."""
-    marked = template.prefix or template.suffix or config.segment_ids or config.position_ids
-    return config.packing not in ("pad", "none") and not marked
+    is_marked = template.prefix or template.suffix or config.segment_ids or config.position_ids
+    return config.packing not in ("pad", "none") and not is_marked
 
 
 def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: TokenizerDescription) -> None:
@@ -306,7 +306,7 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
     )
 
 
-def _stage(job: Job, checked: _Checked) -> None:
+def _stage(job: Job, checked: _CheckedRun) -> None:
     """Writes the files that workers read: the tokenizer, the plan and the run's description."""
     files = checked.tokenizer.files
     job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})

@@ -42,11 +42,11 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
                 f"{name}: WARNING: --num_shards {config.num_shards}: this split has only {totals['rows']} rows, "
                 "with one shard for each"
             )
-    left_out = {
+    excluded = {
         name: count for name, count in split_manifest["excluded"].items() if count and name != "records"
     }
-    if left_out:
-        counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items())
+    if excluded:
+        counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in excluded.items())
         print(f"left out of {split_manifest['excluded']['records']:,} records: {counts}")
     for engine in split_manifest["engines"]:
         for line in _describe_engine(engine, total_bytes):

@@ -52,14 +52,14 @@ def main(argv: Sequence[str]) -> None:
         hub.check_repo(config.push_to_hub)
     output = launch.output
     planned = launch.plan(config.input)
-    made_from = _describe(config, planned)
-    fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    provenance = _describe(config, planned)
+    fingerprint = hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))
     with launch.hold(tokenizer_folder.lock_folder(output), fingerprint) as held:
         is_kept = tokenizer_folder.claim(
             output, fingerprint, overwrite=config.overwrite, resume=config.resume
         )
-        summary = "" if is_kept else _make(launch, held, config, planned, made_from)
+        summary = "" if is_kept else _make(launch, held, config, planned, provenance)
     if is_kept:
         print(f"{config.output} already contains this tokenizer: nothing to do")
     else:
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _make(
-    launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: InputPlan, made_from: dict
+    launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: InputPlan, provenance: dict
 ) -> str:
     """Samples the corpus, trains the tokenizer and writes it. Returns the summary for the user."""
     output, fingerprint = launch.output, held.holder.fingerprint
@@ -101,7 +101,7 @@ def _make(
         files = trained.files()
         bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
         record = {
-            **made_from,
+            **provenance,
             "inputs": {"files": len(planned.files), "bytes": planned.bytes},
             "sample": {"documents": sample.documents, "bytes": sample.bytes},
             "bytes_per_token": round(bytes_per_token, 4),
@@ -136,7 +136,7 @@ def _train(config: TrainTokenizerConfig, sample: Sample):
     from beam_pipeline.tokenization import training  # imported late, since workers do not need it
 
     try:
-        with _shown(sample) as texts, library_errors():
+        with _show_progress(sample) as texts, library_errors():
             return training.train(
                 config.model,
                 texts,
@@ -149,7 +149,7 @@ def _train(config: TrainTokenizerConfig, sample: Sample):
 
 
 @contextlib.contextmanager
-def _shown(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
+def _show_progress(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
     """Shows a bar while the sample's texts are read, and the time while the model is trained after that."""
     with contextlib.ExitStack() as training:
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
     """
     config, beam_args = parse(VerifyConfig, argv)
     dataset = filesystem.absolute(config.dataset)
-    read = _read_with_progress
+    read_findings = _read_with_progress
     if beam_args:
         # Imported late: Beam takes seconds, and checks on this machine do not need it.
         from beam_pipeline.checks import at_scale
@@ -48,9 +48,9 @@ def main(argv: Sequence[str]) -> None:
 
         options = beam_options.parse(beam_args, flags_of(VerifyConfig))
         filesystem.configure(options)
-        read = partial(at_scale.read_shards, dataset=dataset, options=options)
+        read_findings = partial(at_scale.read_shards, dataset=dataset, options=options)
     defects = 0
-    for folder, folder_defects, notes in _check_all(dataset, read):
+    for folder, folder_defects, notes in _check_all(dataset, read_findings):
         for note in notes:
             print_above(f"NOTE {note}")
         for defect in folder_defects:
@@ -73,13 +73,13 @@ def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:
         yield folder, defects
 
 
-def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str], list[str]]]:
+def _check_all(dataset: str, read_findings: ShardReader) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yields (folder, defects, notes) of each split, and of the dataset's folder if it has any."""
     folders = filesystem.list_subfolders(dataset)
     names = {name for name in folders if _has_manifest(filesystem.join(dataset, name))}
     if not names:
         if filesystem.exists(filesystem.join(dataset, MANIFEST)):
-            yield from _check_folders([dataset], read)
+            yield from _check_folders([dataset], read_findings)
         else:
             yield dataset, [manifests.no_dataset_reason(dataset)], []
         return
@@ -92,12 +92,12 @@ def _check_all(dataset: str, read: ShardReader) -> Iterator[tuple[str, list[str]
         fingerprint, siblings = manifest.get("fingerprint"), manifest.get("splits")
         if isinstance(siblings, list):
             names |= {name for name in siblings if isinstance(name, str) and SPLIT_NAME.fullmatch(name)}
-    whole = True
+    is_whole = True
     folders = [filesystem.join(dataset, name) for name in sorted(names)]
-    for folder, defects, notes in _check_folders(folders, read, dataset):
-        whole = whole and not defects
+    for folder, defects, notes in _check_folders(folders, read_findings, dataset):
+        is_whole = is_whole and not defects
         yield folder, defects, notes
-    defects, notes = check_folder(dataset, names, finished=fingerprint if whole else None)
+    defects, notes = check_folder(dataset, names, finished=fingerprint if is_whole else None)
     if defects or notes:
         yield dataset, defects, notes
 
@@ -110,12 +110,12 @@ def _has_manifest(folder: str) -> bool:
 
 
 def _check_folders(
-    folders: Sequence[str], read: ShardReader, dataset: str | None = None
+    folders: Sequence[str], read_findings: ShardReader, dataset: str | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     splits = [examine_split(folder) for folder in folders]
     if dataset is not None:
         _check_siblings(dataset, splits)
-    shards = read([split for split in splits if split.manifest is not None])
+    shards = read_findings([split for split in splits if split.manifest is not None])
     for split in splits:
         defects = split.defects
         if split.manifest is not None:
@@ -145,10 +145,10 @@ def _check_siblings(dataset: str, splits: Sequence[SplitFindings]) -> None:
                     )
     if readable and len(readable) == len(splits) == len(readable[0].manifest["splits"]):
         documents = sum(split.manifest["totals"]["documents"] for split in readable)
-        read = documents_read(readable[0].manifest["excluded"])
-        if documents != read:
+        num_documents = documents_read(readable[0].manifest["excluded"])
+        if documents != num_documents:
             readable[0].defects.append(
-                f"{dataset}: the splits have {documents} documents, but {read} records became documents"
+                f"{dataset}: the splits have {documents} documents, but {num_documents} records became documents"
             )
 
 
@@ -171,9 +171,9 @@ def read_shards(
     try:
         for split in splits:
             findings = ShardFindings.empty(split.manifest["tokenizer"]["vocab_size"])
-            for part in (pool.map if pool else map)(_run_task, tasks[split.folder]):
-                findings.merge(part)
-                report_bytes(part.bytes)
+            for task_findings in (pool.map if pool else map)(_run_task, tasks[split.folder]):
+                findings.merge(task_findings)
+                report_bytes(task_findings.bytes)
             yield split.folder, findings
     except BrokenProcessPool as error:
         raise WorkerDied(
@@ -197,8 +197,8 @@ def _process_pool() -> ProcessPoolExecutor:
 def _tasks(split: SplitFindings) -> list[Callable[[], ShardFindings]]:
     fields, shards = shard_check_fields(split.manifest), split.manifest["shards"]
     return [
-        partial(check_shards, split.folder, fields, first, shards[first : first + _SHARDS_AT_A_TIME])
-        for first in range(0, len(shards), _SHARDS_AT_A_TIME)
+        partial(check_shards, split.folder, fields, start, shards[start : start + _SHARDS_AT_A_TIME])
+        for start in range(0, len(shards), _SHARDS_AT_A_TIME)
     ]
 
 

@@ -15,7 +15,7 @@ from beam_pipeline.tokenization.library_errors import EncodingError, library_err
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from tokenmill_reader.format.json_text import parse_json
 
-_MOST_GROWTH = 64  # a foreign tokenizer could make a row's text fill the memory
+_MAX_GROWTH = 64  # a foreign tokenizer could make a row's text fill the memory
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ class TextDecoder:
         state = b"null" if decoder is None else decoder.__getstate__()
         self._is_byte_level = b'"ByteLevel"' in state
         growth = _growth(parse_json(state))
-        if growth > _MOST_GROWTH:
+        if growth > _MAX_GROWTH:
             raise ValueError(f"its decoder makes texts up to {growth:,.0f} times as long")
 
     @_decoding_errors()
@@ -85,7 +85,7 @@ class TextDecoder:
         """Divides a row into tokens with their texts. The texts, concatenated, are the row's text."""
         stream = DecodeStream(skip_special_tokens=False)
         pieces: list[DecodedPiece] = []
-        first = 0
+        start = 0
         for index, token_id in enumerate(ids):
             try:
                 text = stream.step(self._tokenizer, int(token_id))
@@ -93,12 +93,12 @@ class TextDecoder:
                 text = self.token(int(token_id))
                 stream = DecodeStream(skip_special_tokens=False)
             if text is not None:
-                pieces.append(DecodedPiece(first, index + 1, text))
-                first = index + 1
-        if first < len(ids):  # the row ends within a character
-            remaining_ids = list(map(int, ids[first:]))
+                pieces.append(DecodedPiece(start, index + 1, text))
+                start = index + 1
+        if start < len(ids):  # the row ends within a character
+            remaining_ids = list(map(int, ids[start:]))
             text = self._tokenizer.decode(remaining_ids, skip_special_tokens=False)
-            pieces.append(DecodedPiece(first, len(ids), text))
+            pieces.append(DecodedPiece(start, len(ids), text))
         return pieces
 
 

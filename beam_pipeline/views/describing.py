@@ -27,10 +27,10 @@ def describe_unit(unit: WorkUnit) -> list[str]:
     """Returns a line for each file of a unit, with its range. If there are many files, names only the first."""
     lines = []
     for part in unit.parts:
-        within = f"bytes {part.start:,} to {part.end:,}"
+        range_text = f"bytes {part.start:,} to {part.end:,}"
         if unit.format in _RANGE_UNITS:
-            within = f"{_RANGE_UNITS[unit.format]} {part.start:,} to {part.end - 1:,}, counted from 0"
-        lines.append(f"{visible(unit.root + part.name, one_line=True)}, {within}")
+            range_text = f"{_RANGE_UNITS[unit.format]} {part.start:,} to {part.end - 1:,}, counted from 0"
+        lines.append(f"{visible(unit.root + part.name, one_line=True)}, {range_text}")
     num_omitted = len(lines) - _MAX_FILES
     if num_omitted > 1:
         lines = [*lines[: _MAX_FILES - 1], f"… and {num_omitted + 1:,} more files"]
@@ -55,4 +55,4 @@ def stretches_of(
             (0, len(row.ids), "the boundaries of documents are not recorded (--segment_ids records them)")
         ]
     ends = [*starts[1:].tolist(), len(row.ids)]
-    return [(first, end, "") for first, end in zip(starts.tolist(), ends, strict=True)]
+    return [(start, end, "") for start, end in zip(starts.tolist(), ends, strict=True)]

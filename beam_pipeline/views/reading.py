@@ -52,13 +52,13 @@ class Origin:
     """The row's number among the rows of its unit, or among the rows of tails."""
     rows: int
     """The number of rows of the split that came from the unit, or from the tails."""
-    skip: int | None = None
+    skipped_tokens: int | None = None
     """For a row of tails: the number of tokens of the first unit's tail in the previous row. Otherwise None."""
 
     @property
     def is_of_tails(self) -> bool:
         """Whether the row was packed from the tails of units."""
-        return self.skip is not None
+        return self.skipped_tokens is not None
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class FinishedSplit:
             DataError: If it is missing or is not UTF-8.
         """
         try:
-            return self._read(self._tokenizer_path).decode()
+            return self._read_listed(self._tokenizer_path).decode()
         except UnicodeDecodeError as error:
             raise DataError(f"{self._tokenizer_path}: cannot be loaded: {error}") from error
 
@@ -131,7 +131,7 @@ class FinishedSplit:
             DataError: If it is missing or damaged.
         """
         path = filesystem.join(self.folder, STATISTICS)
-        statistics = _parse(self._read(path), STATISTICS_FORM, path)
+        statistics = _parse(self._read_listed(path), STATISTICS_FORM, path)
         vocab_size = self.manifest["tokenizer"]["vocab_size"]
         if len(statistics["token_counts"]) != vocab_size:
             counts = len(statistics["token_counts"])
@@ -166,7 +166,7 @@ class FinishedSplit:
         try:
             if isinstance(shard_format, DocumentFormat):
                 for block in read_documents(shard_format, path, first, count):
-                    yield from _documents(block)
+                    yield from _document_rows(block)
                 return
             with filesystem.open_file(path) as file:
                 for columns in shard_format.decode(file, path, first, count):
@@ -202,17 +202,21 @@ class FinishedSplit:
         """
         rank = int(self.layout.rank(np.array(shard), np.array(record)))
         lines, table, tails = self._unit_lines
-        number, position = table.unit_of(rank, 0)
-        rows = int(table.rows[number, 0])
-        if number < len(lines) - 1:
-            return Origin(rank, (self._unit(number),), position, rows)
+        unit_index, position = table.unit_of(rank, 0)
+        rows = int(table.rows[unit_index, 0])
+        if unit_index < len(lines) - 1:
+            return Origin(rank, (self._unit(unit_index),), position, rows)
         max_length = self.manifest["max_length"]
         ends = np.cumsum(tails)
-        first, last = np.searchsorted(ends, [position * max_length + 1, (position + 1) * max_length])
-        units = tuple(
-            self._unit(unit) for unit in range(first, last + 1) if unit < len(tails) and tails[unit]
+        first_unit, last_unit = np.searchsorted(
+            ends, [position * max_length + 1, (position + 1) * max_length]
         )
-        return Origin(rank, units, position, rows, position * max_length - int(ends[first] - tails[first]))
+        units = tuple(
+            self._unit(unit) for unit in range(first_unit, last_unit + 1) if unit < len(tails) and tails[unit]
+        )
+        return Origin(
+            rank, units, position, rows, position * max_length - int(ends[first_unit] - tails[first_unit])
+        )
 
     @cached_property
     def units(self) -> list[WorkUnit]:
@@ -231,7 +235,7 @@ class FinishedSplit:
         """The lines of units.jsonl (the last is for the tails), the rows of each line, and the tokens of each tail."""
         path = filesystem.join(self.folder, UNITS)
         try:
-            lines = self._read(path).decode().split("\n")[:-1]
+            lines = self._read_listed(path).decode().split("\n")[:-1]
             units = [parse_own_json(line) for line in lines]
             columns = [[unit["rows"] for unit in units], [unit["tail"] for unit in units[:-1]]]
         except (ValueError, LookupError, TypeError) as error:
@@ -247,12 +251,11 @@ class FinishedSplit:
             )
         return lines, RowTable(rows.reshape(-1, 1)), tails
 
-    def _read(self, path: str) -> bytes:
-        """Reads a file that the manifest lists, unless it is larger than that: a sparse file may have exabytes."""
+    def _read_listed(self, path: str) -> bytes:
+        """Reads a file that the manifest lists, unless it is larger than listed: a sparse file may have exabytes."""
         size = filesystem.size_of(path)
-        if size is None and not filesystem.exists(
-            path
-        ):  # else it is not a regular file, which reading it reports
+        # Only a regular file has a size; reading anything else reports that.
+        if size is None and not filesystem.exists(path):
             raise DataError(f"{path}: missing")
         if size is not None and size > self._listed_sizes.get(path, size):
             raise DataError(f"{path}: {size} bytes, the manifest specifies {self._listed_sizes[path]}")
@@ -261,13 +264,13 @@ class FinishedSplit:
     @cached_property
     def _listed_sizes(self) -> dict[str, int]:
         """The bytes of the files of the split and its tokenizer, by their paths."""
-        of_folders = (
+        listed_folders = (
             (self.folder, self.manifest["files"]),
             (self.tokenizer_folder, self.manifest["tokenizer"]["files"]),
         )
         return {
             filesystem.join(folder, file["path"]): file["bytes"]
-            for folder, files in of_folders
+            for folder, files in listed_folders
             for file in files
         }
 
@@ -300,14 +303,14 @@ def open_dataset(path: str) -> list[FinishedSplit]:
     """
     if filesystem.exists(filesystem.join(path, MANIFEST)):
         return [open_split(path)]
-    finished = manifests.finished_splits(path)
-    if not finished:
+    finished_names = manifests.finished_splits(path)
+    if not finished_names:
         raise DataError(manifests.no_dataset_reason(path))
-    all_names = open_split(filesystem.join(path, finished[0])).manifest["splits"]
-    return [open_split(filesystem.join(path, name)) for name in all_names]
+    split_names = open_split(filesystem.join(path, finished_names[0])).manifest["splits"]
+    return [open_split(filesystem.join(path, name)) for name in split_names]
 
 
-def _documents(block: DocumentBlock) -> Iterator[Row]:
+def _document_rows(block: DocumentBlock) -> Iterator[Row]:
     ends = np.cumsum(block.lengths, dtype=np.int64)
     for end, length in zip(ends.tolist(), block.lengths.tolist(), strict=True):
         yield Row(block.ids[end - length : end].astype(np.int64), 0, np.zeros(1, np.int64))

@@ -39,14 +39,14 @@ class DocumentPart:
     """Number of tokens of the whole document."""
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether this is the whole document."""
         return self.end - self.first == self.tokens
 
     def describe(self) -> str:
         """Describes the document's place, and the range of its tokens."""
         place = describe_place(self.unit, self.name, self.place)
-        if self.whole:
+        if self.is_whole:
             return f"{place}, whole"
         last = self.offset + self.end - self.first - 1
         return f"{place}, its tokens {self.offset:,} to {last:,} of {self.tokens:,}"
@@ -85,16 +85,16 @@ def pack_numbers(
         The rows (int64 [rows, max_length]) and the tail of each unit.
     """
     packed = []
-    first = 0
+    start = 0
     for unit in unit_documents:
-        numbers = np.arange(first, first + len(unit.documents.ids))
-        first += len(numbers)
+        numbers = np.arange(start, start + len(unit.documents.ids))
+        start += len(numbers)
         packer = Packer(
             packing=config["packing"], max_length=config["max_length"], pad_id=PADDING, keep_starts=False
         )
         blocks = [*packer.add(Documents(numbers, unit.documents.lengths))]
-        last, tail = packer.finish()
-        rows = [block.ids for block in (*blocks, last) if block is not None]
+        last_block, tail = packer.finish()
+        rows = [block.ids for block in (*blocks, last_block) if block is not None]
         packed.append((np.concatenate([np.empty((0, config["max_length"]), np.int64), *rows]), tail))
     return packed
 
@@ -119,20 +119,20 @@ def cut_row(unit_documents: Sequence[UnitDocuments], numbers: np.ndarray) -> Ite
     # Documents are numbered over all units: their lengths, their units, and the number of each unit's first document.
     lengths = np.concatenate([unit.documents.lengths for unit in unit_documents])
     owners = np.repeat(np.arange(len(unit_documents)), [len(unit.names) for unit in unit_documents])
-    firsts = np.cumsum([0, *(len(unit.names) for unit in unit_documents)])
+    unit_starts = np.cumsum([0, *(len(unit.names) for unit in unit_documents)])
     # A token's document is the first one that ends after it in the stream.
     ends = np.cumsum(lengths)
     document = np.searchsorted(ends, numbers, side="right")
     # A part ends where the document changes, or where tokens of the same document are skipped.
     bounds = np.flatnonzero((np.diff(document) != 0) | (np.diff(numbers) != 1)) + 1
-    for first, end in zip([0, *bounds], [*bounds, len(numbers)], strict=True):
-        index = int(document[first])
+    for start, end in zip([0, *bounds], [*bounds, len(numbers)], strict=True):
+        index = int(document[start])
         unit = unit_documents[int(owners[index])]
-        index_in_unit = index - int(firsts[owners[index]])
+        index_in_unit = index - int(unit_starts[owners[index]])
         tokens = int(lengths[index])
-        offset = int(numbers[first] - (ends[index] - tokens))
+        offset = int(numbers[start] - (ends[index] - tokens))
         yield DocumentPart(
-            first=int(first),
+            first=int(start),
             end=int(end),
             unit=unit.unit,
             name=unit.names[index_in_unit],

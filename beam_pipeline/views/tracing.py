@@ -35,7 +35,7 @@ from beam_pipeline.views.row_parts import (
 )
 from tokenmill_reader.format.names import UNITS
 
-_TOO_MANY_TIMES = 16  # units of compressed files may have more bytes than estimated
+_MAX_EXCESS = 16  # units of compressed files may have more bytes than estimated
 
 
 class NotTraced(Exception):
@@ -52,9 +52,9 @@ class Tracer:
     def __init__(self, split: FinishedSplit):
         self._split = split
         config = split.manifest["config"]
-        self._described = describe_tokenizer(split.tokenizer_folder)
-        self._template = self._described.template_of(config["append_eos"])
-        self._choose = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
+        self._description = describe_tokenizer(split.tokenizer_folder)
+        self._template = self._description.template_of(config["append_eos"])
+        self._choose_split = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
         self._split_index = split.manifest["splits"].index(split.name)
         self._input = InputConfig(
             document=config["document"],
@@ -62,19 +62,19 @@ class Tracer:
             **{name: config[name] for name in NOT_IN_ALL_MANIFESTS if name in config},
             seed=config["seed"],
         )
-        self._last: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
+        self._cached_units: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
 
     @cached_property
     def _tokenizer(self) -> DocumentTokenizer:
         """The tokenizer, loaded on first use: an engine takes a second to load, and most units are too large."""
         config = self._split.manifest["config"]
         return DocumentTokenizer(
-            tokenizer_json=self._described.json,
-            vocab_size=self._described.vocab_size,
+            tokenizer_json=self._description.json,
+            vocab_size=self._description.vocab_size,
             template=self._template,
             engine="auto",
             parse_special_tokens=config["parse_special_tokens"],
-            control_ids=self._described.control_ids,
+            control_ids=self._description.control_ids,
         )
 
     def trace(
@@ -96,17 +96,17 @@ class Tracer:
         unit_documents = self._unit_documents(origin, max_bytes, max_seconds)
         if self._split.manifest["config"]["packing"] == "none":
             numbers = numbers_of(unit_documents[0].documents, origin.position)
-            return self._checked(unit_documents, numbers, row)
+            return self._verified_parts(unit_documents, numbers, row)
         packed = pack_numbers(unit_documents, self._split.manifest["config"])
         if origin.is_of_tails:
-            joined = np.concatenate([tail.ids for _, tail in packed if tail is not None])
-            numbers = joined[origin.skip :][: self._split.manifest["max_length"]]
+            tail_numbers = np.concatenate([tail.ids for _, tail in packed if tail is not None])
+            numbers = tail_numbers[origin.skipped_tokens :][: self._split.manifest["max_length"]]
         else:
             numbers = packed[0][0][origin.position :][:1]
             numbers = numbers[numbers != PADDING]
-        return self._checked(unit_documents, numbers, row)
+        return self._verified_parts(unit_documents, numbers, row)
 
-    def _checked(
+    def _verified_parts(
         self, unit_documents: Sequence[UnitDocuments], numbers: np.ndarray, row: Row
     ) -> list[DocumentPart]:
         """Returns the documents of the tokens with these numbers, if the row consists of these tokens."""
@@ -131,17 +131,17 @@ class Tracer:
         has_unmarked_parts = origin.is_of_tails or (config["packing"] == "best_fit" and not suffix)
         if may_be_in_text or has_unmarked_parts or not (prefix or suffix):
             return None
-        begins = np.flatnonzero(row.ids == prefix[0]) if prefix else np.empty(0, np.int64)
+        prefix_starts = np.flatnonzero(row.ids == prefix[0]) if prefix else np.empty(0, np.int64)
         after_suffix = np.flatnonzero(row.ids[:-1] == suffix[-1]) + 1 if suffix else np.empty(0, np.int64)
-        return np.union1d(np.union1d(begins, after_suffix), [0])
+        return np.union1d(np.union1d(prefix_starts, after_suffix), [0])
 
     def _unit_documents(
         self, origin: Origin, max_bytes: int | None, max_seconds: float | None
     ) -> list[UnitDocuments]:
         """Returns the documents of the row's units. Raises the errors of `trace`."""
         row_units = origin.units
-        if self._last is not None and self._last[0] == row_units:
-            return self._last[1]
+        if self._cached_units is not None and self._cached_units[0] == row_units:
+            return self._cached_units[1]
         # Whether a document is a duplicate depends on all previous units.
         units_to_read = self._split.units[: row_units[-1].index + 1] if self._dedup else row_units
         size = sum(unit.bytes for unit in units_to_read)
@@ -152,7 +152,7 @@ class Tracer:
             documents = list(self._documents(units_to_read, row_units, size, max_bytes, max_seconds))
         except DataError as error:
             raise NotTraced(str(error)) from error
-        self._last = (row_units, documents)
+        self._cached_units = (row_units, documents)
         return documents
 
     @property
@@ -196,7 +196,7 @@ class Tracer:
         numbers = {unit.index for unit in row_units}
         # Repeats of --mix are not duplicates of each other.
         hashes_by_repeat: dict[int, set[bytes]] = {}
-        began, bytes_read = None, 0
+        start_time, bytes_read = None, 0
         for unit in units:
             parts = [Documents(np.empty(0, np.int64), np.empty(0, np.int64))]
             names: list[str] = []
@@ -206,22 +206,22 @@ class Tracer:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
                 if unit.index in numbers and batch.texts:
                     batch, documents = self._tokenizer.encode(batch)
-                    chosen = self._choose(batch) == self._split_index
-                    parts.append(documents.select(chosen))
-                    places += batch.places[chosen].tolist()
-                    names += [batch.name] * int(chosen.sum())
-                if began is None:
-                    began = time.monotonic()
+                    in_split = self._choose_split(batch) == self._split_index
+                    parts.append(documents.select(in_split))
+                    places += batch.places[in_split].tolist()
+                    names += [batch.name] * int(in_split.sum())
+                if start_time is None:
+                    start_time = time.monotonic()
                     continue
                 bytes_read += int(batch.bytes.sum())
-                if max_bytes is not None and bytes_read > _TOO_MANY_TIMES * max_bytes:
+                if max_bytes is not None and bytes_read > _MAX_EXCESS * max_bytes:
                     raise TraceTooSlow(
                         f"finding the documents requires tokenizing more than {bytes_read / 1e6:,.0f} MB"
                     )
-                seconds = time.monotonic() - began
-                expected = seconds * max(input_bytes, bytes_read) / max(1, bytes_read)
-                if max_seconds is not None and seconds > 1 and expected > max_seconds:
-                    raise TraceTooSlow(f"finding the documents would take about {expected:.0f} s")
+                seconds = time.monotonic() - start_time
+                expected_seconds = seconds * max(input_bytes, bytes_read) / max(1, bytes_read)
+                if max_seconds is not None and seconds > 1 and expected_seconds > max_seconds:
+                    raise TraceTooSlow(f"finding the documents would take about {expected_seconds:.0f} s")
             if unit.index in numbers:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])

@@ -45,7 +45,7 @@ def test_a_finished_unit_is_found_with_all_it_contains(tmp_path: Path):
     path = str(tmp_path / "units" / "unit")
     made, found = write(Path(path)), find_unit(path, identity={"fingerprint": "f", "unit": 3})
     assert found.blocks == made.blocks
-    assert [(place.split, place.first, place.rows) for place in found.blocks] == [
+    assert [(place.split, place.first_row, place.rows) for place in found.blocks] == [
         (1, 0, 2),
         (0, 0, 1),
         (1, 2, 3),

@@ -64,7 +64,7 @@ def test_every_row_is_found_in_its_block(rows, order):
         found = []
         for place, chosen, numbers in blocks.find(split, ranks):
             assert place in places and place.split == split
-            first = table.first_rank(place.unit, split) + place.first
+            first = table.first_rank(place.unit, split) + place.first_row
             assert (numbers < place.rows).all() and np.array_equal(first + numbers, ranks[chosen])
             found += chosen.tolist()
         assert sorted(found) == list(range(total))

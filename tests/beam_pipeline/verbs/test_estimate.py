@@ -70,7 +70,7 @@ def test_tokens_and_bytes_are_predicted(
     documents = make_documents(30_000, seed=5)
     (tmp_path / "in").mkdir()
     write(tmp_path / "in", documents)
-    monkeypatch.setattr(estimate, "_LEAST", 1 << 20)
+    monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 1 << 20)
     out = tmp_path / "out"
     given = [*arguments(tmp_path / "in", tokenizer_folder, out, "--max_length", "64", *options)]
     prepare.main([*given, "--estimate"])
@@ -121,15 +121,15 @@ def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: 
     clock = iter(range(10))
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(clock))
     pieces = estimate._pieces([window], result := [])
-    assert list(estimate._counted(pieces, statistics)) == [batch]
+    assert list(estimate._add_increments(pieces, statistics)) == [batch]
     assert result[0].seconds == 8 * 0.25 + 1 * 0.25
-    assert result[0].longest == 1000
+    assert result[0].longest_bytes == 1000
 
 
 def test_that_only_the_beginning_of_a_compressed_file_is_read_is_said(
     tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    monkeypatch.setattr(estimate, "_LEAST", 1 << 20)
+    monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 1 << 20)
     plan_bytes = "beam_pipeline.sources.plan._EXPANSION"
     monkeypatch.setattr(plan_bytes, 40)  # the plan assumes more than the sample's size
     with gzip.open(tmp_path / "in.txt.gz", "wt", encoding="utf-8") as file:
@@ -160,7 +160,7 @@ def test_long_documents_among_short_ones_have_their_share(tmp_path: Path, tokeni
 def test_an_only_document_is_found_wherever_the_windows_are(
     tmp_path: Path, tokenizer_folder: Path, monkeypatch, capsys, name: str
 ):
-    monkeypatch.setattr(estimate, "_LEAST", 1 << 20)
+    monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 1 << 20)
     text = "\u00e4 " * 2_000_000
     (tmp_path / name).write_text(text if name == "in.txt" else "\n\n" + json.dumps({"text": text}))
     given = arguments(tmp_path / name, tokenizer_folder, tmp_path / "out", "--unit_bytes", "1000000")
@@ -213,6 +213,6 @@ def test_an_input_that_is_the_sample_as_a_whole_has_no_unknown_margin(
     given = arguments(packed, tokenizer_folder, tmp_path / "out", "--estimate")
     prepare.main(given)
     assert "margins are unknown" not in capsys.readouterr().out
-    monkeypatch.setattr(estimate, "_LEAST", 20_000)
+    monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 20_000)
     prepare.main([*given[2:], "--input", str(corpus), "--document", "file"])
     assert "from one place only, so the margins are unknown" in capsys.readouterr().out

@@ -73,9 +73,9 @@ def test_every_row_has_an_origin_of_its_own(dataset: Path):
     tails = sorted((origin for origin in origins if origin.is_of_tails), key=lambda origin: origin.position)
     sizes, max_length = [line.get("tail") for line in lines], split.manifest["max_length"]
     for origin in tails:
-        before = sum(sizes[: origin.units[0].index]) + origin.skip
+        before = sum(sizes[: origin.units[0].index]) + origin.skipped_tokens
         assert before == origin.position * max_length
-        assert 0 <= origin.skip < sizes[origin.units[0].index]
+        assert 0 <= origin.skipped_tokens < sizes[origin.units[0].index]
         last = origin.units[-1].index
         assert sum(sizes[:last]) < before + max_length
         assert origin is tails[-1] or sum(sizes[: last + 1]) >= before + max_length

@@ -141,4 +141,4 @@ def test_a_part_says_where_it_is_from(make, source):
     description = part.describe()
     assert description.startswith(f"{source}/a.txt, line ")
     assert f"(byte {part.place})" in description
-    assert description.endswith("whole") == part.whole
+    assert description.endswith("whole") == part.is_whole
